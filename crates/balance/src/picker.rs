@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum Operation {
         Healthy(usize, bool),
         Draining(usize, bool),
         Fail(usize),
@@ -419,14 +419,14 @@ mod tests {
         Pick(Option<usize>),
     }
 
-    fn step(endpoints: usize) -> impl Strategy<Value = Step> {
+    fn step(endpoints: usize) -> impl Strategy<Value = Operation> {
         let index = 0..endpoints;
         prop_oneof![
-            (index.clone(), any::<bool>()).prop_map(|(index, on)| Step::Healthy(index, on)),
-            (index.clone(), prop::bool::weighted(0.3)).prop_map(|(index, on)| Step::Draining(index, on)),
-            index.clone().prop_map(Step::Fail),
-            (0u64..4000).prop_map(Step::Advance),
-            prop::option::of(index).prop_map(Step::Pick),
+            (index.clone(), any::<bool>()).prop_map(|(index, on)| Operation::Healthy(index, on)),
+            (index.clone(), prop::bool::weighted(0.3)).prop_map(|(index, on)| Operation::Draining(index, on)),
+            index.clone().prop_map(Operation::Fail),
+            (0u64..4000).prop_map(Operation::Advance),
+            prop::option::of(index).prop_map(Operation::Pick),
         ]
     }
 
@@ -456,11 +456,11 @@ mod tests {
             let (mut now_ms, mut key) = (0, seed);
             for step in steps {
                 match step {
-                    Step::Healthy(index, on) => _ = cluster.set_healthy(index, on, now_ms),
-                    Step::Draining(index, on) => _ = cluster.set_draining(index, on, now_ms),
-                    Step::Fail(index) => _ = cluster.record(index, now_ms, Outcome::Timeout),
-                    Step::Advance(ms) => now_ms += ms,
-                    Step::Pick(tried) => {
+                    Operation::Healthy(index, on) => _ = cluster.set_healthy(index, on, now_ms),
+                    Operation::Draining(index, on) => _ = cluster.set_draining(index, on, now_ms),
+                    Operation::Fail(index) => _ = cluster.record(index, now_ms, Outcome::Timeout),
+                    Operation::Advance(ms) => now_ms += ms,
+                    Operation::Pick(tried) => {
                         key = key.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
                         let panicking = cluster.panicking(now_ms);
                         let allowed = |index: usize| {

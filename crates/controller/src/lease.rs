@@ -41,7 +41,7 @@ struct Seen {
 
 /// What to do about a Lease.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum LeaseAction {
     /// Create it.
     Create,
     /// Write it: we hold it, or it has expired.
@@ -65,9 +65,9 @@ impl Claim {
     async fn step(&self, seen: &mut Option<Seen>) -> kube::Result<bool> {
         let found = self.api.get_opt(&self.name).await?;
         match step(found.as_ref(), &self.identity, seen, Instant::now()) {
-            Step::Wait => Ok(false),
-            Step::Create => written(self.api.create(&PostParams::default(), &self.next(None)).await),
-            Step::Write => {
+            LeaseAction::Wait => Ok(false),
+            LeaseAction::Create => written(self.api.create(&PostParams::default(), &self.next(None)).await),
+            LeaseAction::Write => {
                 let next = self.next(found);
                 written(self.api.replace(&self.name, &PostParams::default(), &next).await)
             }
@@ -178,8 +178,8 @@ fn written(outcome: kube::Result<Lease>) -> kube::Result<bool> {
     }
 }
 
-fn step(found: Option<&Lease>, identity: &str, seen: &mut Option<Seen>, now: Instant) -> Step {
-    let Some(lease) = found else { return Step::Create };
+fn step(found: Option<&Lease>, identity: &str, seen: &mut Option<Seen>, now: Instant) -> LeaseAction {
+    let Some(lease) = found else { return LeaseAction::Create };
     let version = &lease.metadata.resource_version;
     let since = match seen {
         Some(seen) if seen.resource_version == *version => seen.since,
@@ -189,7 +189,11 @@ fn step(found: Option<&Lease>, identity: &str, seen: &mut Option<Seen>, now: Ins
     let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
     let valid = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
     let valid = valid.map_or(VALID, Duration::from_secs);
-    if holder.is_empty() || holder == identity || now.duration_since(since) >= valid { Step::Write } else { Step::Wait }
+    if holder.is_empty() || holder == identity || now.duration_since(since) >= valid {
+        LeaseAction::Write
+    } else {
+        LeaseAction::Wait
+    }
 }
 
 #[cfg(test)]
@@ -238,7 +242,7 @@ mod tests {
     fn taken_when_nobody_renews_it() {
         let mut seen = None;
         let begun = Instant::now();
-        let mut check = |at: u64, holder: &str, version: &str, expect: Step| {
+        let mut check = |at: u64, holder: &str, version: &str, expect: LeaseAction| {
             let found = lease(holder, version);
             assert_eq!(
                 step(Some(&found), "me", &mut seen, begun + Duration::from_secs(at)),
@@ -246,14 +250,14 @@ mod tests {
                 "{at} {holder} {version}"
             );
         };
-        check(0, "other", "1", Step::Wait);
-        check(14, "other", "1", Step::Wait);
+        check(0, "other", "1", LeaseAction::Wait);
+        check(14, "other", "1", LeaseAction::Wait);
         // Renewed: the state differs, and was seen just now.
-        check(15, "other", "2", Step::Wait);
-        check(29, "other", "2", Step::Wait);
-        check(30, "other", "2", Step::Write);
-        check(31, "me", "3", Step::Write);
-        check(32, "", "4", Step::Write);
-        assert_eq!(step(None, "me", &mut seen, begun), Step::Create);
+        check(15, "other", "2", LeaseAction::Wait);
+        check(29, "other", "2", LeaseAction::Wait);
+        check(30, "other", "2", LeaseAction::Write);
+        check(31, "me", "3", LeaseAction::Write);
+        check(32, "", "4", LeaseAction::Write);
+        assert_eq!(step(None, "me", &mut seen, begun), LeaseAction::Create);
     }
 }

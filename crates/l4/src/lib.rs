@@ -84,7 +84,7 @@ pub use own::among as addresses_of_host;
 pub use plane::{Plane, built, detach, pinned};
 pub use reason::DropReason;
 pub use refusal::{Exit, Refusal};
-pub use view::{Collected, Counters, Flow, Step, Trace, TraceQuery, Traffic, VipCounters};
+pub use view::{Collected, Counters, Flow, Trace, TraceQuery, TraceStep, Traffic, VipCounters};
 
 /// Options of a plane.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use crate::flows::socket;
 use crate::load::{self, TRACE};
 use crate::plane::Plane;
 use crate::sync::{get, set};
-use crate::{DropReason, Refusal, Step, Trace, TraceQuery, frame, host};
+use crate::{DropReason, Refusal, Trace, TraceQuery, TraceStep, frame, host};
 
 /// The bytes of `ifindex` in `struct __sk_buff` (<linux/bpf.h>).
 const CONTEXT_IFINDEX: std::ops::Range<usize> = 40..44;
@@ -52,11 +52,11 @@ impl Plane {
                 "the programs are not attached to the interface {name}, because no vip names it and no route of a vip leads by it: they \
                 would never see the packet"
             );
-            trace.steps.push(Step { stage: "interface", text });
+            trace.steps.push(TraceStep { stage: "interface", text });
         }
         let steps = found.steps.get(..found.step_count as usize).unwrap_or(&found.steps);
         for step in steps {
-            let step = Step { stage: stage(step.stage), text: self.sentence(query, found, step) };
+            let step = TraceStep { stage: stage(step.stage), text: self.sentence(query, found, step) };
             // If an endpoint cannot be used, another try may end the same way.
             if !trace.steps.contains(&step) {
                 trace.steps.push(step);

@@ -97,7 +97,7 @@ pub struct TraceQuery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// The decision of each stage, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TraceStep>,
     /// Whether it would be sent to an endpoint, or to the listener of a local vip.
     pub forwarded: bool,
     /// The result in one sentence.
@@ -106,7 +106,7 @@ pub struct Trace {
 
 /// One stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct TraceStep {
     /// Its name.
     pub stage: &'static str,
     /// Its result as a sentence.

@@ -42,7 +42,7 @@ enum State {
     Done,
 }
 
-enum Step {
+enum BodyPart {
     /// This range of the input is data; what is before it is framing.
     Data(Range<usize>),
     /// This many bytes are used, and the rest needs more input.
@@ -83,16 +83,16 @@ impl BodyReader {
     ) -> io::Result<Option<usize>> {
         loop {
             match self.step(buffer.unused())? {
-                Step::Data(range) => {
+                BodyPart::Data(range) => {
                     take(&buffer.unused()[range.clone()]);
                     buffer.consume(range.end);
                     return Ok(Some(range.len()));
                 }
-                Step::Done(used) => {
+                BodyPart::Done(used) => {
                     buffer.consume(used);
                     return Ok(None);
                 }
-                Step::More(used) => buffer.consume(used),
+                BodyPart::More(used) => buffer.consume(used),
             }
             if buffer.fill(source).await? == 0 {
                 return match self.state {
@@ -103,43 +103,43 @@ impl BodyReader {
         }
     }
 
-    fn step(&mut self, input: &[u8]) -> io::Result<Step> {
+    fn step(&mut self, input: &[u8]) -> io::Result<BodyPart> {
         let mut at = 0;
         loop {
             let rest = &input[at..];
             match self.state {
-                State::Length(0) | State::Done => return Ok(Step::Done(at)),
-                _ if rest.is_empty() => return Ok(Step::More(at)),
+                State::Length(0) | State::Done => return Ok(BodyPart::Done(at)),
+                _ if rest.is_empty() => return Ok(BodyPart::More(at)),
                 State::Length(left) => {
                     let count = count_of(left, rest);
                     self.state = State::Length(left - count as u64);
-                    return Ok(Step::Data(at..at + count));
+                    return Ok(BodyPart::Data(at..at + count));
                 }
-                State::UntilClose => return Ok(Step::Data(at..input.len())),
+                State::UntilClose => return Ok(BodyPart::Data(at..input.len())),
                 State::ChunkSize => match httparse::parse_chunk_size(rest) {
                     Ok(httparse::Status::Complete((used, size))) => {
                         at += used;
                         self.state = if size == 0 { State::Trailers } else { State::ChunkData(size) };
                     }
-                    Ok(httparse::Status::Partial) => return Ok(Step::More(at)),
+                    Ok(httparse::Status::Partial) => return Ok(BodyPart::More(at)),
                     Err(_) => return Err(invalid("an invalid chunk size")),
                 },
                 State::ChunkData(left) => {
                     let count = count_of(left, rest);
                     let left = left - count as u64;
                     self.state = if left == 0 { State::ChunkEnd } else { State::ChunkData(left) };
-                    return Ok(Step::Data(at..at + count));
+                    return Ok(BodyPart::Data(at..at + count));
                 }
                 State::ChunkEnd => match rest {
                     [b'\r', b'\n', ..] => {
                         at += 2;
                         self.state = State::ChunkSize;
                     }
-                    [b'\r'] => return Ok(Step::More(at)),
+                    [b'\r'] => return Ok(BodyPart::More(at)),
                     _ => return Err(invalid("the data of a chunk do not end with CRLF")),
                 },
                 State::Trailers => {
-                    let Some(end) = memchr::memchr(b'\n', rest) else { return Ok(Step::More(at)) };
+                    let Some(end) = memchr::memchr(b'\n', rest) else { return Ok(BodyPart::More(at)) };
                     at += end + 1;
                     self.trailer_bytes += end + 1;
                     if self.trailer_bytes > TRAILER_BYTES_MAX {

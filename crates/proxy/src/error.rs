@@ -4,7 +4,7 @@ use std::io;
 
 use telemetry::Reason;
 
-use crate::h2::{self, Cut};
+use crate::h2::{self, StreamEnd};
 use crate::tls;
 
 /// One failure. Its side and reason decide the status, the log entry, and whether the request may be sent again.
@@ -54,8 +54,8 @@ impl Error {
 
     /// Reading from or writing to the client failed.
     pub(crate) fn client_io(source: io::Error) -> Self {
-        let reason = match Cut::within(&source) {
-            Some(Cut::Broken(reason)) => h2::reason(reason),
+        let reason = match StreamEnd::within(&source) {
+            Some(StreamEnd::Broken(reason)) => h2::reason(reason),
             _ => Reason::ClientReset,
         };
         Self::downstream(reason).because(source)
@@ -63,12 +63,12 @@ impl Error {
 
     /// Reading from or writing to an endpoint failed.
     pub(crate) fn endpoint_io(source: io::Error) -> Self {
-        let reason = match Cut::within(&source) {
-            Some(Cut::Refused) => Reason::UpstreamRefused,
-            Some(Cut::Broken(_)) => Reason::UpstreamH2,
-            Some(Cut::Gone) => Reason::UpstreamEof,
-            Some(Cut::Silent) => Reason::UpstreamPingTimeout,
-            Some(Cut::Reset(_) | Cut::Lost) => Reason::UpstreamReset,
+        let reason = match StreamEnd::within(&source) {
+            Some(StreamEnd::Refused) => Reason::UpstreamRefused,
+            Some(StreamEnd::Broken(_)) => Reason::UpstreamH2,
+            Some(StreamEnd::Gone) => Reason::UpstreamEof,
+            Some(StreamEnd::Silent) => Reason::UpstreamPingTimeout,
+            Some(StreamEnd::Reset(_) | StreamEnd::Lost) => Reason::UpstreamReset,
             // In TLS 1.3, an endpoint that requires a client certificate reports this only after the handshake.
             None => tls::reason(&source).unwrap_or(Reason::UpstreamReset),
         };

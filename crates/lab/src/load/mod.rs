@@ -43,7 +43,7 @@ pub use latency::Latencies;
 pub(crate) use latency::micros;
 pub use live::Progress;
 pub use report::{Generator, LoadReport, Outside, REPORT_VERSION};
-pub use search::{CapacityReport, Objective, Step, find_capacity};
+pub use search::{CapacityReport, Objective, RateStep, find_capacity};
 pub use shape::{Shape, Stop, Until};
 pub use socket::{Tls, Trust};
 pub use stream::{Direction, StreamLoad, run_stream, run_tcp_stream};

@@ -58,14 +58,14 @@ pub struct CapacityReport {
     /// Operations a second that kept to the objective, in two of three runs of full length; `None` if not even the lowest rate did.
     pub capacity_per_s: Option<f64>,
     /// Every rate that was tried, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RateStep>,
     /// The last run of full length at that rate.
     pub validation: Option<LoadReport>,
 }
 
 /// One rate that was tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Step {
+pub struct RateStep {
     /// Operations a second that were offered.
     pub rate: f64,
     /// That succeeded.
@@ -133,7 +133,7 @@ async fn validate(
     objective: &Objective,
     shape: &Shape,
     run: &impl AsyncFn(Shape) -> io::Result<LoadReport>,
-    steps: &mut Vec<Step>,
+    steps: &mut Vec<RateStep>,
     last: &mut Option<LoadReport>,
 ) -> io::Result<bool> {
     let mut good = 0;
@@ -148,7 +148,7 @@ async fn validate(
     Ok(good >= VALIDATIONS_GOOD_MIN)
 }
 
-fn judge(rate: f64, objective: &Objective, report: &LoadReport, is_validation: bool) -> Step {
+fn judge(rate: f64, objective: &Objective, report: &LoadReport, is_validation: bool) -> RateStep {
     let p99_us = report.response.as_ref().and_then(|response| response.percentile_us(99.0));
     let sent_share = report.sent_share();
     let ended = report.requests();
@@ -161,7 +161,7 @@ fn judge(rate: f64, objective: &Objective, report: &LoadReport, is_validation: b
         Some(_) => None,
         None => Some("nothing was answered".to_owned()),
     };
-    Step { rate, ok_per_s: report.ok_per_s, p99_us, failed, is_validation }
+    RateStep { rate, ok_per_s: report.ok_per_s, p99_us, failed, is_validation }
 }
 
 /// The order of rates, without the load: `good < bad`, where both are known.

@@ -16,9 +16,9 @@ use super::exchange_set::{ExchangeSet, NextJob};
 use crate::downstream::listener::ActiveListener;
 use crate::downstream::session::{self, DRAIN_IDLE_MS, LINGER_MS, LINGER_MS_MAX};
 use crate::driver::{self, Downstream};
-use crate::exchange::{Exchange, Next};
+use crate::exchange::{Disposition, Exchange};
 use crate::h2::Handle;
-use crate::h2::connection::{ConnectionHandler, Cut, SharedConnection};
+use crate::h2::connection::{ConnectionHandler, SharedConnection, StreamEnd};
 use crate::h2::liveness::{LastReceived, Liveness, PingAction};
 use crate::h2::socket_io::{End, PAUSE_MS, SocketIo};
 use crate::stream::Stream;
@@ -82,7 +82,7 @@ async fn run_task_slot(
         downstream.stream = Stream::H2(Handle::of_request(connection.clone(), key));
         downstream.requests = 0;
         let next = driver::serve(worker, active, &mut downstream, exchange).await;
-        if next == Next::Linger {
+        if next == Disposition::Linger {
             Box::pin(linger(&mut downstream)).await;
         }
         downstream.stream = Stream::H2(Handle::unopened(connection.clone()));
@@ -272,7 +272,7 @@ impl<F: Future<Output = ()>, B: Fn(Rc<NextJob<Job>>) -> F> Session<'_, F, B> {
                 tracing::trace!(client = %downstream.connection_info.who.client, ?end, "connection gone");
             }
         }
-        connection.end(if let End::Lost(_) = end { Cut::Lost } else { Cut::Gone });
+        connection.end(if let End::Lost(_) = end { StreamEnd::Lost } else { StreamEnd::Gone });
         let (io, timer) = (&mut self.io, &downstream.timer);
         let mut parting = std::pin::pin!(async {
             if matches!(end, End::Done | End::Broken(_)) {

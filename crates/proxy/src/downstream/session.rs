@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use crate::downstream::h2_session;
 use crate::downstream::listener::ActiveListener;
 use crate::driver::{self, Downstream};
-use crate::exchange::{ConnectionInfo, Next};
+use crate::exchange::{ConnectionInfo, Disposition};
 use crate::stream::Stream;
 use crate::tls::Secured;
 use crate::upstream::connect::OnBehalfOf;
@@ -75,16 +75,16 @@ async fn exchanges(worker: &Rc<Worker>, active: &Rc<ActiveListener>, downstream:
         // The exchange is boxed only while it runs, so that a waiting connection costs a few hundred bytes and not the state of an
         // exchange.
         let next = Box::pin(driver::serve(worker, active, downstream, worker.storage.exchange())).await;
-        if next != Next::KeepAlive
+        if next != Disposition::KeepAlive
             && let Protocol::Http(http) = &active.view().plan.policy.protocol
         {
             downstream.timer.set(clock::now_ms().saturating_add(crate::millis(http.limits.stall_timeout)));
         }
         match next {
-            Next::KeepAlive => {}
-            Next::Close => return close(downstream).await,
-            Next::Linger => return linger(&mut downstream.stream, &downstream.timer).await,
-            Next::Reset(_) => return downstream.stream.reset_on_close(),
+            Disposition::KeepAlive => {}
+            Disposition::Close => return close(downstream).await,
+            Disposition::Linger => return linger(&mut downstream.stream, &downstream.timer).await,
+            Disposition::Reset(_) => return downstream.stream.reset_on_close(),
         }
     }
 }

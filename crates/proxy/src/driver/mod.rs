@@ -24,7 +24,7 @@ use crate::downstream::listener::{ActiveListener, is_memory_full};
 use crate::downstream::watch::{ClientWatch, Watched};
 use crate::error::Error;
 use crate::exchange::{
-    Action, Connected, ConnectionInfo, ConnectionState, Env, Exchange, Lost, Next, Response, Reuse, Storage,
+    Action, Connected, ConnectionInfo, ConnectionState, Disposition, Env, Exchange, Lost, Response, Reuse, Storage,
     TransferError,
 };
 use crate::grpc;
@@ -54,9 +54,9 @@ pub(crate) async fn serve(
     active: &ActiveListener,
     downstream: &mut Downstream,
     mut exchange: Box<Exchange>,
-) -> Next {
+) -> Disposition {
     let mut listener = active.view();
-    let Protocol::Http(http) = &listener.plan.policy.protocol else { return Next::Close };
+    let Protocol::Http(http) = &listener.plan.policy.protocol else { return Disposition::Close };
     let connection_info = downstream.connection_info.clone();
     let context = ExchangeContext {
         worker,
@@ -82,8 +82,8 @@ pub(crate) async fn serve(
     }
     downstream.requests += u64::from(exchange.record.has_head);
     downstream.quiet_since_ms = exchange.ended_ms(clock::now_ms);
-    let Action::Done(next) = exchange.action() else { return Next::Close };
-    if let (Next::Reset(code), Some(handle)) = (next, downstream.stream.h2()) {
+    let Action::Done(next) = exchange.action() else { return Disposition::Close };
+    if let (Disposition::Reset(code), Some(handle)) = (next, downstream.stream.h2()) {
         handle.reset(code);
     }
     worker.storage.give_back(exchange);
@@ -112,7 +112,7 @@ impl ExchangeContext<'_> {
             mirrors: &worker.mirrors,
             requests_before,
             is_ending: active.is_ending(worker),
-            is_cut: worker.is_cut(),
+            is_drain_over: worker.is_drain_over(),
             is_memory_full: is_memory_full(),
         }
     }

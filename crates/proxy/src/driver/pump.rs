@@ -12,7 +12,7 @@ use tokio::io::AsyncWrite;
 use net::splice::Pipe;
 
 use crate::exchange::TransferError;
-use crate::exchange::transfer::{Next, Transfer};
+use crate::exchange::transfer::{Transfer, TransferStep};
 use crate::stream::Stream;
 
 /// Bytes that one poll moves before other connections of the worker get their turn.
@@ -111,18 +111,22 @@ pub(crate) fn poll_discard(
     note_stream_end(transfer, reader);
     loop {
         match transfer.next(input)? {
-            Next::Write { bytes, .. } => {
+            TransferStep::Write { bytes, .. } => {
                 let count = bytes.len();
                 transfer.handle_written(count, false, clock::now_us);
             }
-            Next::Forward { count, ends } => transfer.handle_forwarded(count, (count, ends), false, input)?,
-            Next::WriteAndForward { bytes, count } => {
+            TransferStep::Forward { count, ends } => transfer.handle_forwarded(count, (count, ends), false, input)?,
+            TransferStep::WriteAndForward { bytes, count } => {
                 let written = bytes.len() + count;
                 transfer.handle_written_and_forwarded(written, count, false, input, clock::now_us)?;
             }
-            Next::Read => ready!(poll_read(cx, transfer, reader, input, None))?,
-            Next::Done => return Poll::Ready(Ok(())),
-            Next::SendHead { .. } | Next::SendTrailers(_) | Next::Flush | Next::FillPipe(_) | Next::DrainPipe => {
+            TransferStep::Read => ready!(poll_read(cx, transfer, reader, input, None))?,
+            TransferStep::Done => return Poll::Ready(Ok(())),
+            TransferStep::SendHead { .. }
+            | TransferStep::SendTrailers(_)
+            | TransferStep::Flush
+            | TransferStep::FillPipe(_)
+            | TransferStep::DrainPipe => {
                 return Poll::Ready(Err(TransferError::Write(io::ErrorKind::Unsupported.into())));
             }
         }
@@ -153,7 +157,7 @@ fn poll_step(
 ) -> Poll<Result<Moved, TransferError>> {
     let failed = TransferError::Write;
     match transfer.next(input)? {
-        Next::Write { bytes, ends } => {
+        TransferStep::Write { bytes, ends } => {
             let is_end_alone = bytes.is_empty();
             let count = ready!(write(cx, writer, bytes, ends)).map_err(failed)?;
             if count == 0 && !is_end_alone {
@@ -161,7 +165,7 @@ fn poll_step(
             }
             transfer.handle_written(count, writer.is_buffering(), clock::now_us);
         }
-        Next::Forward { count, ends } => {
+        TransferStep::Forward { count, ends } => {
             let piece = input.filled().get(..count).unwrap_or_default();
             let written = ready!(write(cx, writer, piece, ends)).map_err(failed)?;
             if written == 0 {
@@ -169,7 +173,7 @@ fn poll_step(
             }
             transfer.handle_forwarded(written, (count, ends), writer.is_buffering(), input)?;
         }
-        Next::WriteAndForward { bytes, count } => {
+        TransferStep::WriteAndForward { bytes, count } => {
             let piece = input.filled().get(..count).unwrap_or_default();
             let both = [IoSlice::new(bytes), IoSlice::new(piece)];
             let written = ready!(Pin::new(&mut *writer).poll_write_vectored(cx, &both)).map_err(failed)?;
@@ -178,21 +182,21 @@ fn poll_step(
             }
             transfer.handle_written_and_forwarded(written, count, writer.is_buffering(), input, clock::now_us)?;
         }
-        Next::SendHead { head, ends } => {
+        TransferStep::SendHead { head, ends } => {
             let Stream::H2(handle) = writer else { return Poll::Ready(Err(failed(io::ErrorKind::Unsupported.into()))) };
             ready!(handle.poll_send_head(cx, head, ends)).map_err(failed)?;
             transfer.handle_head_sent(ends, clock::now_us);
         }
-        Next::SendTrailers(trailers) => {
+        TransferStep::SendTrailers(trailers) => {
             let Stream::H2(handle) = writer else { return Poll::Ready(Err(failed(io::ErrorKind::Unsupported.into()))) };
             ready!(handle.poll_send_trailers(cx, trailers)).map_err(failed)?;
             transfer.handle_trailers_sent();
         }
-        Next::Flush => {
+        TransferStep::Flush => {
             ready!(Pin::new(writer).poll_flush(cx)).map_err(failed)?;
             transfer.handle_flushed();
         }
-        Next::DrainPipe => {
+        TransferStep::DrainPipe => {
             let (Some(pipe), Some(socket)) = (pipe, writer.plain()) else {
                 return Poll::Ready(Err(failed(io::ErrorKind::Unsupported.into())));
             };
@@ -200,9 +204,9 @@ fn poll_step(
             transfer.handle_pipe_drained(count);
             return Poll::Ready(Ok(Moved::Drained(count)));
         }
-        Next::FillPipe(bytes_max) => return Poll::Ready(Ok(Moved::Emptied(bytes_max))),
-        Next::Read => return Poll::Ready(Ok(Moved::Starved)),
-        Next::Done => return Poll::Ready(Ok(Moved::Done)),
+        TransferStep::FillPipe(bytes_max) => return Poll::Ready(Ok(Moved::Emptied(bytes_max))),
+        TransferStep::Read => return Poll::Ready(Ok(Moved::Starved)),
+        TransferStep::Done => return Poll::Ready(Ok(Moved::Done)),
     }
     Poll::Ready(Ok(Moved::Written))
 }
@@ -501,8 +505,8 @@ mod tests {
             let mut input = Buffer::small();
             input.put(&vec![b'x'; length]);
             let written = match transfer.next(&mut input) {
-                Ok(Next::Write { bytes, .. }) => (bytes.len(), 0),
-                Ok(Next::WriteAndForward { bytes, count }) => (bytes.len(), count),
+                Ok(TransferStep::Write { bytes, .. }) => (bytes.len(), 0),
+                Ok(TransferStep::WriteAndForward { bytes, count }) => (bytes.len(), count),
                 _ => unreachable!("nothing is to be written"),
             };
             assert_eq!(written, expect, "{length} bytes, once: {is_sent_once}");

@@ -15,7 +15,7 @@ use super::{Env, Response, Routed};
 use crate::deadline::Deadline;
 use crate::error::{Error, Side};
 use crate::grpc::{self, Ongoing};
-use crate::h2::Cut;
+use crate::h2::StreamEnd;
 use crate::tls;
 use crate::upstream::cluster::{Cluster, Lease};
 use crate::upstream::connect;
@@ -90,7 +90,7 @@ pub(crate) enum ConnectionState {
 
 /// How much of a request was sent over a connection that has ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SentRequest {
     pub(crate) bytes: u64,
     /// When the head was sent, in microseconds; `None` if it was not.
     pub(crate) head_us: Option<u64>,
@@ -290,7 +290,7 @@ pub(crate) fn connect_retry_cause(error: &Error) -> RetryCause {
 /// kernel may still receive bytes after a FIN, but an endpoint that has ended its side can answer nothing any more, and must not process
 /// what arrives (RFC 9112 section 9.6). nginx 1.22, HAProxy 2.6 and Go 1.26 close an idle connection with close(2), after which their
 /// kernel accepts nothing.
-pub(crate) fn ending(lost: &Lost, sent: &Sent, now_us: u64) -> Ending {
+pub(crate) fn ending(lost: &Lost, sent: &SentRequest, now_us: u64) -> Ending {
     let error = &lost.error;
     match (error.reason, lost.connection) {
         (Reason::UpstreamRefused, ConnectionState::Stream { is_ending: false }) => return Ending::Refused,
@@ -307,7 +307,7 @@ pub(crate) fn ending(lost: &Lost, sent: &Sent, now_us: u64) -> Ending {
         ConnectionState::Tcp(None) => return Ending::Unknown,
         ConnectionState::Stream { .. } => {
             // If a stream was reset, the endpoint has seen it. The round trip of a shared connection is not known here.
-            let is_closed = matches!(source.and_then(Cut::within), Some(Cut::Gone | Cut::Lost));
+            let is_closed = matches!(source.and_then(StreamEnd::within), Some(StreamEnd::Gone | StreamEnd::Lost));
             return if is_closed && is_soon(0) { Ending::Crossed } else { Ending::Unknown };
         }
     };

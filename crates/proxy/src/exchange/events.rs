@@ -29,7 +29,7 @@ impl Exchange {
 
     /// The wait for room at an endpoint is over.
     pub(crate) fn handle_lease(&mut self, env: &Env<'_>, leased: Result<Lease, Error>) {
-        let Phase::Upstream(routed, Step::Queue) = &mut self.phase else { return };
+        let Phase::Upstream(routed, UpstreamPhase::Queue) = &mut self.phase else { return };
         match leased {
             Ok(lease) => self.connect(env, lease),
             Err(error) if error.reason == Reason::NoEndpoint && routed.may_return(env) => self.lease(env),
@@ -44,20 +44,20 @@ impl Exchange {
     /// There is a connection for sending the request.
     pub(crate) fn handle_connected(&mut self, env: &Env<'_>, connected: Connected) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
-        let Step::Connect(attempt) = std::mem::replace(step, Step::Between) else { return };
+        let UpstreamPhase::Connect(attempt) = std::mem::replace(step, UpstreamPhase::Between) else { return };
         let Connected { is_reused, progress } = connected;
         if attempt.lease.was_ejected && !is_reused {
             routed.cluster.readmit(&attempt.lease.endpoint, env.now_ms(), Proof::Connected);
         }
         self.record.handle_connected(is_reused, env.now_us);
-        *step = Step::Await(Awaiting::new(attempt, is_reused, progress, self.upload.received()));
+        *step = UpstreamPhase::Await(Awaiting::new(attempt, is_reused, progress, self.upload.received()));
         self.deadline_ms = None;
     }
 
     /// No connection could be made.
     pub(crate) fn handle_connect_failure(&mut self, env: &Env<'_>, error: Error) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
-        let Step::Connect(attempt) = std::mem::replace(step, Step::Between) else { return };
+        let UpstreamPhase::Connect(attempt) = std::mem::replace(step, UpstreamPhase::Between) else { return };
         let error = routed.name(error, env.now_ms());
         if !faults::is_injected(InjectedFault::ForgetsToJudge) {
             attempt.judge_failure(&routed.cluster, &error, false, env.now_ms());
@@ -74,10 +74,12 @@ impl Exchange {
         let Phase::Upstream(_, step) = &mut self.phase else { return };
         match step {
             // The endpoint stopped reading, and may still have sent a reason.
-            Step::Await(awaiting) if matches!(failure, TransferError::Write(_)) => awaiting.upload_failed = true,
-            Step::Await(_) => self.fail(env, failure.of_request()),
+            UpstreamPhase::Await(awaiting) if matches!(failure, TransferError::Write(_)) => {
+                awaiting.upload_failed = true
+            }
+            UpstreamPhase::Await(_) => self.fail(env, failure.of_request()),
             // A failure of the request no longer affects the response: the endpoint may not need the rest of the request.
-            Step::Relay(relay) => relay.upload_failed = true,
+            UpstreamPhase::Relay(relay) => relay.upload_failed = true,
             _ => {}
         }
     }
@@ -88,7 +90,7 @@ impl Exchange {
     /// # Errors
     /// It is invalid, and the caller must call [`Exchange::handle_lost`].
     pub(crate) fn take_response_head(&mut self, storage: &Storage, input: &mut Buffer) -> Result<bool, Error> {
-        let Phase::Upstream(_, Step::Await(awaiting)) = &mut self.phase else { return Ok(false) };
+        let Phase::Upstream(_, UpstreamPhase::Await(awaiting)) = &mut self.phase else { return Ok(false) };
         let mut response = self.response.take().unwrap_or_else(|| storage.response());
         let taken = receive::response_head(&mut response, input, &mut awaiting.heads, self.request.head.method);
         if let Ok(true) = taken {
@@ -108,7 +110,7 @@ impl Exchange {
     pub(crate) fn handle_response(&mut self, env: &Env<'_>, early: Option<grpc::Status>) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         let Some(response) = &mut self.response else { return };
-        let Step::Await(mut awaiting) = std::mem::replace(step, Step::Between) else { return };
+        let UpstreamPhase::Await(mut awaiting) = std::mem::replace(step, UpstreamPhase::Between) else { return };
         let status = response.head.status;
         let kind = match awaiting.heads.handle_head(status) {
             // The client did not ask for it: what follows is not HTTP, and must not be passed on (RFC 9110 section 7.8).
@@ -128,11 +130,11 @@ impl Exchange {
             if self.request.head.version == Version::Http10 && !faults::is_injected(InjectedFault::InterimsToHttp10) {
                 // The client does not know them (RFC 9110 section 15.2).
                 awaiting.handle_interim(self.upload.received());
-                *step = Step::Await(awaiting);
+                *step = UpstreamPhase::Await(awaiting);
                 self.deadline_ms = None;
             } else {
                 start_interim(&self.request, response, &ResponseEdits::NONE);
-                *step = Step::Interim(awaiting, Interim::Response);
+                *step = UpstreamPhase::Interim(awaiting, Interim::Response);
                 self.deadline_ms = Some(env.stalls_at_ms());
             }
             return;
@@ -157,7 +159,7 @@ impl Exchange {
     /// The upstream connection or stream has ended before the head of a response was complete.
     pub(crate) fn handle_lost(&mut self, env: &Env<'_>, lost: Lost) {
         let Phase::Upstream(_, step) = &mut self.phase else { return };
-        let Step::Await(mut awaiting) = std::mem::replace(step, Step::Between) else { return };
+        let UpstreamPhase::Await(mut awaiting) = std::mem::replace(step, UpstreamPhase::Between) else { return };
         awaiting.was_heard |= lost.has_input;
         awaiting.is_connection_over = lost.is_connection_over();
         if awaiting.is_reused && lost.error.reason == Reason::UpstreamBadHead {
@@ -168,7 +170,7 @@ impl Exchange {
             Ending::Unknown
         } else {
             let upload = &self.upload;
-            let sent = Sent {
+            let sent = SentRequest {
                 bytes: upload.sent(),
                 head_us: upload.head_sent_us(),
                 failed: awaiting.upload_failed,
@@ -194,24 +196,24 @@ impl Exchange {
     ) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         match step {
-            // Before a deadline is moved: with the cut, all of them have passed, and will not pass again.
-            Step::Await(_) if env.is_cut && !faults::is_injected(InjectedFault::SurvivesCut) => {
+            // Before a deadline is moved: once the drain is over, all of them have passed, and will not pass again.
+            UpstreamPhase::Await(_) if env.is_drain_over && !faults::is_injected(InjectedFault::OutlivesDrain) => {
                 self.fail(env, Error::internal(Reason::Draining))
             }
-            Step::Await(awaiting) => {
+            UpstreamPhase::Await(awaiting) => {
                 if let Some(deadline_ms) =
                     awaiting.handle_moved(env, routed, &self.request.head, &self.upload, client_input)
                 {
                     self.deadline_ms = Some(deadline_ms);
                 }
             }
-            Step::Relay(relay) => {
+            UpstreamPhase::Relay(relay) => {
                 let Some(response) = &self.response else { return };
                 let (upload, download) = (&self.upload, &response.download);
                 if relay.is_over(upload, download) {
                     return self.relayed(env, upstream_input);
                 }
-                if env.is_cut && !faults::is_injected(InjectedFault::SurvivesCut) {
+                if env.is_drain_over && !faults::is_injected(InjectedFault::OutlivesDrain) {
                     return self.fail(env, Error::internal(Reason::Draining));
                 }
                 let (request, answer) = ((upload, client_input), (download, upstream_input));
@@ -239,17 +241,17 @@ impl Exchange {
     pub(crate) fn handle_timeout(&mut self, env: &Env<'_>, client_input: &Buffer, upstream_input: &Buffer) {
         let now_ms = env.now_ms();
         match &mut self.phase {
-            Phase::Upstream(..) if env.is_cut => self.fail(env, Error::internal(Reason::Draining)),
+            Phase::Upstream(..) if env.is_drain_over => self.fail(env, Error::internal(Reason::Draining)),
             Phase::ReadHead { .. } => self.fail(env, Error::downstream(Reason::HeaderTimeout)),
-            Phase::Upstream(_, Step::BackOff) => self.lease(env),
-            Phase::Upstream(routed, Step::Await(awaiting)) => {
+            Phase::Upstream(_, UpstreamPhase::BackOff) => self.lease(env),
+            Phase::Upstream(routed, UpstreamPhase::Await(awaiting)) => {
                 let error = awaiting.overdue(&self.request.head, &self.upload, client_input, now_ms);
                 // The progress is only known for connections that have ended, and this one is still open.
                 let lost = Lost::still_open(error, !upstream_input.is_empty(), routed.is_to_h2());
                 self.handle_lost(env, lost);
             }
-            Phase::Upstream(_, Step::Interim(..)) => self.fail(env, Error::downstream(Reason::SlowRead)),
-            Phase::Upstream(routed, Step::Relay(relay)) => {
+            Phase::Upstream(_, UpstreamPhase::Interim(..)) => self.fail(env, Error::downstream(Reason::SlowRead)),
+            Phase::Upstream(routed, UpstreamPhase::Relay(relay)) => {
                 let Some(response) = &self.response else { return };
                 if response.download.is_done() {
                     // The exchange no longer waits for the rest of the request.
@@ -259,7 +261,7 @@ impl Exchange {
                 let error = relay.overdue(routed.deadline, response.download.waits_for_sender(upstream_input), now_ms);
                 self.handle_relay_failure(env, error);
             }
-            Phase::Respond { code, .. } => self.phase = Phase::Done(Next::Reset(*code)),
+            Phase::Respond { code, .. } => self.phase = Phase::Done(Disposition::Reset(*code)),
             Phase::Upstream(..) | Phase::Tunnel(_) | Phase::Done(_) => {}
         }
     }
@@ -268,14 +270,17 @@ impl Exchange {
     pub(crate) fn handle_responded(&mut self, env: &Env<'_>, sent: Result<(), TransferError>) {
         match &mut self.phase {
             Phase::Respond { then, code } => {
-                let next = if sent.is_ok() { *then } else { Next::Reset(*code) };
+                let next = if sent.is_ok() { *then } else { Disposition::Reset(*code) };
                 self.done(next);
             }
-            Phase::Upstream(_, step @ Step::Interim(..)) => {
+            Phase::Upstream(_, step @ UpstreamPhase::Interim(..)) => {
                 if let Err(failure) = sent {
                     return self.fail(env, failure.of_response());
                 }
-                let Step::Interim(mut awaiting, follows) = std::mem::replace(step, Step::Between) else { return };
+                let UpstreamPhase::Interim(mut awaiting, follows) = std::mem::replace(step, UpstreamPhase::Between)
+                else {
+                    return;
+                };
                 if let Some(response) = &mut self.response {
                     self.record.bytes_out += response.download.sent();
                     if !faults::is_injected(InjectedFault::CountsInterimTwice) {
@@ -287,7 +292,7 @@ impl Exchange {
                 match follows {
                     Interim::Response => {
                         awaiting.handle_interim(self.upload.received());
-                        *step = Step::Await(awaiting);
+                        *step = UpstreamPhase::Await(awaiting);
                     }
                     Interim::Tunnel { answered_us } => {
                         self.record.finish(self.upload.head_sent_us(), answered_us, Some(env.now_us));
@@ -307,6 +312,6 @@ impl Exchange {
         self.record.bytes_in += bytes_in;
         self.record.bytes_out += bytes_out;
         self.record.reason = reason;
-        self.done(if reason.is_some() { Next::Reset(ErrorCode::INTERNAL_ERROR) } else { Next::Close });
+        self.done(if reason.is_some() { Disposition::Reset(ErrorCode::INTERNAL_ERROR) } else { Disposition::Close });
     }
 }

@@ -44,8 +44,8 @@ pub(crate) enum InjectedFault {
     CountsFirstTry,
     /// An interim response counts as a part of the final one.
     CountsInterimTwice,
-    /// Progress moves a deadline that the cut had already passed.
-    SurvivesCut,
+    /// Progress moves a deadline that had already passed because the drain was over.
+    OutlivesDrain,
     /// Trailers get lost.
     DropsTrailers,
     /// A response that did not arrive counts as one that did.
@@ -94,7 +94,7 @@ pub(crate) mod test {
         InjectedFault::ForgetsToJudge,
         InjectedFault::CountsFirstTry,
         InjectedFault::CountsInterimTwice,
-        InjectedFault::SurvivesCut,
+        InjectedFault::OutlivesDrain,
         InjectedFault::DropsTrailers,
         InjectedFault::LeaksResponse,
         InjectedFault::KeepsDeadline,

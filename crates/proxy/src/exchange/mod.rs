@@ -44,7 +44,7 @@ use wire::HeadKind;
 use wire::h2::ErrorCode;
 use wire::message::{Body, RequestHead, Version};
 
-pub(crate) use attempt::{ConnectionState, Ending, Lost, Sent, connection_outcome, ending};
+pub(crate) use attempt::{ConnectionState, Ending, Lost, SentRequest, connection_outcome, ending};
 pub(crate) use relay::Reuse;
 pub(crate) use storage::{Request, Response, Storage};
 
@@ -100,7 +100,7 @@ pub(crate) struct Env<'e> {
     /// The connection must accept no more requests: its listener is gone, or the worker drains.
     pub(crate) is_ending: bool,
     /// The drain has taken too long, so everything that is left ends now.
-    pub(crate) is_cut: bool,
+    pub(crate) is_drain_over: bool,
     /// The process uses as much memory as it may, so new requests are refused.
     pub(crate) is_memory_full: bool,
 }
@@ -140,12 +140,12 @@ pub(crate) enum Action {
     /// Bytes must be relayed in both directions, until both sides have been silent for this long: [`Exchange::handle_tunnel_end`].
     Tunnel { idle_ms: u64 },
     /// Nothing more.
-    Done(Next),
+    Done(Disposition),
 }
 
 /// What happens to the downstream connection after an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum Disposition {
     /// Another request may come.
     KeepAlive,
     /// Everything was sent.
@@ -182,14 +182,14 @@ enum Phase {
         scanned: usize,
     },
     /// The destination is known.
-    Upstream(Routed, Step),
+    Upstream(Routed, UpstreamPhase),
     /// Our own response is being sent. `code` is for the case that this fails.
     Respond {
-        then: Next,
+        then: Disposition,
         code: ErrorCode,
     },
     Tunnel(Tunnel),
-    Done(Next),
+    Done(Disposition),
 }
 
 impl Default for Phase {
@@ -199,7 +199,7 @@ impl Default for Phase {
 }
 
 /// The progress of a request whose destination is known.
-enum Step {
+enum UpstreamPhase {
     /// It will be sent once more, but not before the deadline.
     BackOff,
     /// It waits for room at an endpoint.
@@ -331,15 +331,15 @@ impl Exchange {
     pub(crate) fn action(&self) -> Action {
         match &self.phase {
             Phase::ReadHead { .. } => Action::ReadHead,
-            Phase::Upstream(_, Step::BackOff) => Action::Wait,
-            Phase::Upstream(_, Step::Queue) => Action::WaitForLease,
-            Phase::Upstream(_, Step::Connect(_)) => Action::Connect,
-            Phase::Upstream(_, Step::Await(_)) => Action::Await,
-            Phase::Upstream(_, Step::Relay(_)) => Action::Relay,
-            Phase::Upstream(_, Step::Interim(..)) | Phase::Respond { .. } => Action::Respond,
+            Phase::Upstream(_, UpstreamPhase::BackOff) => Action::Wait,
+            Phase::Upstream(_, UpstreamPhase::Queue) => Action::WaitForLease,
+            Phase::Upstream(_, UpstreamPhase::Connect(_)) => Action::Connect,
+            Phase::Upstream(_, UpstreamPhase::Await(_)) => Action::Await,
+            Phase::Upstream(_, UpstreamPhase::Relay(_)) => Action::Relay,
+            Phase::Upstream(_, UpstreamPhase::Interim(..)) | Phase::Respond { .. } => Action::Respond,
             Phase::Tunnel(tunnel) => Action::Tunnel { idle_ms: tunnel.idle_ms },
             Phase::Done(next) => Action::Done(*next),
-            Phase::Upstream(_, Step::Between) => Action::Done(Next::Reset(ErrorCode::INTERNAL_ERROR)),
+            Phase::Upstream(_, UpstreamPhase::Between) => Action::Done(Disposition::Reset(ErrorCode::INTERNAL_ERROR)),
         }
     }
 
@@ -350,7 +350,11 @@ impl Exchange {
 
     /// Whether it uses its upstream connection. Afterwards, [`Exchange::take_reuse`] says what happens to the connection.
     pub(crate) fn holds_connection(&self) -> bool {
-        matches!(self.phase, Phase::Tunnel(_) | Phase::Upstream(_, Step::Await(_) | Step::Interim(..) | Step::Relay(_)))
+        matches!(
+            self.phase,
+            Phase::Tunnel(_)
+                | Phase::Upstream(_, UpstreamPhase::Await(_) | UpstreamPhase::Interim(..) | UpstreamPhase::Relay(_))
+        )
     }
 
     /// How its upstream connection can be reused; `None` if it cannot.
@@ -366,7 +370,7 @@ impl Exchange {
     /// The lease that needs a connection, the time limit, and, if the connection must be fresh, the earliest time when it may have been
     /// made, in microseconds.
     pub(crate) fn wanted(&self) -> Option<(&Routed, &Lease, Deadline, Option<u64>)> {
-        let Phase::Upstream(routed, Step::Connect(attempt)) = &self.phase else { return None };
+        let Phase::Upstream(routed, UpstreamPhase::Connect(attempt)) = &self.phase else { return None };
         Some((routed, &attempt.lease, attempt.deadline, routed.tries.fresh_since_us()))
     }
 
@@ -379,8 +383,8 @@ impl Exchange {
     /// The request on its way to the endpoint, unless it is complete or cannot continue.
     pub(crate) fn upload(&mut self) -> Option<&mut Transfer> {
         let has_failed = match &self.phase {
-            Phase::Upstream(_, Step::Await(awaiting)) => awaiting.upload_failed,
-            Phase::Upstream(_, Step::Relay(relay)) => relay.upload_failed,
+            Phase::Upstream(_, UpstreamPhase::Await(awaiting)) => awaiting.upload_failed,
+            Phase::Upstream(_, UpstreamPhase::Relay(relay)) => relay.upload_failed,
             _ => true,
         };
         if has_failed || self.upload.is_done() { None } else { Some(&mut self.upload) }
@@ -394,7 +398,7 @@ impl Exchange {
 
     /// Whether the response is complete, and only the rest of the request is still being sent to the endpoint.
     pub(crate) fn is_only_sending(&self) -> bool {
-        let Phase::Upstream(_, Step::Relay(relay)) = &self.phase else { return false };
+        let Phase::Upstream(_, UpstreamPhase::Relay(relay)) = &self.phase else { return false };
         let has_responded = self.response.as_ref().is_some_and(|response| response.download.is_done());
         has_responded && !relay.upload_failed && !self.upload.is_done()
     }

@@ -52,7 +52,7 @@ impl Exchange {
         let Prepared { key, preferred, is_https } = prepared;
         cluster.budget.borrow_mut().on_request(env.now_ms());
         let routed = Routed { number, cluster, key, preferred, is_https, deadline, tries: Tries::default() };
-        self.phase = Phase::Upstream(routed, Step::Queue);
+        self.phase = Phase::Upstream(routed, UpstreamPhase::Queue);
         self.lease(env);
     }
 
@@ -147,11 +147,11 @@ impl Exchange {
 
     /// Chooses an endpoint: the one to which the client returns, or wherever the cluster chooses.
     pub(super) fn lease(&mut self, env: &Env<'_>) {
-        if env.is_cut {
+        if env.is_drain_over {
             return self.fail(env, Error::internal(Reason::Draining));
         }
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
-        *step = Step::Queue;
+        *step = UpstreamPhase::Queue;
         self.deadline_ms = None;
         loop {
             match routed.try_lease(env.now_ms()) {
@@ -178,7 +178,7 @@ impl Exchange {
             self.upload.set_grpc_timeout(ends_ms.saturating_sub(*at_ms));
         }
         self.record.handle_attempt(endpoint);
-        *step = Step::Connect(attempt);
+        *step = UpstreamPhase::Connect(attempt);
         self.deadline_ms = None;
     }
 
@@ -219,10 +219,10 @@ impl Exchange {
     pub(super) fn next_try(&mut self, env: &Env<'_>) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         match routed.tries.take_wait_ms() {
-            _ if env.is_cut => self.lease(env),
+            _ if env.is_drain_over => self.lease(env),
             0 => self.lease(env),
             wait_ms => {
-                *step = Step::BackOff;
+                *step = UpstreamPhase::BackOff;
                 self.deadline_ms = Some(env.now_ms().saturating_add(wait_ms));
             }
         }
@@ -245,7 +245,7 @@ impl Exchange {
             let is_h2 = self.request.head.version == Version::Http2;
             self.record.status = Some(if is_h2 { 200 } else { 101 });
             start_interim(&self.request, response, &edits);
-            *step = Step::Interim(awaiting, Interim::Tunnel { answered_us: env.now_us });
+            *step = UpstreamPhase::Interim(awaiting, Interim::Tunnel { answered_us: env.now_us });
             self.deadline_ms = Some(env.stalls_at_ms());
             return;
         }
@@ -258,14 +258,14 @@ impl Exchange {
         let is_to_h2 = routed.is_to_h2();
         let terms = Terms { call: self.call.as_ref(), edits: &edits, is_from_h2: is_to_h2, may_stay };
         let relay = Relay::begin(awaiting, env.now_us, &self.request, &self.upload, response, &terms);
-        *step = Step::Relay(relay);
+        *step = UpstreamPhase::Relay(relay);
         self.deadline_ms = None;
     }
 
     /// The response is complete. Decides what happens to both connections.
     pub(super) fn relayed(&mut self, env: &Env<'_>, upstream_input: &Buffer) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
-        let Step::Relay(relay) = std::mem::replace(step, Step::Between) else { return };
+        let UpstreamPhase::Relay(relay) = std::mem::replace(step, UpstreamPhase::Between) else { return };
         let Some(response) = &mut self.response else { return };
         let download = &response.download;
         self.record.finish(self.upload.head_sent_us(), relay.answered_us, download.head_sent_us());
@@ -294,9 +294,9 @@ impl Exchange {
             }
         }
         let next = match (relay.may_stay, is_uploaded) {
-            (true, true) => Next::KeepAlive,
+            (true, true) => Disposition::KeepAlive,
             // A client that intended to stay may be sending its next request.
-            (false, true) if !self.request.head.keep_alive => Next::Close,
+            (false, true) if !self.request.head.keep_alive => Disposition::Close,
             _ => self.linger(),
         };
         drop(relay);
@@ -305,7 +305,7 @@ impl Exchange {
 
     /// The response was cut off.
     pub(super) fn handle_relay_failure(&mut self, env: &Env<'_>, error: Error) {
-        if let Phase::Upstream(routed, Step::Relay(relay)) = &self.phase
+        if let Phase::Upstream(routed, UpstreamPhase::Relay(relay)) = &self.phase
             && error.side == Side::Upstream
         {
             routed.cluster.record(&relay.lease.endpoint, env.now_ms(), connection_outcome(&error));
@@ -316,7 +316,7 @@ impl Exchange {
     /// Ends the request with an error. Sends a response, if there is one to send and the client can still get it.
     pub(crate) fn fail(&mut self, env: &Env<'_>, error: Error) {
         // Whatever the error is, the request ends because the drain has taken too long.
-        let error = if env.is_cut { Error::internal(Reason::Draining) } else { error };
+        let error = if env.is_drain_over { Error::internal(Reason::Draining) } else { error };
         // A request without a complete head still counts: a client sent bytes, and gets an answer.
         self.record.begin(env.now_us);
         self.record.reason = Some(error.reason);
@@ -333,14 +333,14 @@ impl Exchange {
             if is_cut_short {
                 return self.start_response(env, self.linger(), code);
             }
-            return self.done(Next::Reset(code));
+            return self.done(Disposition::Reset(code));
         }
         if error.reason == Reason::NotHttp {
             // The client's bytes are still read, but get no answer.
-            return self.done(Next::Linger);
+            return self.done(Disposition::Linger);
         }
         let Some(status) = status.filter(|_| sent == 0 || faults::is_injected(InjectedFault::AnswersTwice)) else {
-            return self.done(Next::Reset(code));
+            return self.done(Disposition::Reset(code));
         };
         let may_stay = self.may_stay(env) && error.side != Side::Downstream;
         if let Some(call) = call {
@@ -350,7 +350,7 @@ impl Exchange {
             let response = self.response.get_or_insert_with(|| env.storage.response());
             respond::write_call(response.download.start_own(is_h2), &call, self.request.head.version, keep_alive);
             response.download.send_once();
-            return self.start_response(env, if keep_alive { Next::KeepAlive } else { self.linger() }, code);
+            return self.start_response(env, if keep_alive { Disposition::KeepAlive } else { self.linger() }, code);
         }
         let retry_after = error.retry_after_s.map(|seconds| seconds.to_string());
         let field = retry_after.as_ref().map(|seconds| ("retry-after", seconds.as_bytes()));
@@ -370,23 +370,23 @@ impl Exchange {
             response.download.put_body(body.as_bytes());
         }
         response.download.send_once();
-        self.start_response(env, if keep_alive { Next::KeepAlive } else { Next::Linger }, code);
+        self.start_response(env, if keep_alive { Disposition::KeepAlive } else { Disposition::Linger }, code);
     }
 
-    pub(super) fn start_response(&mut self, env: &Env<'_>, then: Next, code: ErrorCode) {
+    pub(super) fn start_response(&mut self, env: &Env<'_>, then: Disposition, code: ErrorCode) {
         self.deadline_ms = Some(env.stalls_at_ms());
         self.phase = Phase::Respond { then, code };
     }
 
-    pub(super) fn done(&mut self, next: Next) {
+    pub(super) fn done(&mut self, next: Disposition) {
         self.deadline_ms = self.deadline_ms.filter(|_| faults::is_injected(InjectedFault::KeepsDeadline));
         self.phase = Phase::Done(next);
     }
 
     /// The response is complete, and the client may still be sending. A gRPC client treats the status of its call as the end, and needs no
     /// time.
-    fn linger(&self) -> Next {
-        if self.is_h2() && self.call.is_some() { Next::Close } else { Next::Linger }
+    fn linger(&self) -> Disposition {
+        if self.is_h2() && self.call.is_some() { Disposition::Close } else { Disposition::Linger }
     }
 
     /// Whether it arrived over HTTP/2.

@@ -55,7 +55,7 @@ pub(crate) enum Head<'p> {
 }
 
 /// The next step of a transfer.
-pub(crate) enum Next<'t> {
+pub(crate) enum TransferStep<'t> {
     /// Write these bytes, which were framed here. Over HTTP/2 they are DATA; `ends`: they end the stream.
     Write { bytes: &'t [u8], ends: bool },
     /// Write this many bytes of the input unchanged. Over HTTP/2 they are DATA; `ends`: they end the stream.
@@ -70,7 +70,7 @@ pub(crate) enum Next<'t> {
     Flush,
     /// Read more of the body into the input, which is empty.
     Read,
-    /// Let the kernel move up to this many bytes of the body into a pipe, which is empty; or read, as for [`Next::Read`].
+    /// Let the kernel move up to this many bytes of the body into a pipe, which is empty; or read, as for [`TransferStep::Read`].
     FillPipe(u64),
     /// Let the kernel write what is in the pipe.
     DrainPipe,
@@ -170,7 +170,7 @@ enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sink {
     H1 { is_chunked: bool },
-    H2 { step: Step, is_head_only: bool },
+    H2 { step: H2SinkState, is_head_only: bool },
 }
 
 impl Default for Sink {
@@ -181,7 +181,7 @@ impl Default for Sink {
 
 /// The progress of a message to HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum H2SinkState {
     /// Nothing was sent.
     Head,
     Body,
@@ -232,7 +232,7 @@ impl Transfer {
                 Head::H1(&mut self.out)
             }
             to @ (Framing::H2(_) | Framing::HeadOnly) => {
-                self.sink = Sink::H2 { step: Step::Head, is_head_only: to == Framing::HeadOnly };
+                self.sink = Sink::H2 { step: H2SinkState::Head, is_head_only: to == Framing::HeadOnly };
                 self.head.clear();
                 Head::H2(&mut self.head)
             }
@@ -289,7 +289,7 @@ impl Transfer {
                 _ = translation.end(answer.trailers().into_iter(), &mut end);
                 self.put(&end).is_ok() && self.finish(&[], &[]).is_ok()
             }
-            (Sink::H2 { step: Step::Body, is_head_only: false }, None) => {
+            (Sink::H2 { step: H2SinkState::Body, is_head_only: false }, None) => {
                 self.source = Source::Done;
                 let trailers = self.trailers.get_or_insert_default();
                 trailers.list.clear();
@@ -365,8 +365,8 @@ impl Transfer {
     fn is_pending(&self) -> bool {
         let is_unended = match self.sink {
             Sink::H1 { .. } => false,
-            Sink::H2 { step: Step::Head, .. } => true,
-            Sink::H2 { step, is_head_only } => step == Step::Body && self.is_read() && !is_head_only,
+            Sink::H2 { step: H2SinkState::Head, .. } => true,
+            Sink::H2 { step, is_head_only } => step == H2SinkState::Body && self.is_read() && !is_head_only,
         };
         is_unended || self.written < self.out.len() || self.is_unflushed || self.in_pipe > 0
     }
@@ -397,7 +397,7 @@ impl Transfer {
             self.is_over = false;
             self.is_unflushed = false;
             if let Sink::H2 { step, .. } = &mut self.sink {
-                *step = Step::Head;
+                *step = H2SinkState::Head;
             }
         }
         possible
@@ -407,15 +407,15 @@ impl Transfer {
     ///
     /// # Errors
     /// What was read is not a valid body.
-    pub(crate) fn next(&mut self, input: &mut Buffer) -> Result<Next<'_>, BodyError> {
+    pub(crate) fn next(&mut self, input: &mut Buffer) -> Result<TransferStep<'_>, BodyError> {
         if !self.is_read() && !input.is_empty() {
             if let Some((count, ends)) = self.take(input)? {
                 let bytes = self.out.get(self.written..).unwrap_or_default();
                 let is_alone = bytes.is_empty();
                 return Ok(if is_alone {
-                    Next::Forward { count, ends }
+                    TransferStep::Forward { count, ends }
                 } else {
-                    Next::WriteAndForward { bytes, count }
+                    TransferStep::WriteAndForward { bytes, count }
                 });
             }
         } else if matches!(self.source, Source::LastFrames) {
@@ -426,32 +426,34 @@ impl Transfer {
         }
         if self.is_read() {
             self.is_over = true;
-            return Ok(Next::Done);
+            return Ok(TransferStep::Done);
         }
-        Ok(self.splice_bytes().map_or(Next::Read, Next::FillPipe))
+        Ok(self.splice_bytes().map_or(TransferStep::Read, TransferStep::FillPipe))
     }
 
     /// Which of the bytes that were read to write next.
-    fn pending(&self) -> Next<'_> {
+    fn pending(&self) -> TransferStep<'_> {
         let rest = self.out.get(self.written..).unwrap_or_default();
         let Sink::H2 { step, is_head_only } = self.sink else {
             return match rest {
-                [] if self.in_pipe > 0 => Next::DrainPipe,
-                [] => Next::Flush,
-                bytes => Next::Write { bytes, ends: false },
+                [] if self.in_pipe > 0 => TransferStep::DrainPipe,
+                [] => TransferStep::Flush,
+                bytes => TransferStep::Write { bytes, ends: false },
             };
         };
         // END_STREAM is set on the last frame that is sent in any case.
         let is_last = self.is_read() && !self.has_trailers && !is_head_only;
         match &self.trailers {
-            _ if step == Step::Head => Next::SendHead { head: &self.head, ends: is_last && self.out.is_empty() },
-            _ if !rest.is_empty() => Next::Write { bytes: rest, ends: is_last },
-            Some(trailers) if self.has_trailers => Next::SendTrailers(&trailers.list),
-            _ => Next::Write { bytes: &[], ends: true },
+            _ if step == H2SinkState::Head => {
+                TransferStep::SendHead { head: &self.head, ends: is_last && self.out.is_empty() }
+            }
+            _ if !rest.is_empty() => TransferStep::Write { bytes: rest, ends: is_last },
+            Some(trailers) if self.has_trailers => TransferStep::SendTrailers(&trailers.list),
+            _ => TransferStep::Write { bytes: &[], ends: true },
         }
     }
 
-    /// Records that `count` of the bytes of [`Next::Write`] were written. `clock_us` returns the time in microseconds, if it is needed;
+    /// Records that `count` of the bytes of [`TransferStep::Write`] were written. `clock_us` returns the time in microseconds, if it is needed;
     /// `is_buffered`: the connection may still hold them.
     pub(crate) fn handle_written(&mut self, count: usize, is_buffered: bool, clock_us: impl FnOnce() -> u64) {
         let is_last = self.is_read() && !self.has_trailers;
@@ -461,18 +463,18 @@ impl Transfer {
         if self.written < self.out.len() {
             return;
         }
-        if let Sink::H2 { step: step @ Step::Body, is_head_only: false } = &mut self.sink
+        if let Sink::H2 { step: step @ H2SinkState::Body, is_head_only: false } = &mut self.sink
             && is_last
         {
-            *step = Step::Ended;
+            *step = H2SinkState::Ended;
         }
         self.note_head_sent(clock_us);
     }
 
-    /// Records that the head of [`Next::SendHead`] was taken.
+    /// Records that the head of [`TransferStep::SendHead`] was taken.
     pub(crate) fn handle_head_sent(&mut self, ends: bool, clock_us: impl FnOnce() -> u64) {
         if let Sink::H2 { step, .. } = &mut self.sink {
-            *step = if ends { Step::Ended } else { Step::Body };
+            *step = if ends { H2SinkState::Ended } else { H2SinkState::Body };
         }
         self.sent += self.head.len() as u64;
         if self.written == self.out.len() {
@@ -480,10 +482,10 @@ impl Transfer {
         }
     }
 
-    /// Records that the trailers of [`Next::SendTrailers`] were taken.
+    /// Records that the trailers of [`TransferStep::SendTrailers`] were taken.
     pub(crate) fn handle_trailers_sent(&mut self) {
         if let Sink::H2 { step, .. } = &mut self.sink {
-            *step = Step::Ended;
+            *step = H2SinkState::Ended;
         }
         self.sent += self.trailers.as_ref().map_or(0, |trailers| trailers.list.len() as u64);
     }
@@ -493,7 +495,7 @@ impl Transfer {
         self.is_unflushed = false;
     }
 
-    /// Records that `written` bytes of [`Next::WriteAndForward`] were written, of which those that were framed here come first.
+    /// Records that `written` bytes of [`TransferStep::WriteAndForward`] were written, of which those that were framed here come first.
     ///
     /// # Errors
     /// Those of [`Transfer::next`].
@@ -513,7 +515,7 @@ impl Transfer {
         self.handle_forwarded(written - framed, (count, false), is_buffered, input)
     }
 
-    /// Records that `written` of the bytes of [`Next::Forward`], which was for `count` of them, were written.
+    /// Records that `written` of the bytes of [`TransferStep::Forward`], which was for `count` of them, were written.
     ///
     /// # Errors
     /// Those of [`Transfer::next`].
@@ -525,7 +527,7 @@ impl Transfer {
         input: &mut Buffer,
     ) -> Result<(), BodyError> {
         if let (true, Sink::H2 { step, .. }) = (ends && written == count, &mut self.sink) {
-            *step = Step::Ended;
+            *step = H2SinkState::Ended;
         }
         self.sent += written as u64;
         self.is_unflushed |= is_buffered;
@@ -538,7 +540,7 @@ impl Transfer {
         self.turn_bytes += count;
     }
 
-    /// Says whether both sides are plain-text connections: see [`Next::FillPipe`].
+    /// Says whether both sides are plain-text connections: see [`TransferStep::FillPipe`].
     pub(crate) fn set_splice(&mut self, may_splice: bool) {
         self.may_splice = may_splice;
     }
@@ -650,7 +652,7 @@ impl Transfer {
             return Err(BodyError::TooLarge);
         }
         let has_pending = self.written < self.out.len()
-            || matches!(self.sink, Sink::H2 { step: Step::Head, .. })
+            || matches!(self.sink, Sink::H2 { step: H2SinkState::Head, .. })
             || self.is_kept(piece.len());
         let is_chunked = self.sink == Sink::H1 { is_chunked: true };
         let is_translated = self.call.as_ref().is_some_and(|call| call.translation.is_some());
@@ -663,7 +665,7 @@ impl Transfer {
         let is_first = match self.sink {
             // The kept part is written before anything that is not kept.
             Sink::H1 { .. } => self.is_forgotten || self.written == self.out.len(),
-            Sink::H2 { step, .. } => step != Step::Head && self.written == self.out.len(),
+            Sink::H2 { step, .. } => step != H2SinkState::Head && self.written == self.out.len(),
         };
         if !is_first {
             // First what precedes it.

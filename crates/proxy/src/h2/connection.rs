@@ -34,7 +34,7 @@ pub(crate) struct SharedConnection {
     /// Exchanges that have this connection and wait for room in its output to open their stream.
     pub(crate) openers: RefCell<Vec<Waker>>,
     /// Why the connection no longer carries anything.
-    over: Cell<Option<Cut>>,
+    over: Cell<Option<StreamEnd>>,
     /// A part of a message has arrived since the last PING.
     has_spoken: Cell<bool>,
     /// The connection holds too much to be read further. Its task is woken when some of that is passed on.
@@ -43,7 +43,7 @@ pub(crate) struct SharedConnection {
 
 /// Why a stream ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum StreamEnd {
     /// The other side reset it.
     Reset(ErrorCode),
     /// The other side did not process it, and said so. Any request may then be sent again elsewhere.
@@ -58,7 +58,7 @@ pub(crate) enum Cut {
     Silent,
 }
 
-impl std::fmt::Display for Cut {
+impl std::fmt::Display for StreamEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Reset(ErrorCode(code)) => write!(f, "stream reset with code {code}"),
@@ -71,10 +71,10 @@ impl std::fmt::Display for Cut {
     }
 }
 
-impl std::error::Error for Cut {}
+impl std::error::Error for StreamEnd {}
 
-impl Cut {
-    /// The cut that caused a failure to read or write.
+impl StreamEnd {
+    /// The end of the stream that caused a failure to read or write.
     pub(crate) fn within(error: &std::io::Error) -> Option<Self> {
         error.get_ref().and_then(|source| source.downcast_ref::<Self>()).copied()
     }
@@ -212,7 +212,7 @@ impl SharedConnection {
                     received.heads.push_back((head, bytes));
                 } else {
                     wire.reset(stream, ErrorCode::ENHANCE_YOUR_CALM);
-                    state.cut(Cut::Broken(h2::Reason::Response));
+                    state.end(StreamEnd::Broken(h2::Reason::Response));
                 }
                 state.wake_reader();
             }
@@ -229,7 +229,7 @@ impl SharedConnection {
                 (state.has_trailers, state.is_ended) = (true, true);
                 state.wake_reader();
             }
-            Event::Reset { code, by, .. } => state.cut(Cut::of(code, by)),
+            Event::Reset { code, by, .. } => state.end(StreamEnd::of(code, by)),
             _ => state.wake_writer(),
         });
     }
@@ -262,19 +262,19 @@ impl SharedConnection {
     }
 
     /// Ends all streams; nothing more can be sent. What has arrived completely can still be read.
-    pub(crate) fn end(&self, cut: Cut) {
+    pub(crate) fn end(&self, end: StreamEnd) {
         if self.over.get().is_some() {
             return;
         }
-        self.over.set(Some(cut));
+        self.over.set(Some(end));
         for state in self.streams.borrow_mut().iter_mut().filter(|state| state.id != 0) {
-            state.cut(cut);
+            state.end(end);
         }
         self.wake_openers();
     }
 
     /// Why the connection no longer carries anything; `None` while it is alive.
-    pub(crate) fn over(&self) -> Option<Cut> {
+    pub(crate) fn over(&self) -> Option<StreamEnd> {
         self.over.get()
     }
 

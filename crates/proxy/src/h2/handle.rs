@@ -10,7 +10,7 @@ use tokio::io::ReadBuf;
 use wire::h2::{ErrorCode, SendError, StreamKey};
 use wire::message::{Field, ResponseHead};
 
-use super::connection::{Cut, SharedConnection};
+use super::connection::{SharedConnection, StreamEnd};
 use super::header_list::HeaderList;
 use super::stream_state::StreamState;
 use super::window::{self, Counted};
@@ -56,15 +56,15 @@ impl Handle {
         if let Phase::Open { key, .. } = self.phase { Some(key) } else { None }
     }
 
-    fn with<R>(&self, with: impl FnOnce(&mut StreamState) -> R) -> Result<R, Cut> {
+    fn with<R>(&self, with: impl FnOnce(&mut StreamState) -> R) -> Result<R, StreamEnd> {
         let done = self.key().and_then(|key| self.connection.with_stream(key, with));
-        done.ok_or(self.connection.over().unwrap_or(Cut::Gone))
+        done.ok_or(self.connection.over().unwrap_or(StreamEnd::Gone))
     }
 
     /// Why the stream can do no more. This also covers a stream that ended normally.
-    fn cut(&self) -> io::Error {
-        let cut = self.with(|state| state.cut).ok().flatten();
-        io::Error::other(cut.or(self.connection.over()).unwrap_or(Cut::Gone))
+    fn end_error(&self) -> io::Error {
+        let end = self.with(|state| state.ended).ok().flatten();
+        io::Error::other(end.or(self.connection.over()).unwrap_or(StreamEnd::Gone))
     }
 
     /// Whether the request's head exceeds the limits and was not kept.
@@ -80,7 +80,7 @@ impl Handle {
     /// Puts the received part of the body into `input`, which is empty, without copying it. Returns false if the body is over.
     ///
     /// # Errors
-    /// [`Cut`], once everything that arrived before it was taken.
+    /// [`StreamEnd`], once everything that arrived before it was taken.
     pub(crate) fn poll_data(&self, cx: &Context<'_>, input: &mut Buffer) -> Poll<io::Result<bool>> {
         *input = Buffer::none();
         let polled = self.with(|state| {
@@ -90,7 +90,7 @@ impl Handle {
             }
             poll_nothing(state, cx).map_ok(|()| false)
         });
-        polled.unwrap_or_else(|cut| Poll::Ready(Err(cut))).map_err(io::Error::other)
+        polled.unwrap_or_else(|end| Poll::Ready(Err(end))).map_err(io::Error::other)
     }
 
     /// Records that `count` bytes of the body were passed on, so that as many more may arrive.
@@ -153,15 +153,15 @@ impl Handle {
             if state.has_head {
                 return Poll::Ready(Ok(()));
             }
-            match state.cut {
-                Some(cut) => Poll::Ready(Err(cut)),
+            match state.ended {
+                Some(end) => Poll::Ready(Err(end)),
                 None => {
                     wait(&mut state.reader, cx);
                     Poll::Pending
                 }
             }
         });
-        polled.unwrap_or_else(|cut| Poll::Ready(Err(cut))).map_err(|cut| Error::endpoint_io(io::Error::other(cut)))
+        polled.unwrap_or_else(|end| Poll::Ready(Err(end))).map_err(|end| Error::endpoint_io(io::Error::other(end)))
     }
 
     /// Takes the head of a response, which may be informational, and which has arrived.
@@ -183,14 +183,14 @@ impl Handle {
     /// Ready when the stream was reset.
     pub(crate) fn poll_cut(&self, cx: &Context<'_>) -> Poll<io::Error> {
         let polled = self.with(|state| {
-            if state.cut.is_none() {
+            if state.ended.is_none() {
                 wait(&mut state.reader, cx);
             }
-            state.cut
+            state.ended
         });
         match polled {
             Ok(None) => Poll::Pending,
-            Ok(Some(cut)) | Err(cut) => Poll::Ready(io::Error::other(cut)),
+            Ok(Some(end)) | Err(end) => Poll::Ready(io::Error::other(end)),
         }
     }
 
@@ -198,7 +198,7 @@ impl Handle {
     pub(crate) fn poll_readable(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let polled =
             self.with(|state| if state.input.is_empty() { poll_nothing(state, cx) } else { Poll::Ready(Ok(())) });
-        polled.unwrap_or_else(|cut| Poll::Ready(Err(cut))).map_err(io::Error::other)
+        polled.unwrap_or_else(|end| Poll::Ready(Err(end))).map_err(io::Error::other)
     }
 
     /// Reads bytes, which count as passed on. None is the end.
@@ -216,7 +216,7 @@ impl Handle {
             }
             Poll::Ready(Ok(count))
         });
-        let count = ready!(polled.unwrap_or_else(|cut| Poll::Ready(Err(cut)))).map_err(io::Error::other)?;
+        let count = ready!(polled.unwrap_or_else(|end| Poll::Ready(Err(end)))).map_err(io::Error::other)?;
         if count > 0 {
             self.release(count);
         }
@@ -233,9 +233,9 @@ impl Handle {
     }
 
     fn poll_open(&mut self, cx: &Context<'_>, head: &HeaderList, end: bool) -> Poll<io::Result<()>> {
-        if let Some(cut) = self.connection.over() {
+        if let Some(end) = self.connection.over() {
             // Nothing of it was sent.
-            tracing::trace!(%cut, "connection ended before a stream was opened");
+            tracing::trace!(%end, "connection ended before a stream was opened");
             return self.refuse(Reason::UpstreamRefused);
         }
         let mut wire = self.connection.wire.borrow_mut();
@@ -271,7 +271,7 @@ impl Handle {
     /// Records that the stream will not be opened. Whatever waits for a response gets the reason.
     fn refuse(&mut self, reason: Reason) -> Poll<io::Result<()>> {
         self.phase = Phase::Refused(reason);
-        Poll::Ready(Err(io::Error::other(Cut::Refused)))
+        Poll::Ready(Err(io::Error::other(StreamEnd::Refused)))
     }
 
     /// Bytes of a body that the other side allows the stream to send now.
@@ -294,11 +294,11 @@ impl Handle {
     /// Sends some of `bytes`. If all of them are taken, `end` is sent, too.
     pub(crate) fn poll_send(&self, cx: &Context<'_>, bytes: &[u8], end: bool) -> Poll<io::Result<usize>> {
         let Some(key) = self.key().filter(|_| self.connection.over().is_none()) else {
-            return Poll::Ready(Err(self.cut()));
+            return Poll::Ready(Err(self.end_error()));
         };
         let taken = self.connection.wire.borrow_mut().send_data(key, bytes, end);
         match taken {
-            Err(_) => Poll::Ready(Err(self.cut())),
+            Err(_) => Poll::Ready(Err(self.end_error())),
             Ok(0) if !bytes.is_empty() => self.poll_room(cx),
             Ok(taken) => {
                 self.connection.wake_task();
@@ -309,7 +309,7 @@ impl Handle {
 
     /// Sends the trailers that end the message.
     pub(crate) fn poll_send_trailers(&self, cx: &Context<'_>, trailers: &HeaderList) -> Poll<io::Result<()>> {
-        let Some(key) = self.key() else { return Poll::Ready(Err(self.cut())) };
+        let Some(key) = self.key() else { return Poll::Ready(Err(self.end_error())) };
         let mut wire = self.connection.wire.borrow_mut();
         let sent = wire.send_trailers(key, |to| trailers.write(to));
         drop(wire);
@@ -318,13 +318,13 @@ impl Handle {
 
     fn poll_sent(&self, cx: &Context<'_>, sent: Result<(), SendError>) -> Poll<io::Result<()>> {
         match sent {
-            _ if self.connection.over().is_some() => Poll::Ready(Err(self.cut())),
+            _ if self.connection.over().is_some() => Poll::Ready(Err(self.end_error())),
             Ok(()) => {
                 self.connection.wake_task();
                 Poll::Ready(Ok(()))
             }
             Err(SendError::Full) => self.poll_room(cx).map_ok(|_| ()),
-            Err(SendError::Closed | SendError::GoingAway) => Poll::Ready(Err(self.cut())),
+            Err(SendError::Closed | SendError::GoingAway) => Poll::Ready(Err(self.end_error())),
         }
     }
 
@@ -332,7 +332,7 @@ impl Handle {
     fn poll_room(&self, cx: &Context<'_>) -> Poll<io::Result<usize>> {
         match self.with(|state| wait(&mut state.writer, cx)) {
             Ok(()) => Poll::Pending,
-            Err(cut) => Poll::Ready(Err(io::Error::other(cut))),
+            Err(end) => Poll::Ready(Err(io::Error::other(end))),
         }
     }
 
@@ -345,10 +345,10 @@ impl Handle {
 }
 
 /// The result if there is no DATA: the end, an early end, or nothing yet.
-fn poll_nothing(state: &mut StreamState, cx: &Context<'_>) -> Poll<Result<(), Cut>> {
-    match state.cut {
+fn poll_nothing(state: &mut StreamState, cx: &Context<'_>) -> Poll<Result<(), StreamEnd>> {
+    match state.ended {
         _ if state.is_ended => Poll::Ready(Ok(())),
-        Some(cut) => Poll::Ready(Err(cut)),
+        Some(end) => Poll::Ready(Err(end)),
         None => {
             wait(&mut state.reader, cx);
             Poll::Pending
@@ -364,8 +364,8 @@ fn wait(registered: &mut Option<Waker>, cx: &Context<'_>) {
 
 /// The code for resetting a stream whose response cannot be completed: the endpoint's own, if it means something to a client.
 pub(crate) fn code(error: &Error) -> ErrorCode {
-    match (error.source.as_ref().and_then(Cut::within), error.reason) {
-        (Some(Cut::Reset(code @ (ErrorCode::CANCEL | ErrorCode::ENHANCE_YOUR_CALM))), _) => code,
+    match (error.source.as_ref().and_then(StreamEnd::within), error.reason) {
+        (Some(StreamEnd::Reset(code @ (ErrorCode::CANCEL | ErrorCode::ENHANCE_YOUR_CALM))), _) => code,
         (_, Reason::ClientReset | Reason::RequestTimeout) => ErrorCode::CANCEL,
         (_, Reason::SlowRead | Reason::ReadTooSlow | Reason::BodyTimeout | Reason::BodyTooSlow) => ErrorCode::CANCEL,
         _ => ErrorCode::INTERNAL_ERROR,

@@ -34,7 +34,7 @@ pub(crate) mod socket_io;
 mod stream_state;
 mod window;
 
-pub(crate) use connection::Cut;
+pub(crate) use connection::StreamEnd;
 pub(crate) use handle::{Handle, code};
 pub(crate) use header_list::HeaderList;
 

@@ -6,7 +6,7 @@ use std::task::Waker;
 use net::buffer::Buffer;
 use wire::message::{Field, ResponseHead};
 
-use super::connection::Cut;
+use super::connection::StreamEnd;
 
 /// Heads and trailers whose buffers are larger than this, in bytes, are not kept for another stream.
 const KEPT_BYTES_MAX: usize = 4096;
@@ -32,7 +32,7 @@ pub(super) struct StreamState {
     pub(super) reader: Option<Waker>,
     /// DATA: at most the stream's window.
     pub(super) input: Buffer,
-    pub(super) cut: Option<Cut>,
+    pub(super) ended: Option<StreamEnd>,
     /// Heads and trailers. `None` if none have arrived.
     pub(super) received: Option<Box<ReceivedHeads>>,
     /// The waker of the exchange that waits to send.
@@ -72,7 +72,7 @@ impl StreamState {
         self.id = 0;
         self.input = Buffer::none();
         (self.is_ended, self.has_trailers, self.has_head) = (false, false, false);
-        (self.cut, self.reader, self.writer) = (None, None, None);
+        (self.ended, self.reader, self.writer) = (None, None, None);
         self.received.take()
     }
 
@@ -88,8 +88,8 @@ impl StreamState {
         }
     }
 
-    pub(super) fn cut(&mut self, cut: Cut) {
-        self.cut.get_or_insert(cut);
+    pub(super) fn end(&mut self, end: StreamEnd) {
+        self.ended.get_or_insert(end);
         self.wake_reader();
         self.wake_writer();
     }

@@ -95,7 +95,7 @@ pub(crate) async fn relay(
     record.bytes_in = moved.upstream;
     record.bytes_out = moved.downstream;
     if let Err(mut error) = outcome {
-        if worker.is_cut() {
+        if worker.is_drain_over() {
             error = Error::internal(Reason::Draining);
         }
         kept.counters.reasons.inc(error.reason);

@@ -13,7 +13,7 @@ use wire::h2::{self, Role, StreamKey};
 
 use super::mux::{Mux, Opening};
 use crate::error::{Error, Side};
-use crate::h2::connection::{ConnectionHandler, Cut, SharedConnection};
+use crate::h2::connection::{ConnectionHandler, SharedConnection, StreamEnd};
 use crate::h2::liveness::{ENDPOINT_REST_MS, LastReceived, Liveness, PingAction};
 use crate::h2::socket_io::{End, SocketIo};
 use crate::upstream::cluster::{Cluster, Endpoint};
@@ -85,10 +85,10 @@ async fn run(
     let is_open = link.is_open;
     mux.remove(&connection);
     connection.end(match &end {
-        End::Broken(error) => Cut::Broken(error.reason),
-        End::Lost(_) => Cut::Lost,
-        End::Silent => Cut::Silent,
-        End::Done | End::Gone => Cut::Gone,
+        End::Broken(error) => StreamEnd::Broken(error.reason),
+        End::Lost(_) => StreamEnd::Lost,
+        End::Silent => StreamEnd::Silent,
+        End::Done | End::Gone => StreamEnd::Gone,
     });
     if is_open {
         link.part(&end, timer).await;

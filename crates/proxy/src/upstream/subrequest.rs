@@ -20,7 +20,7 @@ use crate::deadline::Deadline;
 use crate::driver;
 use crate::error::{Error, Side};
 use crate::exchange::transfer::{BodyError, Framing, Transfer};
-use crate::exchange::{Ending, Response, Reuse, Sent, TransferError, connection_outcome, ending};
+use crate::exchange::{Ending, Response, Reuse, SentRequest, TransferError, connection_outcome, ending};
 use crate::http::headers;
 use crate::http::receive::response_reason;
 use crate::policy::RequestView;
@@ -157,8 +157,12 @@ impl Subrequest {
                 let lost = driver::lost(&upstream, error);
                 // Something of a response arrived, even if only half a head or a 1xx.
                 was_heard |= lost.has_input;
-                let sent =
-                    Sent { bytes: self.upload.sent(), head_us: self.upload.head_sent_us(), failed: !is_sent, before };
+                let sent = SentRequest {
+                    bytes: self.upload.sent(),
+                    head_us: self.upload.head_sent_us(),
+                    failed: !is_sent,
+                    before,
+                };
                 let is_stale =
                     upstream.is_reused && !was_heard && is_sent_again(ending(&lost, &sent, clock::now_us()), method);
                 Err(Failed { error: lost.error, is_stale })

@@ -35,7 +35,7 @@ use crate::worker::snapshot::{Compiled, ListenerPlan};
 /// Time between two checks of idle upstream connections and of the access log.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
-/// How long connections may take to end once they are cut.
+/// How long connections may take to end after the drain timeout.
 const CUT_MS: u64 = 500;
 
 /// A command from the control thread.
@@ -67,7 +67,7 @@ pub(crate) struct Worker {
     logger: RefCell<Option<Logger>>,
     draining: Cell<bool>,
     /// The drain has taken too long, so everything that is left ends now.
-    cut: Cell<bool>,
+    drain_over: Cell<bool>,
     connections: Cell<usize>,
     last_connection_gone: Notify,
 }
@@ -174,7 +174,7 @@ impl Worker {
             mirrors: InFlight::default(),
             logger: RefCell::default(),
             draining: Cell::new(false),
-            cut: Cell::new(false),
+            drain_over: Cell::new(false),
             connections: Cell::new(0),
             last_connection_gone: Notify::new(),
         }
@@ -190,8 +190,8 @@ impl Worker {
         self.draining.get()
     }
 
-    pub(crate) fn is_cut(&self) -> bool {
-        self.cut.get()
+    pub(crate) fn is_drain_over(&self) -> bool {
+        self.drain_over.get()
     }
 
     pub(crate) fn logs_requests(&self) -> bool {
@@ -269,7 +269,7 @@ impl Worker {
 
     /// Ends every connection as a failure, so that incomplete work is reset, counted and logged.
     async fn cut_all(&self, timer: &Timer) {
-        self.cut.set(true);
+        self.drain_over.set(true);
         self.timers.elapse_all();
         timer.set(clock::now_ms() + CUT_MS);
         while self.connections.get() > 0 {

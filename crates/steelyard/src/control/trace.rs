@@ -26,7 +26,7 @@ pub(super) fn answer(kernel: &KernelPlane, question: &TraceQuestion) -> Result<T
         flags: flags(question.flags.as_deref(), transport)?,
     };
     let trace = kernel.plane()?.trace(&query).map_err(|refusal| refusal.to_string())?;
-    let step = |step: l4::Step| TraceStep { stage: step.stage.to_owned(), text: step.text };
+    let step = |step: l4::TraceStep| TraceStep { stage: step.stage.to_owned(), text: step.text };
     Ok(TraceReport {
         version: STATUS_VERSION,
         steps: trace.steps.into_iter().map(step).collect(),

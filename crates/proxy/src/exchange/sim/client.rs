@@ -9,7 +9,7 @@ use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 
 use super::drive::{Connecting, Upstream};
 use super::{Event, SimRequest, SimResponse, World, content};
-use crate::exchange::{Exchange, Next};
+use crate::exchange::{Disposition, Exchange};
 use crate::worker::ListenerView;
 
 /// Bytes that may be on their way to a client.
@@ -54,7 +54,7 @@ pub(super) struct Client {
     pub(super) is_complete: bool,
     pub(super) got_trailers: bool,
     /// Set when the connection has ended, and says how.
-    pub(super) gone: Option<Next>,
+    pub(super) gone: Option<Disposition>,
     // The proxy's side.
     pub(super) exchange: Option<Box<Exchange>>,
     /// The listener as it was when the exchange began.
@@ -305,7 +305,7 @@ impl Client {
             let number = head.fields.iter().find(|field| field.name.get(rest).eq_ignore_ascii_case(b"x-number"));
             let number: Option<usize> = number
                 .map(|field| std::str::from_utf8(field.value.get(rest)).expect("text").parse().expect("a number"));
-            let is_reset = matches!(self.gone, Some(Next::Reset(_))) || self.was_reset;
+            let is_reset = matches!(self.gone, Some(Disposition::Reset(_))) || self.was_reset;
             let (body, used, is_complete) = body(&head, &rest[head_bytes..], self.gone.is_some() && !is_reset);
             if let Some(number) = number {
                 if is_complete && head.body == Body::Chunked && answered[number].is_whole {

@@ -5,13 +5,13 @@ use telemetry::Reason;
 use wire::h1::{self, Parsed};
 use wire::message::{Body, Method, ResponseHead, Version};
 
-use super::link::{Link, Sent};
+use super::link::{Delivery, Link};
 use super::pump::{Read, Side, read_client, read_link, reset};
 use super::{Event, TRANSIT_US, World};
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::exchange::{Action, Connected, ConnectionInfo, Env, Exchange, Next, Reuse, Routed, TransferError};
-use crate::h2::Cut;
+use crate::exchange::{Action, Connected, ConnectionInfo, Disposition, Env, Exchange, Reuse, Routed, TransferError};
+use crate::h2::StreamEnd;
 use crate::upstream::connect::OnBehalfOf;
 
 /// The proxy's part of a link.
@@ -69,7 +69,7 @@ impl World {
         if client.is_h2 {
             let (head, bytes) = client.head.take()?;
             if client.was_reset {
-                client.gone = Some(Next::Close);
+                client.gone = Some(Disposition::Close);
                 return None;
             }
             let mut exchange = worker.storage.exchange();
@@ -82,7 +82,7 @@ impl World {
         if client.was_reset || (client.arrived.is_empty() && client.input.is_empty()) {
             let is_over = client.was_reset || (client.has_ended && client.acts.is_empty());
             if is_over || (self.is_draining && client.served > 0) {
-                client.gone = Some(Next::Close);
+                client.gone = Some(Disposition::Close);
             }
             return None;
         }
@@ -106,14 +106,15 @@ impl World {
         self.say(|| format!("client {index}: {action:?}"));
         self.release(index, exchange);
         let now_us = self.now_us;
-        let is_due = exchange.deadline_ms().is_some_and(|deadline_ms| self.is_cut || now_us / 1000 >= deadline_ms);
+        let is_due =
+            exchange.deadline_ms().is_some_and(|deadline_ms| self.is_drain_over || now_us / 1000 >= deadline_ms);
         let mut client_input = std::mem::take(&mut self.clients[index].input);
         let mut upstream = self.clients[index].upstream.take();
         let was_reset = self.clients[index].was_reset;
         let env = env(self, &view, &worker, connection_info, index);
         let gone = || {
             Error::client_io(if self.clients[index].is_h2 {
-                std::io::Error::other(Cut::Reset(wire::h2::ErrorCode::CANCEL))
+                std::io::Error::other(StreamEnd::Reset(wire::h2::ErrorCode::CANCEL))
             } else {
                 reset()
             })
@@ -216,7 +217,7 @@ impl World {
         let leased = match leased {
             Some(Ok(lease)) if self.queue.front() == Some(&index) => Ok(lease),
             Some(Err(crate::upstream::cluster::Full::NoEndpoint)) => Err(Error::internal(Reason::NoEndpoint)),
-            _ if now_us >= until_us || self.is_cut => Err(Error::internal(Reason::PendingTimeout)),
+            _ if now_us >= until_us || self.is_drain_over => Err(Error::internal(Reason::PendingTimeout)),
             _ => return false,
         };
         self.leave_queue(index);
@@ -250,7 +251,7 @@ impl World {
         self.clients[index].try_ms = lease.at_ms;
         let connect_ms = crate::millis(routed.cluster.plan.policy.connect_timeout);
         let (link, is_reused) = match self.clients[index].connecting.take() {
-            Some(connecting) if now_us < connecting.at_us && !self.is_cut => {
+            Some(connecting) if now_us < connecting.at_us && !self.is_drain_over => {
                 self.clients[index].connecting = Some(connecting);
                 return (None, false);
             }
@@ -357,7 +358,7 @@ impl World {
         // A read reports a reset; otherwise check for one.
         let client = &self.clients[index];
         if client.was_reset && (exchange.upload().is_none() || client.is_h2) {
-            let error = if client.is_h2 { std::io::Error::other(Cut::Gone) } else { reset() };
+            let error = if client.is_h2 { std::io::Error::other(StreamEnd::Gone) } else { reset() };
             exchange.handle_client_gone(env, Error::client_io(error));
             return true;
         }
@@ -379,15 +380,15 @@ impl World {
         let link = &mut self.links[upstream.link];
         if link.is_h2 {
             return match link.arrived.pop_front() {
-                Some(Sent::Head(text, ends)) => {
+                Some(Delivery::Head(text, ends)) => {
                     let response = exchange.response_room(env.storage);
                     parse_h2(&text, ends, &mut response.head);
                     response.bytes = text;
                     Ok(true)
                 }
-                Some(Sent::Cut(cut, _)) => {
-                    link.arrived.push_front(Sent::Cut(cut, true));
-                    Err(Error::endpoint_io(std::io::Error::other(cut)))
+                Some(Delivery::Ended(end, _)) => {
+                    link.arrived.push_front(Delivery::Ended(end, true));
+                    Err(Error::endpoint_io(std::io::Error::other(end)))
                 }
                 Some(other) => {
                     link.arrived.push_front(other);
@@ -454,7 +455,7 @@ impl World {
     }
 
     /// Checks the byte counts at the end.
-    fn check_counts(&self, index: usize, exchange: &Exchange, next: Next) {
+    fn check_counts(&self, index: usize, exchange: &Exchange, next: Disposition) {
         let (seed, client) = (self.seed, &self.clients[index]);
         let attempts = client.view.as_ref().map_or(0, |view| match &view.plan.policy.protocol {
             model::Protocol::Http(http) => http.routes[0].policy.retry.attempts,
@@ -470,7 +471,7 @@ impl World {
         }
         let received = (client.received.len() - client.received_before) as u64;
         assert_eq!(exchange.bytes_out(), received, "seed {seed}: bytes to client {index}");
-        if let (Next::KeepAlive, Some(request)) = (next, client.requests.get(client.served as usize)) {
+        if let (Disposition::KeepAlive, Some(request)) = (next, client.requests.get(client.served as usize)) {
             assert_eq!(exchange.bytes_in(), self.asked[*request].bytes, "seed {seed}: bytes of client {index}");
         }
     }
@@ -484,7 +485,10 @@ impl World {
     /// No wait exceeds the configured timeouts.
     fn check_deadline(&self, index: usize, exchange: &Exchange, deadline_ms: u64) {
         let (seed, client, action) = (self.seed, &self.clients[index], exchange.action());
-        assert!(!self.is_cut || action == Action::Respond, "seed {seed}: client {index} outlives the cut: {action:?}");
+        assert!(
+            !self.is_drain_over || action == Action::Respond,
+            "seed {seed}: client {index} outlives the drain: {action:?}"
+        );
         let Some(model::Protocol::Http(http)) = client.view.as_ref().map(|view| &view.plan.policy.protocol) else {
             return;
         };
@@ -503,7 +507,7 @@ impl World {
         );
     }
 
-    fn finish(&mut self, index: usize, exchange: Box<Exchange>, next: Next) {
+    fn finish(&mut self, index: usize, exchange: Box<Exchange>, next: Disposition) {
         let seed = self.seed;
         self.attempts += u64::from(exchange.record.attempts);
         self.check_counts(index, &exchange, next);
@@ -517,7 +521,7 @@ impl World {
         client.served += 1;
         client.pipes = [Vec::new(), Vec::new()];
         client.armed_ms = None;
-        if next == Next::KeepAlive {
+        if next == Disposition::KeepAlive {
             assert!(!client.was_ending, "seed {seed}: client {index} stays on a connection that must end");
             let Some(model::Protocol::Http(http)) = client.view.as_ref().map(|view| &view.plan.policy.protocol) else {
                 return;
@@ -526,7 +530,7 @@ impl World {
             assert!(max.is_none_or(|max| client.served < max), "seed {seed}: client {index} has asked too often");
         }
         assert!(client.upstream.is_none(), "seed {seed}: a connection is left behind");
-        if client.is_h2 || next != Next::KeepAlive {
+        if client.is_h2 || next != Disposition::KeepAlive {
             client.gone = Some(next);
         }
         self.worker.storage.give_back(exchange);
@@ -555,7 +559,7 @@ fn env<'e>(
         mirrors: &worker.mirrors,
         requests_before: world.clients[index].served,
         is_ending: world.is_draining,
-        is_cut: world.is_cut,
+        is_drain_over: world.is_drain_over,
         is_memory_full: false,
     }
 }

@@ -12,7 +12,7 @@ use super::client::{LAST_CHUNK, TRAILERS};
 use super::{Event, SimResponse, TRANSIT_US, World, content};
 use crate::error::Error;
 use crate::exchange::{ConnectionState, Lost};
-use crate::h2::Cut;
+use crate::h2::StreamEnd;
 
 /// Bytes that may be on their way to an endpoint.
 const ROOM_BYTES: usize = 16 * 1024;
@@ -21,7 +21,7 @@ const ROOM_BYTES: usize = 16 * 1024;
 const DELAYED_ACK_US: u64 = 40_000;
 
 /// Something that an endpoint sends.
-pub(super) enum Sent {
+pub(super) enum Delivery {
     Bytes(Vec<u8>),
     Ack,
     Fin,
@@ -30,7 +30,7 @@ pub(super) enum Sent {
     Head(Vec<u8>, bool),
     /// Over HTTP/2: DATA, and whether it ends the stream.
     Data(Vec<u8>, bool),
-    Cut(Cut, bool),
+    Ended(StreamEnd, bool),
 }
 
 pub(super) struct Link {
@@ -64,9 +64,9 @@ pub(super) struct Link {
     /// Anything that arrives from now on is ignored.
     is_over: bool,
     // The bytes on their way from the endpoint.
-    coming: VecDeque<(u64, u64, Sent)>,
+    coming: VecDeque<(u64, u64, Delivery)>,
     /// Arrived and unread.
-    pub(super) arrived: VecDeque<Sent>,
+    pub(super) arrived: VecDeque<Delivery>,
     is_reset: bool,
     pub(super) is_ending: bool,
 }
@@ -191,7 +191,7 @@ impl World {
         (link.is_held, link.owner, link.is_over) = (false, None, true);
     }
 
-    fn answer(&mut self, index: usize, delay_us: u64, what: Sent) {
+    fn answer(&mut self, index: usize, delay_us: u64, what: Delivery) {
         let at_us =
             self.links[index].coming.back().map_or(0, |(at_us, ..)| *at_us).max(self.now_us + delay_us) + TRANSIT_US;
         let acked = self.links[index].delivered;
@@ -210,15 +210,15 @@ impl World {
         while link.coming.front().is_some_and(|(at_us, ..)| *at_us <= now_us) {
             let Some((_, acked, what)) = link.coming.pop_front() else { break };
             match what {
-                Sent::Rst => {
+                Delivery::Rst => {
                     // The acknowledgement in an RST is not processed.
                     link.is_reset = true;
                     link.ack_us = None;
-                    link.arrived.push_back(Sent::Rst);
+                    link.arrived.push_back(Delivery::Rst);
                 }
-                Sent::Ack => link.acked = link.acked.max(acked),
+                Delivery::Ack => link.acked = link.acked.max(acked),
                 what => {
-                    if let Sent::Cut(_, is_ending) = &what {
+                    if let Delivery::Ended(_, is_ending) = &what {
                         link.is_ending |= *is_ending;
                         link.is_reset = true;
                     }
@@ -240,7 +240,7 @@ impl World {
                 if link.is_closed {
                     // The process is gone, and its kernel says so.
                     let acked = link.delivered;
-                    link.coming.push_back((now_us + TRANSIT_US, acked, Sent::Rst));
+                    link.coming.push_back((now_us + TRANSIT_US, acked, Delivery::Rst));
                     self.numbers += 1;
                     self.events.push(std::cmp::Reverse((now_us + TRANSIT_US, self.numbers, Event::Link(index))));
                 } else {
@@ -371,37 +371,42 @@ impl World {
             Plan::Interims(count) => {
                 for _ in 0..count {
                     let head = b"HTTP/1.1 103 Early Hints\r\n\r\n".to_vec();
-                    self.answer(index, delay_us, if is_h2 { Sent::Head(head, false) } else { Sent::Bytes(head) });
+                    self.answer(
+                        index,
+                        delay_us,
+                        if is_h2 { Delivery::Head(head, false) } else { Delivery::Bytes(head) },
+                    );
                 }
                 self.respond(index, number, delay_us, 200, None);
             }
             Plan::Unavailable => self.respond(index, number, delay_us, 503, None),
             Plan::NoContent => self.respond(index, number, delay_us, 204, None),
             Plan::Reset | Plan::ResetUnread if is_h2 => {
-                let cut = if self.rng.one_in(2) { Cut::Reset(ErrorCode::INTERNAL_ERROR) } else { Cut::Lost };
-                self.answer(index, delay_us, Sent::Cut(cut, cut == Cut::Lost));
+                let end =
+                    if self.rng.one_in(2) { StreamEnd::Reset(ErrorCode::INTERNAL_ERROR) } else { StreamEnd::Lost };
+                self.answer(index, delay_us, Delivery::Ended(end, end == StreamEnd::Lost));
             }
             Plan::Reset | Plan::ResetUnread => {
                 self.links[index].is_over = true;
-                self.answer(index, delay_us, Sent::Rst);
+                self.answer(index, delay_us, Delivery::Rst);
                 self.links[index].is_closed = true;
             }
-            Plan::End if is_h2 => self.answer(index, delay_us, Sent::Cut(Cut::Gone, true)),
+            Plan::End if is_h2 => self.answer(index, delay_us, Delivery::Ended(StreamEnd::Gone, true)),
             Plan::End => self.end(index, delay_us),
-            Plan::HalfHead if is_h2 => self.answer(index, delay_us, Sent::Cut(Cut::Lost, true)),
+            Plan::HalfHead if is_h2 => self.answer(index, delay_us, Delivery::Ended(StreamEnd::Lost, true)),
             Plan::HalfHead => {
-                self.answer(index, delay_us, Sent::Bytes(b"HTTP/1.1 200 OK\r\nContent-".to_vec()));
+                self.answer(index, delay_us, Delivery::Bytes(b"HTTP/1.1 200 OK\r\nContent-".to_vec()));
                 self.end(index, delay_us);
             }
             Plan::HalfBody(by_reset) => self.respond(index, number, delay_us, 200, Some(by_reset)),
             Plan::Silence => {}
-            Plan::Refuse(is_ending) => self.answer(index, delay_us, Sent::Cut(Cut::Refused, is_ending)),
+            Plan::Refuse(is_ending) => self.answer(index, delay_us, Delivery::Ended(StreamEnd::Refused, is_ending)),
         }
     }
 
     /// The endpoint ends its side, and reads nothing more.
     fn end(&mut self, index: usize, delay_us: u64) {
-        self.answer(index, delay_us, Sent::Fin);
+        self.answer(index, delay_us, Delivery::Fin);
         self.links[index].is_closed = true;
     }
 
@@ -452,19 +457,19 @@ impl World {
                     bytes.extend_from_slice(piece);
                 }
                 if self.rng.one_in(8) {
-                    self.answer(index, delay_us, Sent::Bytes(std::mem::take(&mut bytes)));
+                    self.answer(index, delay_us, Delivery::Bytes(std::mem::take(&mut bytes)));
                     let pause_us = self.rng.below(3_000_000);
-                    self.answer(index, pause_us, Sent::Ack);
+                    self.answer(index, pause_us, Delivery::Ack);
                 }
             }
             if framing == 1 && broken.is_none() {
                 bytes.extend_from_slice(if has_trailers { LAST_CHUNK } else { h1::LAST_CHUNK });
             }
         }
-        self.answer(index, delay_us, Sent::Bytes(bytes));
+        self.answer(index, delay_us, Delivery::Bytes(bytes));
         match broken {
             Some(true) => {
-                self.answer(index, 0, Sent::Rst);
+                self.answer(index, 0, Delivery::Rst);
                 self.links[index].is_closed = true;
             }
             Some(false) => self.end(index, 0),
@@ -489,7 +494,7 @@ impl World {
         sent: usize,
         broken: Option<bool>,
     ) {
-        self.answer(index, delay_us, Sent::Head(head, body.is_empty()));
+        self.answer(index, delay_us, Delivery::Head(head, body.is_empty()));
         if body.is_empty() {
             return;
         }
@@ -498,11 +503,11 @@ impl World {
         for (at, piece) in pieces.iter().enumerate() {
             let ends = broken.is_none() && at + 1 == pieces.len();
             let pause_us = if self.rng.one_in(8) { self.rng.below(3_000_000) } else { 0 };
-            self.answer(index, pause_us, Sent::Data(piece.to_vec(), ends));
+            self.answer(index, pause_us, Delivery::Data(piece.to_vec(), ends));
         }
         match broken {
-            Some(true) => self.answer(index, 0, Sent::Cut(Cut::Reset(ErrorCode::INTERNAL_ERROR), false)),
-            Some(false) => self.answer(index, 0, Sent::Cut(Cut::Gone, true)),
+            Some(true) => self.answer(index, 0, Delivery::Ended(StreamEnd::Reset(ErrorCode::INTERNAL_ERROR), false)),
+            Some(false) => self.answer(index, 0, Delivery::Ended(StreamEnd::Gone, true)),
             None => {}
         }
     }
@@ -528,7 +533,7 @@ impl Link {
 
     /// Whether the endpoint has ended or reset it, as far as the proxy can know.
     pub(super) fn has_left(&self) -> bool {
-        self.arrived.iter().any(|sent| matches!(sent, Sent::Fin | Sent::Rst | Sent::Cut(..)))
+        self.arrived.iter().any(|sent| matches!(sent, Delivery::Fin | Delivery::Rst | Delivery::Ended(..)))
     }
 
     /// Whether it is idle, and nothing has arrived.

@@ -75,7 +75,7 @@ enum Event {
     /// The worker begins to drain.
     Drain,
     /// The drain has taken too long.
-    Cut,
+    DrainTimeout,
 }
 
 /// A request of a client.
@@ -127,7 +127,7 @@ pub(super) struct World {
     /// Since when endpoints drain, in milliseconds.
     drained_ms: Vec<Option<u64>>,
     is_draining: bool,
-    is_cut: bool,
+    is_drain_over: bool,
     /// Connections that could not be made, and tries that exchanges have reported.
     unreachable: u64,
     attempts: u64,
@@ -168,7 +168,7 @@ impl World {
             answered: Vec::new(),
             drained_ms: vec![None; endpoints],
             is_draining: false,
-            is_cut: false,
+            is_drain_over: false,
             unreachable: 0,
             attempts: 0,
             begun: 0,
@@ -190,8 +190,8 @@ impl World {
             let drain_us = world.now_us + world.rng.below(3_000_000);
             world.at(drain_us, Event::Drain);
             if world.rng.one_in(2) {
-                let cut_us = drain_us + world.rng.below(5_000_000);
-                world.at(cut_us, Event::Cut);
+                let drain_over_us = drain_us + world.rng.below(5_000_000);
+                world.at(drain_over_us, Event::DrainTimeout);
             }
         }
         world
@@ -222,8 +222,8 @@ impl World {
                     self.drained_ms[index] = Some(at_us / 1000);
                 }
                 Event::Snapshot => self.change_snapshot(),
-                Event::Cut => {
-                    self.is_cut = true;
+                Event::DrainTimeout => {
+                    self.is_drain_over = true;
                     self.clients.iter_mut().for_each(|client| client.has_elapsed = true);
                     self.look_at_all();
                 }

@@ -5,7 +5,7 @@ use wire::h1;
 
 use super::World;
 use super::client::Client;
-use super::link::{Link, Sent};
+use super::link::{Delivery, Link};
 use crate::exchange::TransferError;
 use crate::exchange::transfer::{self, Transfer};
 use crate::h2::HeaderList;
@@ -55,8 +55,8 @@ impl World {
                 return Ok(true);
             }
             let pipe_bytes_max = match transfer.next(input)? {
-                transfer::Next::Read => None,
-                transfer::Next::FillPipe(bytes_max) => Some(bytes_max as usize),
+                transfer::TransferStep::Read => None,
+                transfer::TransferStep::FillPipe(bytes_max) => Some(bytes_max as usize),
                 _ => {
                     transfer.rest();
                     return Ok(false);
@@ -102,7 +102,7 @@ impl World {
         }
         match from {
             Side::Client(index) => drop(self.clients[index].arrived.splice(0..0, bytes)),
-            Side::Link(index) => self.links[index].arrived.push_front(Sent::Bytes(bytes)),
+            Side::Link(index) => self.links[index].arrived.push_front(Delivery::Bytes(bytes)),
         }
     }
 
@@ -123,7 +123,7 @@ impl World {
                 client.has_ended && client.arrived.is_empty()
             }
             Side::Link(index) => {
-                matches!(self.links[index].arrived.front(), Some(Sent::Data(bytes, true)) if bytes.is_empty())
+                matches!(self.links[index].arrived.front(), Some(Delivery::Data(bytes, true)) if bytes.is_empty())
             }
         };
         if !has_ended {
@@ -177,7 +177,7 @@ impl World {
         let now_us = self.now_us;
         loop {
             match transfer.next(input)? {
-                transfer::Next::Write { bytes, ends } => {
+                transfer::TransferStep::Write { bytes, ends } => {
                     let (is_end_alone, length) = (bytes.is_empty(), bytes.len());
                     let count = self.write_bytes(to, bytes, ends).map_err(TransferError::Write)?;
                     if count == 0 && !is_end_alone {
@@ -188,7 +188,7 @@ impl World {
                         return Ok(false);
                     }
                 }
-                transfer::Next::Forward { count, ends } => {
+                transfer::TransferStep::Forward { count, ends } => {
                     let piece = &input.filled()[..count];
                     let written = self.write_bytes(to, piece, ends).map_err(TransferError::Write)?;
                     if written == 0 {
@@ -196,7 +196,7 @@ impl World {
                     }
                     transfer.handle_forwarded(written, (count, ends), false, input)?;
                 }
-                transfer::Next::WriteAndForward { bytes, count } => {
+                transfer::TransferStep::WriteAndForward { bytes, count } => {
                     let both = [bytes, &input.filled()[..count]].concat();
                     let written = self.write_bytes(to, &both, false).map_err(TransferError::Write)?;
                     if written == 0 {
@@ -204,17 +204,17 @@ impl World {
                     }
                     transfer.handle_written_and_forwarded(written, count, false, input, || now_us)?;
                 }
-                transfer::Next::SendHead { head, ends } => {
+                transfer::TransferStep::SendHead { head, ends } => {
                     self.send_head(to, head, ends).map_err(TransferError::Write)?;
                     transfer.handle_head_sent(ends, || now_us);
                 }
-                transfer::Next::SendTrailers(trailers) => {
+                transfer::TransferStep::SendTrailers(trailers) => {
                     let is_there = trailers.find(b"t").is_some();
                     self.write_trailers(to, is_there).map_err(TransferError::Write)?;
                     transfer.handle_trailers_sent();
                 }
-                transfer::Next::Flush => transfer.handle_flushed(),
-                transfer::Next::DrainPipe => {
+                transfer::TransferStep::Flush => transfer.handle_flushed(),
+                transfer::TransferStep::DrainPipe => {
                     let pipe = std::mem::take(&mut self.clients[index].pipes[to.number()]);
                     let count = self.write_bytes(to, &pipe, false).map_err(TransferError::Write)?;
                     self.clients[index].pipes[to.number()] = pipe[count..].to_vec();
@@ -223,8 +223,8 @@ impl World {
                     }
                     transfer.handle_pipe_drained(count);
                 }
-                transfer::Next::Read | transfer::Next::FillPipe(_) => return Ok(false),
-                transfer::Next::Done => return Ok(true),
+                transfer::TransferStep::Read | transfer::TransferStep::FillPipe(_) => return Ok(false),
+                transfer::TransferStep::Done => return Ok(true),
             }
             let held = transfer.held_bytes();
             assert!(held <= HELD_BYTES_MAX, "seed {}: client {index} holds {held} bytes", self.seed);
@@ -272,30 +272,30 @@ pub(super) fn read_client(client: &mut Client) -> Read {
 pub(super) fn read_link(link: &mut Link, input: &mut Buffer) -> std::io::Result<Read> {
     match link.arrived.pop_front() {
         None => Ok(Read::Nothing),
-        Some(Sent::Bytes(bytes)) => {
+        Some(Delivery::Bytes(bytes)) => {
             input.put(&bytes);
             Ok(Read::Bytes(bytes.len()))
         }
-        Some(Sent::Data(bytes, ends)) => {
+        Some(Delivery::Data(bytes, ends)) => {
             let count = bytes.len();
             input.put(&bytes);
             if ends {
-                link.arrived.push_front(Sent::Data(Vec::new(), true));
+                link.arrived.push_front(Delivery::Data(Vec::new(), true));
             }
             Ok(if count == 0 { Read::End } else { Read::Bytes(count) })
         }
-        Some(Sent::Fin) => {
-            link.arrived.push_front(Sent::Fin);
+        Some(Delivery::Fin) => {
+            link.arrived.push_front(Delivery::Fin);
             Ok(Read::End)
         }
-        Some(Sent::Rst) => {
-            link.arrived.push_front(Sent::Rst);
+        Some(Delivery::Rst) => {
+            link.arrived.push_front(Delivery::Rst);
             Err(reset())
         }
-        Some(Sent::Cut(cut, is_ending)) => {
-            link.arrived.push_front(Sent::Cut(cut, is_ending));
-            Err(std::io::Error::other(cut))
+        Some(Delivery::Ended(end, is_ending)) => {
+            link.arrived.push_front(Delivery::Ended(end, is_ending));
+            Err(std::io::Error::other(end))
         }
-        Some(Sent::Ack | Sent::Head(..)) => Ok(Read::Nothing),
+        Some(Delivery::Ack | Delivery::Head(..)) => Ok(Read::Nothing),
     }
 }
