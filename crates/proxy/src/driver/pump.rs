@@ -26,6 +26,9 @@ const LARGE_IN_USE_MAX: usize = 4;
 /// which can be as much again.
 const BULK_ROOM_BYTES: usize = 2 * LARGE_BYTES;
 
+/// Moving fewer bytes than this through a pipe costs more than copying them.
+const PIPED_BYTES_MIN: usize = 2 * SMALL_BYTES;
+
 /// Moves as much as possible now. `input` belongs to the reader, and may hold bytes of the body followed by bytes of the next message.
 ///
 /// # Errors
@@ -76,7 +79,7 @@ fn poll_turn(
                 return Poll::Pending;
             }
             Moved::Starved => ready!(poll_read(cx, transfer, reader, input, Some(writer)))?,
-            Moved::Emptied(bytes_max) => match splice_bytes(writer) {
+            Moved::Emptied(bytes_max) => match splice_bytes(writer, pipe.as_mut()) {
                 0 => ready!(poll_read(cx, transfer, reader, input, Some(writer)))?,
                 bytes => ready!(poll_fill_pipe(cx, transfer, reader, input, pipe, bytes_max.min(bytes)))?,
             },
@@ -297,12 +300,16 @@ fn release(transfer: &mut Transfer, reader: &Stream) -> usize {
     count
 }
 
-/// How much the kernel moves at once: as much as the receiver can take now, since anything left would stay in the pipe for as long as the
-/// body lasts. 0 means that nothing is moved this way, and the body is read.
-fn splice_bytes(writer: &Stream) -> u64 {
-    let room = writer.tcp().and_then(net::socket::send_room).unwrap_or_default();
-    let is_short = memory::pressure() > Pressure::Low;
-    if room < BULK_ROOM_BYTES || is_short { 0 } else { (room / 2) as u64 }
+/// How much the kernel moves at once: half of what the receiver can take now, since anything left would stay in the pipe for as long as the
+/// body lasts. 0 means that nothing is moved this way, and the body is read. A pipe is created only for a receiver that takes much at once;
+/// once there is one, it serves for less.
+fn splice_bytes(writer: &Stream, pipe: Option<&mut Pipe>) -> u64 {
+    let Some(receiver) = writer.tcp().filter(|_| memory::pressure() == Pressure::Low) else { return 0 };
+    let (room, room_min) = match pipe {
+        Some(pipe) => (pipe.room(receiver, PIPED_BYTES_MIN), PIPED_BYTES_MIN),
+        None => (net::socket::send_room(receiver).unwrap_or_default() / 2, BULK_ROOM_BYTES / 2),
+    };
+    if room < room_min { 0 } else { room as u64 }
 }
 
 /// How much to read at once. Larger pieces cost less CPU per byte, but a receiver that is slower than the sender would leave most of a
