@@ -26,6 +26,8 @@ pub struct Settings {
     /// The addresses by which clients reach `listen`, written to the status of the objects that it serves. If empty, `listen` itself is
     /// written, if it is one address.
     pub publish: Vec<Published>,
+    /// Write the addresses of this Service to the statuses instead, as the cluster assigns them.
+    pub publish_service: Option<ServiceName>,
     /// Address pools for Gateways. Each Gateway gets one address of each family. If empty, all Gateways share `listen`.
     pub gateway_pools: Vec<Pool>,
     /// Address pools for Services. If empty, no Service gets an address.
@@ -60,6 +62,7 @@ impl Default for Settings {
             listen: Ipv6Addr::UNSPECIFIED.into(),
             ingress_ports: (80, 443),
             publish: Vec::new(),
+            publish_service: None,
             gateway_pools: Vec::new(),
             service_pools: Vec::new(),
             interfaces: Vec::new(),
@@ -82,6 +85,9 @@ impl Settings {
                 host's addresses cannot both listen on the same port"
                 .to_owned());
         }
+        if self.publish_service.is_some() && !self.publish.is_empty() {
+            return Err("--publish-address and --publish-service exclude each other".to_owned());
+        }
         if self.ingress_ports.0 == self.ingress_ports.1 {
             return Err(format!("--http-port and --https-port are both {}", self.ingress_ports.0));
         }
@@ -97,7 +103,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The addresses to write to the status of objects that are served at `listen`.
+    /// The addresses to write to the status of objects that are served at `listen`, unless a Service has them.
     pub fn published(&self) -> Vec<Published> {
         match self.publish.is_empty() && !self.listen.is_unspecified() {
             true => vec![Published::Address(self.listen)],
@@ -139,6 +145,34 @@ impl FromStr for Published {
             return Ok(Self::Host(text.to_owned()));
         }
         Err("expected an address or a lower-case name, such as 203.0.113.7 or lb.example.com".to_owned())
+    }
+}
+
+/// The namespace and name of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl FromStr for ServiceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split('/').collect::<Vec<_>>()[..] {
+            [namespace, name] if !namespace.is_empty() && !name.is_empty() => {
+                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            _ => Err("expected NAMESPACE/NAME, such as steelyard/steelyard".to_owned()),
+        }
     }
 }
 
@@ -240,6 +274,14 @@ mod tests {
     }
 
     #[test]
+    fn names_of_services() {
+        assert_eq!("a/b".parse::<ServiceName>().unwrap().to_string(), "a/b");
+        for wrong in ["", "a", "/", "a/", "/b", "a/b/c"] {
+            assert!(wrong.parse::<ServiceName>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_had_together() {
         let check = |change: fn(&mut Settings), expect: Option<&str>| {
             let mut settings = Settings::default();
@@ -253,6 +295,11 @@ mod tests {
         check(|_| {}, None);
         check(|s| s.gateway_pools = vec!["10.0.0.0/24".parse().unwrap()], Some("--listen-address"));
         check(|s| s.ingress_ports = (80, 80), Some("both 80"));
+        let publish = |s: &mut Settings| {
+            s.publish = vec!["192.0.2.1".parse().unwrap()];
+            s.publish_service = Some("a/b".parse().unwrap());
+        };
+        check(publish, Some("exclude each other"));
         check(|s| s.service_pools = vec!["10.0.0.0/24".parse().unwrap()], None);
         let both = |s: &mut Settings| {
             s.listen = [10, 0, 1, 1].into();

@@ -68,6 +68,12 @@ impl Handle {
 /// Returns a sentence if no cluster is configured, or if the options contradict each other.
 pub fn start(options: Options) -> Result<Handle, String> {
     options.settings.check()?;
+    if let Some(service) = &options.settings.publish_service
+        && !options.namespaces.is_empty()
+        && !options.namespaces.contains(&service.namespace)
+    {
+        return Err(format!("--publish-service {service} is in a namespace that --namespace does not name"));
+    }
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()

@@ -55,6 +55,7 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         listen: args.listen_address,
         ingress_ports: (args.http_port, args.https_port),
         publish: args.publish_address,
+        publish_service: args.publish_service,
         gateway_pools: args.gateway_address_pool,
         service_pools: args.address_pool,
         interfaces: args.vip_interface,

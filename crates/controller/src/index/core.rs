@@ -14,6 +14,7 @@ use super::entry::{IndexEntry, Meta, name_of, transport};
 use super::keys::judge_authority;
 use super::{Difference, Keypair, Name};
 use crate::objects::Text;
+use crate::settings::Published;
 
 const DEFAULT_CLASS: &str = "ingressclass.kubernetes.io/is-default-class";
 const OLD_CLASS: &str = "kubernetes.io/ingress.class";
@@ -188,6 +189,9 @@ pub struct ServiceEntry {
     pub is_external_name: bool,
     /// The fields of a Service of type LoadBalancer.
     pub load_balancer: Option<Box<LoadBalancer>>,
+    /// By which addresses and names clients reach it: those in the status of a LoadBalancer and the external IPs. A Service of another type
+    /// without external IPs has its cluster IPs.
+    pub reached_at: Box<[Published]>,
 }
 
 /// A port of a Service.
@@ -245,6 +249,8 @@ impl ServiceEntry {
             })
         };
         let is_load_balancer = spec.type_.as_deref() == Some("LoadBalancer");
+        let status = status.unwrap_or_default();
+        let reached_at = reached_at(&spec, if is_load_balancer { &status } else { &[] });
         if !is_load_balancer {
             // We do not write to it, so a change of its labels does not matter.
             meta.resource_version = Box::default();
@@ -253,13 +259,32 @@ impl ServiceEntry {
             ports: spec.ports.iter().flatten().filter_map(port).collect(),
             is_external_name: spec.type_.as_deref() == Some("ExternalName"),
             load_balancer: is_load_balancer.then(|| {
-                let present = status.into_iter().flatten().filter_map(|point| point.ip?.parse().ok()).collect();
+                let present = status.iter().filter_map(|point| point.ip.as_ref()?.parse().ok()).collect();
                 Box::new(LoadBalancer::of(&spec, &annotations, present))
             }),
+            reached_at,
             meta,
         };
         (name, entry)
     }
+}
+
+/// The addresses of a Service; `status` is that of a LoadBalancer.
+fn reached_at(
+    spec: &k8s_openapi::api::core::v1::ServiceSpec,
+    status: &[k8s_openapi::api::core::v1::LoadBalancerIngress],
+) -> Box<[Published]> {
+    let assigned = status.iter().filter_map(|point| point.ip.as_ref().or(point.hostname.as_ref()));
+    let mut found: Vec<Published> =
+        assigned.chain(spec.external_ips.iter().flatten()).filter_map(|text| text.parse().ok()).collect();
+    if found.is_empty() && spec.type_.as_deref() != Some("LoadBalancer") {
+        // `None` stands for a headless Service.
+        let is_address = |published: &Published| matches!(published, Published::Address(_));
+        let own = spec.cluster_ips.iter().flatten().filter_map(|text| text.parse().ok());
+        found = own.filter(is_address).collect();
+    }
+    found.dedup();
+    found.into()
 }
 
 impl LoadBalancer {

@@ -37,6 +37,10 @@ fn settings(written: &Value) -> Settings {
     for (key, value) in written.as_object().into_iter().flatten() {
         match key.as_str() {
             "publish" => settings.publish = texts(value).iter().map(|text| text.parse().unwrap()).collect(),
+            "publish_service" => {
+                (settings.publish, settings.publish_service) =
+                    (Vec::new(), Some(value.as_str().unwrap().parse().unwrap()));
+            }
             "listen" => settings.listen = value.as_str().unwrap().parse().unwrap(),
             "gateway_pools" => settings.gateway_pools = texts(value).iter().map(|text| text.parse().unwrap()).collect(),
             "service_pools" => settings.service_pools = texts(value).iter().map(|text| text.parse().unwrap()).collect(),

@@ -6,15 +6,15 @@ use std::ops::Range;
 
 use model::{HostMatcher, Pem};
 
-use super::Circumstances;
 use super::address::{self, Claim};
 use super::bind::Binds;
 use super::hosts::HostSet;
 use super::listener::{Held, claim, conflicts, gateway_listener};
 use super::reference::{Why, is_allowed};
+use super::{Circumstances, published};
 use crate::index::{GatewayEntry, Index, Keypair, Kind, ListenerSetEntry, Name, RouteKind};
 use crate::objects::{GROUP, GatewayAddress, GatewaySpec, ListenerSpec, ObjectRef};
-use crate::settings::{Published, Settings};
+use crate::settings::{Published, ServiceName, Settings};
 
 /// The most listeners of a Gateway together with its ListenerSets.
 const LISTENERS_MAX: usize = 4096;
@@ -29,6 +29,8 @@ pub(crate) struct Plan<'i> {
     pub(crate) places: Result<Vec<IpAddr>, Why>,
     /// The addresses that clients use.
     pub(crate) published: Vec<GatewayAddress>,
+    /// The Service that `published` comes from, if it comes from one.
+    pub(crate) service: Option<&'i ServiceName>,
 }
 
 /// A ListenerSet that names a Gateway that we manage.
@@ -117,7 +119,7 @@ pub(crate) struct Gateways<'i> {
 /// Finds the Gateways and reserves their addresses.
 pub(crate) fn gateways<'i>(
     index: &'i Index,
-    settings: &Settings,
+    settings: &'i Settings,
     circumstances: &Circumstances,
     binds: &mut Binds,
 ) -> Gateways<'i> {
@@ -158,7 +160,7 @@ pub(crate) fn gateways<'i>(
     Gateways { plans, sets, listeners, owners }
 }
 
-fn plans<'i>(index: &'i Index, settings: &Settings, allots: bool) -> Vec<Plan<'i>> {
+fn plans<'i>(index: &'i Index, settings: &'i Settings, allots: bool) -> Vec<Plan<'i>> {
     let is_ours = |entry: &GatewayEntry| {
         let class = Name::new("", &entry.spec.gateway_class_name);
         let of_class =
@@ -168,16 +170,17 @@ fn plans<'i>(index: &'i Index, settings: &Settings, allots: bool) -> Vec<Plan<'i
     let mut ours: Vec<(&Name, &GatewayEntry)> = index.gateways.iter().filter(|(_, entry)| is_ours(entry)).collect();
     ours.sort_by_key(|(name, entry)| (entry.meta.created, *name));
     let claims: Vec<Claim> = ours.iter().map(|(_, entry)| claim_of(entry)).collect();
+    let published = published(index, settings);
     let allotted = address::allot(&claims, &settings.gateway_pools, allots);
     ours.into_iter()
         .zip(allotted)
         .map(|((name, entry), allotted)| {
             let (places, published) = match settings.gateway_pools.is_empty() {
-                true => shared(&entry.spec, settings),
+                true => shared(&entry.spec, settings, &published),
                 false => own(allotted),
             };
             let refused = unsupported(&entry.spec).or_else(|| odd_address(&entry.spec, settings));
-            Plan { name, entry, refused, places, published }
+            Plan { name, entry, refused, places, published, service: settings.publish_service.as_ref() }
         })
         .collect()
 }
@@ -214,13 +217,12 @@ fn claim_of(entry: &GatewayEntry) -> Claim {
 type Where = (Result<Vec<IpAddr>, Why>, Vec<GatewayAddress>);
 
 /// All Gateways share one address.
-fn shared(spec: &GatewaySpec, settings: &Settings) -> Where {
-    let published: Vec<GatewayAddress> = settings
-        .published()
-        .into_iter()
+fn shared(spec: &GatewaySpec, settings: &Settings, published: &[Published]) -> Where {
+    let published: Vec<GatewayAddress> = published
+        .iter()
         .map(|address| match address {
             Published::Address(ip) => gateway_address("IPAddress", ip.to_string()),
-            Published::Host(host) => gateway_address("Hostname", host),
+            Published::Host(host) => gateway_address("Hostname", host.clone()),
         })
         .collect();
     let value = |address: &GatewayAddress| address.value.clone().filter(|text| !text.is_empty());

@@ -12,7 +12,7 @@ use super::bind::{Binds, Rank, Speaks, host};
 use super::cluster::{Clusters, Share};
 use super::listener::certificate;
 use super::reference::{Why, service_port};
-use super::{Circumstances, Desired, Notice, Statuses};
+use super::{Circumstances, Desired, Notice, Statuses, published};
 use crate::index::{Index, IngressEntry, IngressPath, IngressTarget, Kind, Name, PortRef};
 use crate::settings::{INGRESS_CONTROLLER, Settings};
 
@@ -35,6 +35,7 @@ pub(crate) fn translate(index: &Index, settings: &Settings, circumstances: &Circ
         return;
     }
     let mut claimed = Claimed::new();
+    let addresses: Vec<String> = published(index, settings).iter().map(ToString::to_string).collect();
     let plain = place(settings, settings.ingress_ports.0, Speaks::Http, circumstances, out.binds);
     let tls = place(settings, settings.ingress_ports.1, Speaks::Https, circumstances, out.binds);
     for (name, entry) in ours {
@@ -44,8 +45,7 @@ pub(crate) fn translate(index: &Index, settings: &Settings, circumstances: &Circ
         one.certificates(tls);
         one.rules(plain, tls);
         one.annotations();
-        let addresses = settings.published().iter().map(ToString::to_string).collect();
-        out.statuses.insert((Kind::Ingress, name.clone()), Desired::Ingress(addresses));
+        out.statuses.insert((Kind::Ingress, name.clone()), Desired::Ingress(addresses.clone()));
     }
 }
 

@@ -45,11 +45,18 @@ use model::{Dns, Generation, Listener, Snapshot, Vip};
 
 use crate::index::{Index, Kind, Meta, Name};
 use crate::objects::{AncestorStatus, GatewayClassStatus, GatewayStatus, ParentStatus, Text};
-use crate::settings::Settings;
+use crate::settings::{Published, Settings};
 use reference::Why;
 
 pub(crate) use regexes::Regexes;
 pub(crate) use status::{Write, write};
+
+/// The addresses to write to the status of objects that are served at the listen address.
+fn published(index: &Index, settings: &Settings) -> Vec<Published> {
+    let Some(service) = &settings.publish_service else { return settings.published() };
+    let found = index.services.get(&Name::new(&service.namespace, &service.name));
+    found.map(|service| service.reached_at.to_vec()).unwrap_or_default()
+}
 
 /// What the translation depends on besides the objects.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -156,7 +156,11 @@ fn of_gateway(plan: &Plan<'_>, listeners: &[GatewayListener<'_>], circumstances:
     } else if let Err(why) = &plan.places {
         Err(why.clone())
     } else if plan.published.is_empty() {
-        Err(Why::new("AddressNotAssigned", "the address that clients use is not known: set --publish-address"))
+        let message = match plan.service {
+            Some(service) => format!("the Service {service}, by which clients come, has no address yet"),
+            None => "the address that clients use is not known: set --publish-address or --publish-service".to_owned(),
+        };
+        Err(Why::new("AddressNotAssigned", message))
     } else if let Some(why) = &circumstances.refused {
         Err(Why::new("Pending", why.clone()))
     } else if !listeners.iter().any(GatewayListener::is_served) {

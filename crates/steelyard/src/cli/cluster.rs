@@ -46,6 +46,10 @@ pub(crate) struct ControllerArgs {
     /// repeat it for several
     #[arg(long, value_name = "IP|NAME", value_delimiter = ',')]
     pub(crate) publish_address: Vec<controller::Published>,
+    /// Report the addresses of this Service in these statuses: those that the cluster gives it as a LoadBalancer, or its
+    /// external IPs, or its cluster IPs
+    #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "publish_address")]
+    pub(crate) publish_service: Option<controller::ServiceName>,
     /// Give each Gateway an address from this range, such as 192.0.2.0/28 or 192.0.2.10-192.0.2.20; repeat it for
     /// several
     #[arg(long, value_name = "RANGE", value_delimiter = ',')]
