@@ -21,9 +21,9 @@
 {{- end -}}
 
 {{- define "steelyard.selector" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/component: {{ .Values.component }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/component: {{ .Values.component | quote }}
 {{- end -}}
 
 {{- define "steelyard.labels" -}}

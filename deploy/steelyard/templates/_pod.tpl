@@ -5,6 +5,11 @@
 {{- if and (not $kernel) (lt (int .Values.terminationGracePeriodSeconds) (int $grace)) -}}
 {{- fail (printf "terminationGracePeriodSeconds is %v: it must be at least %v, which is drainDelaySeconds and 25 s for the drain" .Values.terminationGracePeriodSeconds $grace) -}}
 {{- end -}}
+{{- range .Values.service.ports -}}
+{{- if or (eq .name "http-metrics") (eq (int (default .port .targetPort)) 9902) -}}
+{{- fail (printf "service.ports has %s at port %v: the name http-metrics and the port 9902 are taken by the metrics" .name (default .port .targetPort)) -}}
+{{- end -}}
+{{- end -}}
 metadata:
   labels:
     {{- include "steelyard.selector" . | nindent 4 }}
@@ -19,7 +24,7 @@ metadata:
     {{- with .Values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
   {{- end }}
 spec:
-  serviceAccountName: {{ include "steelyard.account" . }}
+  serviceAccountName: {{ include "steelyard.account" . | quote }}
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets: {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -28,9 +33,9 @@ spec:
   hostNetwork: true
   dnsPolicy: ClusterFirstWithHostNet
   {{- end }}
-  terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
+  terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds | int64 }}
   {{- with .Values.priorityClassName }}
-  priorityClassName: {{ . }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   securityContext:
     {{- if .Values.podSecurityContext }}
@@ -71,7 +76,7 @@ spec:
   {{- end }}
   containers:
     - name: steelyard
-      image: {{ include "steelyard.image" . }}
+      image: {{ include "steelyard.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       args:
         - controller
@@ -81,28 +86,28 @@ spec:
         - --controller-name=steelyard.io/kernel-plane
         - --ingress-class=steelyard-kernel-plane
         {{- else }}
-        - --controller-name={{ .Values.gatewayClass.controllerName }}
-        - --gateway-class={{ .Values.gatewayClass.name }}
-        - --ingress-class={{ .Values.ingressClass.name }}
+        - {{ printf "--controller-name=%s" .Values.gatewayClass.controllerName | quote }}
+        - {{ printf "--gateway-class=%s" .Values.gatewayClass.name | quote }}
+        - {{ printf "--ingress-class=%s" .Values.ingressClass.name | quote }}
         {{- end }}
-        - --lease-name={{ include "steelyard.name" . }}
+        - {{ printf "--lease-name=%s" (include "steelyard.name" .) | quote }}
         {{- range .Values.publishAddresses }}
-        - --publish-address={{ . }}
+        - {{ printf "--publish-address=%s" . | quote }}
         {{- end }}
         {{- range .Values.gatewayAddressPools }}
-        - --gateway-address-pool={{ . }}
+        - {{ printf "--gateway-address-pool=%s" . | quote }}
         {{- end }}
         {{- range .Values.addressPools }}
-        - --address-pool={{ . }}
+        - {{ printf "--address-pool=%s" . | quote }}
         {{- end }}
         {{- range .Values.vipInterfaces }}
-        - --vip-interface={{ . }}
+        - {{ printf "--vip-interface=%s" . | quote }}
         {{- end }}
         {{- range .Values.namespaces }}
-        - --namespace={{ . }}
+        - {{ printf "--namespace=%s" . | quote }}
         {{- end }}
         {{- range .Values.trustedProxies }}
-        - --trusted-proxy={{ . }}
+        - {{ printf "--trusted-proxy=%s" . | quote }}
         {{- end }}
         {{- if $kernel }}
         # The port is the node's own.
@@ -110,17 +115,17 @@ spec:
         {{- else }}
         # Probes and Prometheus come from outside of the pod. The control API stays on the pod's loopback address:
         # `kubectl exec POD -- steelyard status`
-        - --metrics=0.0.0.0:9902
+        - --metrics=:9902
         {{- with .Values.drainDelaySeconds }}
         # What sends packets learns that the pod ends a moment after the pod does.
-        - --drain-delay={{ . }}s
+        - --drain-delay={{ . | int64 }}s
         {{- end }}
         {{- end }}
         {{- with .Values.workers }}
-        - --workers={{ . }}
+        - --workers={{ . | int64 }}
         {{- end }}
         {{- with .Values.accessLog }}
-        - --access-log={{ . }}
+        - {{ printf "--access-log=%s" . | quote }}
         {{- end }}
         {{- range .Values.extraArgs }}
         - {{ . | quote }}
@@ -137,16 +142,16 @@ spec:
       {{- if not $kernel }}
       ports:
         {{- range .Values.service.ports }}
-        - {name: {{ .name }}, containerPort: {{ default .port .targetPort }}, protocol: {{ default "TCP" .protocol }}}
+        - {name: {{ .name | quote }}, containerPort: {{ default .port .targetPort | int64 }}, protocol: {{ default "TCP" .protocol }}}
         {{- end }}
-        - {name: metrics, containerPort: 9902}
+        - {name: http-metrics, containerPort: 9902}
       {{- end }}
       # Ready when the cluster has been read and what it asks for is served; not while draining.
       readinessProbe:
         {{- if $kernel }}
         httpGet: {host: 127.0.0.1, path: /readyz, port: 9901}
         {{- else }}
-        httpGet: {path: /readyz, port: metrics}
+        httpGet: {path: /readyz, port: 9902}
         {{- end }}
         {{- toYaml .Values.readinessProbe | nindent 8 }}
       # Alive also while the API server is away: a restart would lose what is known.
@@ -154,7 +159,7 @@ spec:
         {{- if $kernel }}
         httpGet: {host: 127.0.0.1, path: /healthz, port: 9901}
         {{- else }}
-        httpGet: {path: /healthz, port: metrics}
+        httpGet: {path: /healthz, port: 9902}
         {{- end }}
         {{- toYaml .Values.livenessProbe | nindent 8 }}
       resources: {{- toYaml .Values.resources | nindent 8 }}

@@ -71,7 +71,7 @@ fn the_api_server_takes_what_the_chart_makes_of_other_values() {
             "servicemonitors.monitoring.coreos.com",
             |kind| condition(&kind["status"], "Established").is_some_and(|found| found["status"] == "True"),
         );
-        for (name, objects_min) in [("everything", 15), ("little", 11)] {
+        for (name, objects_min) in [("everything", 15), ("little", 11), ("scalars", 12)] {
             let objects = documents(&chart(name));
             assert!(objects.len() >= objects_min, "{name}: {} objects", objects.len());
             for object in &objects {
@@ -86,6 +86,23 @@ fn the_api_server_takes_what_the_chart_makes_of_other_values() {
                 .unwrap_or_else(|why| panic!("{name}: {why}"));
         }
     });
+}
+
+/// No value can become a different type of YAML, or a second argument.
+#[test]
+fn the_chart_passes_texts_on_as_they_are() {
+    let pod = template(&documents(&chart("scalars")));
+    let arguments = &pod["spec"]["containers"][0]["args"];
+    let arguments: Vec<&str> =
+        arguments.as_array().unwrap().iter().map(|argument| argument.as_str().unwrap()).collect();
+    let starts =
+        |flag: &str| arguments.iter().filter(|argument| argument.starts_with(flag)).copied().collect::<Vec<_>>();
+    assert_eq!(starts("--publish-address"), ["--publish-address=1", "--publish-address=a\n- --no-such-flag: 'b"]);
+    assert_eq!(starts("--gateway-class"), ["--gateway-class=123"]);
+    assert_eq!(starts("--ingress-class"), ["--ingress-class=1e3"]);
+    assert_eq!(starts("--trusted-proxy"), ["--trusted-proxy=null"]);
+    assert_eq!(starts("--no-such-flag"), [""; 0]);
+    assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], 1_000_000);
 }
 
 const SERVICE_MONITORS: &str = "

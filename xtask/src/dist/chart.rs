@@ -14,11 +14,21 @@ use crate::{go, kube};
 const MODULE: &str = "hack/helm";
 const PACKAGE: &str = "helm.sh/helm/v3/cmd/helm";
 
-const CHART: &str = "deploy/steelyard";
+pub const CHART: &str = "deploy/steelyard";
 const VALUES: &str = "deploy/values";
 
 /// What is committed: a file of `deploy/values`, and the namespace of the release. The rendering has the name of the file.
 const COMMITTED: &[(&str, &str)] = &[("gateway", "steelyard"), ("kernel-plane", "steelyard-kernel-plane")];
+
+/// Values that the chart must refuse, and a part of the message.
+const REFUSED: &[(&[&str], &str)] = &[
+    (&["podDisruptionBudget.maxUnavailable=null"], "are both null"),
+    (&["service.ports[0].name=http-metrics", "service.ports[0].port=80"], "are taken by the metrics"),
+    (&["service.ports[0].name=http", "service.ports[0].port=9902"], "are taken by the metrics"),
+    (&["terminationGracePeriodSeconds=10"], "it must be at least 30"),
+    (&["publishAddresses[0]=1"], "publishAddresses"),
+    (&["no-such-value=1"], "no-such-value"),
+];
 
 /// Checks and packs the chart.
 pub fn package(release: &Release) -> Result<PathBuf, String> {
@@ -42,10 +52,12 @@ pub fn package(release: &Release) -> Result<PathBuf, String> {
     }
 }
 
-/// Renders every file of values but the committed ones into `directory`, for an API server to judge; and holds the committed ones.
+/// Renders the values for tests into `directory`, for an API server to check. Also checks the committed renderings and the values that the chart
+/// must refuse.
 pub fn render_variants(directory: &Path) -> Result<(), String> {
     let helm = helm()?;
     check_committed(&helm)?;
+    check_refused(&helm)?;
     fresh(directory)?;
     for name in names(&root().join(VALUES))? {
         if let Some(name) = name.strip_prefix("trial-").and_then(|name| name.strip_suffix(".yaml")) {
@@ -73,6 +85,20 @@ fn check_committed(helm: &str) -> Result<(), String> {
             return Err(format!(
                 "deploy/{name}.yaml is not what the chart renders with {VALUES}/{name}.yaml: run `cargo xtask dist render`"
             ));
+        }
+    }
+    Ok(())
+}
+
+fn check_refused(helm: &str) -> Result<(), String> {
+    for (values, message) in REFUSED {
+        let version = kube::VERSION.trim_start_matches('v');
+        let mut template = command(helm, &["template", "steelyard", CHART, "--kube-version", version]);
+        values.iter().for_each(|value| _ = template.args(["--set", value]));
+        match capture(&mut template) {
+            Err(why) if why.contains(message) => {}
+            Err(why) => return Err(format!("{CHART}: {values:?}: the message lacks `{message}`: {why}")),
+            Ok(_) => return Err(format!("{CHART}: {values:?} must be refused")),
         }
     }
     Ok(())
@@ -109,8 +135,8 @@ fn check_versions(version: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Some minutes the first time, and a second after that.
-fn helm() -> Result<String, String> {
+/// Builds Helm: some minutes the first time, and a second after that.
+pub fn helm() -> Result<String, String> {
     let directory = metadata()?.target_directory.join("helm");
     run_command(go::build(MODULE, &directory)?.args(["-ldflags", "-s -w", PACKAGE]))?;
     Ok(directory.join("helm").to_string_lossy().into_owned())
