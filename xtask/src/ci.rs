@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::cargo::binaries;
 use crate::command::{cargo, run as run_command, succeeds};
-use crate::{demo, dist, docs, fuzz, h2, kernels, kube, setup, sim, test, tidy, without_clang};
+use crate::{cluster, demo, dist, docs, fuzz, h2, kernels, kube, setup, sim, test, tidy, without_clang};
 
 struct Stage {
     name: &'static str,
@@ -28,6 +28,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "HTTP/2 suites", run: || h2::run(&[]) },
     Stage { name: "kernels", run: || kernels::run(&[]) },
     Stage { name: "Kubernetes", run: || kube::test(&[]) },
+    Stage { name: "cluster", run: || cluster::test(&[]) },
     Stage { name: "packages", run: || dist::trial::run(&[]) },
 ];
 
@@ -76,7 +77,7 @@ fn format() -> Result<(), String> {
 }
 
 fn lints() -> Result<(), String> {
-    // Includes what only `test kube` builds.
+    // Includes what only `test kube` and `test cluster` build.
     let targets = ["clippy", "--workspace", "--all-targets", "--features", "e2e/kube", "--locked"];
     run_command(cargo(&targets).args(["--", "--deny", "warnings"]))
 }

@@ -1,9 +1,10 @@
-//! `cargo xtask test kube` and `cargo xtask bench kube`: Steelyard as the controller of a real API server.
+//! `cargo xtask test kube` and `cargo xtask bench kube`: Steelyard as the controller of a real API server. [`crate::cluster`] also has nodes.
 //!
 //! kube-apiserver and etcd are built from their Go modules, which `hack/kube` pins; the kinds of the Gateway API come from its own, which
 //! `hack/kube/gateway-api` pins. Both are kept under `target/kube`, so that all but the first run builds nothing. What is done with them is
 //! `e2e/tests/kube` and `e2e/benches/kube.rs`.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,11 +17,22 @@ use crate::{dist, go, setup, test};
 /// Where the modules are.
 const MODULE: &str = "hack/kube";
 const GATEWAY_API: &str = "hack/kube/gateway-api";
-/// The module whose kinds are installed, and where in it they are.
-const KINDS: (&str, &str) = ("sigs.k8s.io/gateway-api", "config/crd/standard");
+/// The module with the kinds that are installed, and its folder with a folder of kinds for each channel.
+const KINDS: (&str, &str) = ("sigs.k8s.io/gateway-api", "config/crd");
+
+/// A file beside the kinds of the experimental channel that is not a definition of a kind.
+const KUSTOMIZATION: &str = "kustomization.yaml";
 
 /// What is built. Go calls the second binary by the folder above its version: `server`.
 const PACKAGES: [&str; 2] = ["k8s.io/kubernetes/cmd/kube-apiserver", "go.etcd.io/etcd/server/v3"];
+
+/// What a cluster with nodes needs in addition.
+const REST: [&str; 4] = [
+    "k8s.io/kubernetes/cmd/kube-controller-manager",
+    "k8s.io/kubernetes/cmd/kube-scheduler",
+    "k8s.io/kubernetes/cmd/kubectl",
+    "k8s.io/kubernetes/cmd/kubelet",
+];
 
 /// What a released kube-apiserver says of itself; built from the module alone it would not know.
 pub const VERSION: &str = "v1.36.3";
@@ -56,23 +68,34 @@ pub fn bench(arguments: &[String]) -> Result<(), String> {
 fn prepare(binary: &Path, command: &mut Command) -> Result<PathBuf, String> {
     let target = metadata()?.target_directory;
     let directory = target.join("kube");
-    build(&directory)?;
+    build(&directory, &PACKAGES)?;
     let run = directory.join("run");
     clear(&run)?;
     command.env("STEELYARD_BIN", binary).env("STEELYARD_KUBE", &directory);
     Ok(run)
 }
 
+/// Builds all programs of Kubernetes, and puts the kinds of the Gateway API beside them. Returns their folder.
+pub fn build_everything() -> Result<PathBuf, String> {
+    let directory = metadata()?.target_directory.join("kube");
+    build(&directory, &[&PACKAGES[..], &REST].concat())?;
+    Ok(directory)
+}
+
+/// The folder of a module on which Kubernetes depends.
+pub fn module(name: &str) -> Result<PathBuf, String> {
+    let said = capture(&mut go::go(MODULE, &["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", name])?)?;
+    Ok(PathBuf::from(said.trim()))
+}
+
 /// Some minutes the first time, and a second after that.
-fn build(directory: &Path) -> Result<(), String> {
+fn build(directory: &Path, packages: &[&str]) -> Result<(), String> {
     let start = Instant::now();
     let (major, minor) = major_and_minor(VERSION);
     let say = |name: &str, value: &str| format!("-X k8s.io/component-base/version.{name}={value}");
     let flags = ["-s -w".to_owned(), say("gitVersion", VERSION), say("gitMajor", major), say("gitMinor", minor)];
-    command::run(go::build(MODULE, directory)?.arg("-ldflags").arg(flags.join(" ")).args(PACKAGES))?;
-    command::run(&mut go::go(GATEWAY_API, &["mod", "download", KINDS.0])?)?;
-    let module = capture(&mut go::go(GATEWAY_API, &["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", KINDS.0])?)?;
-    copy_kinds(&Path::new(module.trim()).join(KINDS.1), &directory.join("gateway-api"))?;
+    command::run(go::build(MODULE, directory)?.arg("-ldflags").arg(flags.join(" ")).args(packages))?;
+    copy_kinds("standard", &directory.join("gateway-api"))?;
     println!("kube: built in {} s", start.elapsed().as_secs());
     Ok(())
 }
@@ -83,14 +106,18 @@ fn major_and_minor(version: &str) -> (&str, &str) {
 }
 
 /// The definitions alone, and no older ones that lie there.
-fn copy_kinds(from: &Path, to: &Path) -> Result<(), String> {
+fn copy_kinds(channel: &str, to: &Path) -> Result<(), String> {
+    command::run(&mut go::go(GATEWAY_API, &["mod", "download", KINDS.0])?)?;
+    let module = capture(&mut go::go(GATEWAY_API, &["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", KINDS.0])?)?;
+    let from = &Path::new(module.trim()).join(KINDS.1).join(channel);
     clear(to)?;
     let copy = || -> std::io::Result<usize> {
         fs::create_dir_all(to)?;
         let mut count = 0;
         for entry in fs::read_dir(from)? {
             let path = entry?.path();
-            if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|suffix| suffix == "yaml")) {
+            let is_definition = |name: &&OsStr| name.as_encoded_bytes().ends_with(b".yaml") && *name != KUSTOMIZATION;
+            if let Some(name) = path.file_name().filter(is_definition) {
                 // Not fs::copy: files of the module cache are read-only, and a copy of one would be, too.
                 fs::write(to.join(name), fs::read(&path)?)?;
                 count += 1;
@@ -105,7 +132,7 @@ fn copy_kinds(from: &Path, to: &Path) -> Result<(), String> {
     }
 }
 
-fn clear(directory: &Path) -> Result<(), String> {
+pub fn clear(directory: &Path) -> Result<(), String> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(format!("cannot remove {}: {error}", directory.display()))

@@ -7,6 +7,7 @@
 mod bench;
 mod cargo;
 mod ci;
+mod cluster;
 mod command;
 mod demo;
 mod dist;
@@ -42,11 +43,17 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "test",
-        arguments: "[h2|kube|kernels|dist] [ARGS]",
+        arguments: "[h2|kube|cluster|kernels|dist] [ARGS]",
         about: "run every test, as root also those that need root; or (h2) h2spec and the gRPC interoperability suite; \
-                or (kube) the tests on a real API server; or (kernels) the kernel plane on Debian's kernels under \
-                qemu; or (dist) the packages",
+                or (kube) the tests on a real API server; or (cluster) the tests on real nodes; or (kernels) the kernel plane on Debian's kernels under qemu; or (dist) the \
+                packages",
         run: test::run,
+    },
+    Verb {
+        name: "cluster",
+        arguments: "up [NODES] | down | kubectl ARGS",
+        about: "start a Kubernetes cluster of one or two nodes on this host, without Docker, and install Steelyard on it",
+        run: cluster::run,
     },
     Verb {
         name: "ci",

@@ -29,55 +29,55 @@ const PACKAGES: &[Package] = &[
         name: "gcc",
         sign: Sign::Program("cc"),
         why: "links what Rust compiles, and compiles the allocator",
-        verbs: &["demo", "build", "test", "ci", "dist", "soak", "bench", "fuzz", "kernels"],
+        verbs: &["demo", "build", "test", "ci", "dist", "cluster", "soak", "bench", "fuzz", "kernels"],
     },
     Package {
         name: "libc6-dev",
         sign: Sign::File("/usr/include/stdio.h"),
         why: "the C library's headers and start files, for the same",
-        verbs: &["demo", "build", "test", "ci", "dist", "soak", "bench", "fuzz", "kernels"],
+        verbs: &["demo", "build", "test", "ci", "dist", "cluster", "soak", "bench", "fuzz", "kernels"],
     },
     Package {
         name: "clang",
         sign: Sign::Program("clang"),
         why: "compiles the kernel plane's BPF programs",
-        verbs: &["build", "test", "ci", "dist", "soak", "bench", "kernels"],
+        verbs: &["build", "test", "ci", "dist", "cluster", "soak", "bench", "kernels"],
     },
     Package {
         name: "libelf-dev",
         sign: Sign::File("/usr/include/libelf.h"),
         why: "libbpf reads BPF programs with it",
-        verbs: &["build", "test", "ci", "dist", "soak", "bench", "kernels"],
+        verbs: &["build", "test", "ci", "dist", "cluster", "soak", "bench", "kernels"],
     },
     Package {
         name: "zlib1g-dev",
         sign: Sign::File("/usr/include/zlib.h"),
         why: "libelf decompresses with it",
-        verbs: &["build", "test", "ci", "dist", "soak", "bench", "kernels"],
+        verbs: &["build", "test", "ci", "dist", "cluster", "soak", "bench", "kernels"],
     },
     Package {
         name: "make",
         sign: Sign::Program("make"),
         why: "builds libbpf, which is C",
-        verbs: &["build", "test", "ci", "dist", "soak", "bench", "kernels"],
+        verbs: &["build", "test", "ci", "dist", "cluster", "soak", "bench", "kernels"],
     },
     Package {
         name: "pkg-config",
         sign: Sign::Program("pkg-config"),
         why: "tells that build where to find libelf",
-        verbs: &["build", "test", "ci", "dist", "soak", "bench", "kernels"],
+        verbs: &["build", "test", "ci", "dist", "cluster", "soak", "bench", "kernels"],
     },
     Package {
         name: "linux-libc-dev",
         sign: Sign::File("/usr/include/linux/bpf.h"),
         why: "the kernel's headers, for the same programs",
-        verbs: &["build", "test", "ci", "dist", "soak", "bench", "kernels"],
+        verbs: &["build", "test", "ci", "dist", "cluster", "soak", "bench", "kernels"],
     },
     Package {
         name: "iproute2",
         sign: Sign::Program("ip"),
         why: "creates the network namespaces of tests and benches",
-        verbs: &["test", "ci", "dist", "bench", "kernels"],
+        verbs: &["test", "ci", "dist", "cluster", "bench", "kernels"],
     },
     Package {
         name: "ethtool",
@@ -89,7 +89,7 @@ const PACKAGES: &[Package] = &[
         name: "openssl",
         sign: Sign::Program("openssl"),
         why: "creates certificates for the suites and for the rivals, and makes TLS handshakes to measure",
-        verbs: &["test", "ci", "soak", "bench"],
+        verbs: &["test", "ci", "cluster", "soak", "bench"],
     },
     Package { name: "iputils-ping", sign: Sign::Program("ping"), why: "pings virtual IPs", verbs: &["test", "ci"] },
     Package {
@@ -152,7 +152,7 @@ const PACKAGES: &[Package] = &[
         name: "nginx-light",
         sign: Sign::Program("nginx"),
         why: "an HTTP/1.1 origin from another project, and a rival (Debian starts it on port 80)",
-        verbs: &["test", "ci", "soak", "bench"],
+        verbs: &["test", "ci", "cluster", "soak", "bench"],
     },
     Package {
         name: "libnginx-mod-stream",
@@ -170,13 +170,13 @@ const PACKAGES: &[Package] = &[
         name: "binutils",
         sign: Sign::Program("objcopy"),
         why: "separates a program from its debug symbols, and lists the libraries and symbols that it needs",
-        verbs: &["ci", "dist"],
+        verbs: &["ci", "cluster", "dist"],
     },
     Package {
         name: "ca-certificates",
         sign: Sign::File("/etc/ssl/certs/ca-certificates.crt"),
         why: "the public certificates that the image contains",
-        verbs: &["ci", "dist"],
+        verbs: &["ci", "cluster", "dist"],
     },
     Package {
         name: "systemd",
@@ -189,6 +189,19 @@ const PACKAGES: &[Package] = &[
         sign: Sign::Program("mmdebstrap"),
         why: "creates the clean Debian in which the package is tested",
         verbs: &["ci", "dist"],
+    },
+    Package {
+        name: "containerd",
+        sign: Sign::Program("containerd"),
+        why: "runs the pods of a cluster",
+        verbs: &["ci", "cluster"],
+    },
+    Package { name: "runc", sign: Sign::Program("runc"), why: "starts containers for it", verbs: &["ci", "cluster"] },
+    Package {
+        name: "containernetworking-plugins",
+        sign: Sign::File("/usr/lib/cni/bridge"),
+        why: "connects the pods of a cluster",
+        verbs: &["ci", "cluster"],
     },
     Package { name: "crun", sign: Sign::Program("crun"), why: "runs the image", verbs: &["ci", "dist"] },
     Package {
@@ -205,7 +218,11 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let verb = match arguments {
         [] => None,
         [verb] if PACKAGES.iter().any(|package| package.verbs.contains(&verb.as_str())) => Some(verb.as_str()),
-        _ => return Err("usage: cargo xtask setup [demo|build|test|kernels|dist|ci|bench|fuzz|instructions]".into()),
+        _ => {
+            return Err(
+                "usage: cargo xtask setup [demo|build|test|cluster|kernels|dist|ci|bench|fuzz|instructions]".into()
+            );
+        }
     };
     install(&missing(verb, is_there))
 }
@@ -320,6 +337,9 @@ mod tests {
             "/etc/ssl/certs/ca-certificates.crt",
             "/lib/systemd/systemd",
             "mmdebstrap",
+            "containerd",
+            "runc",
+            "/usr/lib/cni/bridge",
             "crun",
             "skopeo",
         ];

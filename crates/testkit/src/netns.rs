@@ -53,6 +53,17 @@ impl Netns {
         Ok(netns)
     }
 
+    /// Opens the namespace of a running process. `name` appears in messages only.
+    ///
+    /// # Errors
+    /// If the process does not exist, or its namespace cannot be opened.
+    pub fn of_process(name: &str, pid: u32) -> Result<Self, Failure> {
+        let file = File::open(format!("/proc/{pid}/ns/net"));
+        let file =
+            file.map_err(|error| Failure::of(name, format!("no network namespace of process {pid}: {error}")))?;
+        Ok(Self { name: name.to_owned(), file })
+    }
+
     /// Runs `work` on a thread in the namespace and waits for it. Sockets, threads and processes that it opens belong
     /// to the namespace too.
     ///

@@ -22,6 +22,9 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
+/// The folder with the files of an image that [`of_files`] makes, in the stage of that image.
+pub const FILES: &str = "files";
+
 /// A layer, as the manifest and the configuration name it.
 struct Layer {
     descriptor: Value,
@@ -35,27 +38,63 @@ pub fn build(release: &Release, program: &Path, inside: &Inside) -> Result<PathB
     let stage = release.stage("image")?;
     let layout = stage.join("layout");
     let layers = [base(release, &stage, &layout)?, app(release, &stage, &layout, program, inside)?];
-    let config = blob(&layout, CONFIG, &configuration(release, &layers)?)?;
-    let manifest = json!({
+    let reference = format!("localhost/steelyard:{}", release.version);
+    let archive = file(release);
+    assemble(
+        release,
+        &layout,
+        &layers,
+        &configuration(release, &layers)?,
+        Some(labels(release)?),
+        &reference,
+        &archive,
+    )?;
+    Ok(archive)
+}
+
+/// Packs the files of a folder into an image with one layer, `NAME.tar` in the folder of the release. Tests use it for programs of others.
+pub fn of_files(release: &Release, name: &str, reference: &str, mut config: Value) -> Result<PathBuf, String> {
+    let stage = release.directory.join("stage").join(name);
+    let layout = stage.join("layout");
+    let layers = [layer(release, &stage, &layout, FILES, "files of the host")?];
+    config["architecture"] = release.architecture.debian.into();
+    config["os"] = "linux".into();
+    config["rootfs"] = rootfs(&layers);
+    let archive = release.directory.join(format!("{name}.tar"));
+    assemble(release, &layout, &layers, &config, None, reference, &archive)?;
+    Ok(archive)
+}
+
+/// Packs a layout. `ctr image import` gives the image the name `reference`.
+fn assemble(
+    release: &Release,
+    layout: &Path,
+    layers: &[Layer],
+    config: &Value,
+    annotations: Option<Value>,
+    reference: &str,
+    archive: &Path,
+) -> Result<(), String> {
+    let config = blob(layout, CONFIG, config)?;
+    let mut manifest = json!({
         "schemaVersion": 2,
         "mediaType": MANIFEST,
         "config": config,
         "layers": layers.iter().map(|layer| &layer.descriptor).collect::<Vec<_>>(),
-        "annotations": labels(release)?,
     });
-    let mut descriptor = blob(&layout, MANIFEST, &manifest)?;
+    if let Some(annotations) = annotations {
+        manifest["annotations"] = annotations;
+    }
+    let mut descriptor = blob(layout, MANIFEST, &manifest)?;
     descriptor["platform"] = json!({"architecture": release.architecture.debian, "os": "linux"});
     descriptor["annotations"] = json!({
-        "org.opencontainers.image.ref.name": release.version,
-        // What `ctr image import` calls it.
-        "io.containerd.image.name": format!("localhost/steelyard:{}", release.version),
+        "org.opencontainers.image.ref.name": reference.rsplit(':').next(),
+        "io.containerd.image.name": reference,
     });
     let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]});
     pack::write(&layout.join("index.json"), index.to_string())?;
     pack::write(&layout.join("oci-layout"), json!({"imageLayoutVersion": "1.0.0"}).to_string())?;
-    let archive = file(release);
-    pack::tar(release, &layout, &["oci-layout", "index.json", "blobs"], &archive)?;
-    Ok(archive)
+    pack::tar(release, layout, &["oci-layout", "index.json", "blobs"], archive)
 }
 
 /// Where it is written.
@@ -113,9 +152,14 @@ fn configuration(release: &Release, layers: &[Layer]) -> Result<Value, String> {
             "StopSignal": "SIGTERM",
             "Labels": labels(release)?,
         },
-        "rootfs": {"type": "layers", "diff_ids": layers.iter().map(|layer| format!("sha256:{}", layer.diff_id)).collect::<Vec<_>>()},
+        "rootfs": rootfs(layers),
         "history": layers.iter().map(history).collect::<Vec<_>>(),
     }))
+}
+
+fn rootfs(layers: &[Layer]) -> Value {
+    let sums: Vec<_> = layers.iter().map(|layer| format!("sha256:{}", layer.diff_id)).collect();
+    json!({"type": "layers", "diff_ids": sums})
 }
 
 /// The keys that OCI names.

@@ -9,10 +9,10 @@
 mod binaries;
 mod chart;
 mod deb;
-mod image;
+pub mod image;
 mod inside;
 mod minimum;
-mod pack;
+pub mod pack;
 pub mod trial;
 
 use std::fs;
@@ -22,11 +22,11 @@ use crate::cargo::metadata;
 use crate::command::{capture, command};
 use crate::setup;
 
-pub use chart::render_variants;
+pub use chart::{CHART, helm, render_variants};
 
 /// What is being made.
 #[derive(Clone)]
-struct Release {
+pub struct Release {
     /// Of the workspace, and of every artifact.
     version: String,
     /// As the archives and Debian call it.
@@ -71,6 +71,12 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
+/// Makes the image alone, with the program that the tests use.
+pub fn image_for_tests(release: &Release) -> Result<PathBuf, String> {
+    let programs = binaries::separate(release, &binaries::build_for_tests()?)?;
+    image::build(release, &programs.static_, &inside::write(release)?)
+}
+
 /// Every artifact of these programs.
 fn make(release: &Release, built: &binaries::Built) -> Result<Vec<PathBuf>, String> {
     let minimum = minimum::stated()?;
@@ -89,6 +95,11 @@ fn make(release: &Release, built: &binaries::Built) -> Result<Vec<PathBuf>, Stri
 }
 
 impl Release {
+    /// A release for tests, packed for speed, in a separate folder.
+    pub fn for_tests(folder: &str) -> Result<Self, String> {
+        Ok(Self { directory: metadata()?.target_directory.join(folder), quick: true, ..Self::new()? })
+    }
+
     fn new() -> Result<Self, String> {
         let metadata = metadata()?;
         let architecture = ARCHITECTURES.iter().find(|known| known.rust == std::env::consts::ARCH);
@@ -103,7 +114,7 @@ impl Release {
     }
 
     /// A folder for the parts of one artifact, empty.
-    fn stage(&self, name: &str) -> Result<PathBuf, String> {
+    pub fn stage(&self, name: &str) -> Result<PathBuf, String> {
         let folder = self.directory.join("stage").join(name);
         fresh(&folder)?;
         Ok(folder)

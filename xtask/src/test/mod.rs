@@ -17,18 +17,19 @@ pub use binaries::build_steelyard;
 use crate::command::{cargo, is_root, root};
 use crate::setup;
 use crate::tidy::tree;
-use crate::{dist, h2, kernels, kube};
+use crate::{cluster, dist, h2, kernels, kube};
 
 /// Runs all tests. `arguments` go to `cargo test` (`-p wire`, `-- name`); with arguments, the counts are not checked,
 /// except that some test ran.
 ///
 /// As the first argument, `h2` runs the suites of other projects: see [`h2`]; `kube` the tests that need an API server:
-/// see [`kube`]; `kernels` the kernel plane on older kernels: see [`kernels`]; `dist` the tests of the packages: see
-/// [`dist::trial`].
+/// see [`kube`]; `cluster` the tests that need nodes: see [`cluster`]; `kernels` the kernel plane on older kernels: see [`kernels`]; `dist` the tests of the
+/// packages: see [`dist::trial`].
 pub fn run(arguments: &[String]) -> Result<(), String> {
     match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("h2", rest)) => return h2::run(rest),
         Some(("kube", rest)) => return kube::test(rest),
+        Some(("cluster", rest)) => return cluster::test(rest),
         Some(("kernels", rest)) => return kernels::run(rest),
         Some(("dist", rest)) => return dist::trial::run(rest),
         _ => {}

@@ -33,8 +33,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     }
     setup::install_for("dist")?;
     let start = Instant::now();
-    let release =
-        Release { directory: metadata()?.target_directory.join("dist-trial"), quick: true, ..Release::new()? };
+    let release = Release::for_tests("dist-trial")?;
     fresh(&release.directory)?;
     let built = binaries::build_for_tests()?;
     let made = make(&release, &built)?;

@@ -1,0 +1,150 @@
+//! Pods that are replaced in an orderly way. No request may be lost.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::load::Load;
+use crate::site::{GATEWAY, GATEWAYS, KERNEL_PLANES, SHOP, WEB, Workload, site};
+
+#[test]
+fn endpoints_are_restarted() {
+    let site = site();
+    let load = Load::start(site, GATEWAY, SHOP);
+    site.restart(&WEB);
+    load.end(site, "restart of the endpoints");
+}
+
+/// The pods of [`HOOKED`] go on answering for a while after the cluster has decided to end them. The gateway must use that time: it must stop
+/// sending requests before the pods get SIGTERM, so that it need not repeat any.
+#[test]
+fn endpoints_with_a_pre_stop_hook_are_restarted() {
+    let site = site();
+    site.apply(HOOKED_MANIFEST);
+    site.until_complete(&HOOKED);
+    site.until_served(HOOKED_HOST);
+    let load = Load::start(site, GATEWAY, HOOKED_HOST);
+    site.restart(&HOOKED);
+    load.end(site, "restart of endpoints with a preStop hook");
+    let log = site.log_of_gateway();
+    let requests = || log.lines().filter(|line| line.contains(&format!(r#""host":"{HOOKED_HOST}""#)));
+    assert!(requests().count() > 0, "the access log has no requests");
+    let repeated: Vec<&str> = requests().filter(|line| !line.contains(r#""attempts":1,"#)).collect();
+    assert!(repeated.is_empty(), "sent to an endpoint that had ended: {repeated:#?}");
+    for kind in ["deployment", "service", "httproute"] {
+        site.kubectl(&["--namespace=shop", "delete", kind, "hooked"]);
+    }
+}
+
+const HOOKED_HOST: &str = "hooked.example.com";
+
+const HOOKED: Workload = Workload { namespace: "shop", name: "deployment/hooked", selector: "app=hooked" };
+
+const HOOKED_MANIFEST: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: hooked, namespace: shop}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: hooked}}
+  strategy: {rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
+  template:
+    metadata: {labels: {app: hooked}}
+    spec:
+      containers:
+        - name: web
+          image: localhost/web:1
+          ports: [{name: http, containerPort: 8080}]
+          readinessProbe: {httpGet: {path: /, port: http}, periodSeconds: 1}
+          lifecycle: {preStop: {sleep: {seconds: 10}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: hooked, namespace: shop}
+spec: {selector: {app: hooked}, ports: [{name: http, port: 80, targetPort: http}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: hooked, namespace: shop}
+spec: {parentRefs: [{name: front}], hostnames: [hooked.example.com], rules: [{backendRefs: [{name: hooked, port: 80}]}]}
+";
+
+#[test]
+fn the_gateway_is_restarted() {
+    let site = site();
+    let load = Load::start(site, GATEWAY, SHOP);
+    site.restart(&GATEWAYS);
+    load.end(site, "restart of the gateway");
+}
+
+#[test]
+fn a_node_is_drained() {
+    let site = site();
+    let load = Load::start(site, GATEWAY, SHOP);
+    // The chart's PodDisruptionBudget lets kubectl evict one pod of the gateway at a time.
+    site.kubectl(&["drain", "n1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=4m"]);
+    for workload in [&GATEWAYS, &WEB] {
+        site.until_complete(workload);
+    }
+    load.end(site, "drain of a node");
+    site.kubectl(&["uncordon", "n1"]);
+    // The next test finds pods on both nodes.
+    site.spread();
+}
+
+#[test]
+fn the_release_is_upgraded() {
+    let site = site();
+    let load = Load::start(site, GATEWAY, SHOP);
+    // The new image has the same program under another tag. Every pod is replaced.
+    site.helm(&[
+        "upgrade",
+        "steelyard",
+        CHART,
+        "--namespace=steelyard",
+        "--reuse-values",
+        "--set=image.tag=next",
+        "--wait",
+    ]);
+    let image = site.get(&["--namespace=steelyard", "deployment/steelyard"])["spec"]["template"]["spec"]["containers"]
+        [0]["image"]
+        .clone();
+    assert_eq!(image, "localhost/steelyard:next");
+    load.end(site, "upgrade of the release");
+}
+
+#[test]
+fn the_kernel_plane_is_restarted() {
+    let site = site();
+    site.apply(SERVICE);
+    let address = site.kubectl(&[
+        "--namespace=shop",
+        "wait",
+        "--for=jsonpath={.status.loadBalancer.ingress[0].ip}",
+        "service/direct",
+        "--timeout=1m",
+        "--output=jsonpath={.status.loadBalancer.ingress[0].ip}",
+    ]);
+    let address: IpAddr = address.parse().unwrap_or_else(|error| panic!("{address:?}: {error}"));
+    let load = Load::start(site, SocketAddr::new(address, 80), SHOP);
+    // The pods of both nodes answer. One is behind a bridge, and the other has a veth pair without a bridge.
+    let names = site.until_names(SocketAddr::new(address, 80), 2);
+    assert_eq!(names, site.pods(&WEB));
+    site.restart(&KERNEL_PLANES);
+    load.end(site, "restart of the kernel plane");
+    site.kubectl(&["--namespace=shop", "delete", "service", "direct"]);
+}
+
+/// A Service that the kernel plane balances over the pods.
+const SERVICE: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: direct, namespace: shop}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: steelyard.io/kernel-plane
+  allocateLoadBalancerNodePorts: false
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: http}]
+";
+
+/// The chart of the project.
+const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/steelyard");
