@@ -29,6 +29,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "kernels", run: || kernels::run(&[]) },
     Stage { name: "Kubernetes", run: || kube::test(&[]) },
     Stage { name: "cluster", run: || cluster::test(&[]) },
+    Stage { name: "conformance", run: cluster::conformance::check },
     Stage { name: "packages", run: || dist::trial::run(&[]) },
 ];
 

@@ -100,6 +100,13 @@ fn build(directory: &Path, packages: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
+/// Copies the definitions of a channel's kinds into a folder, and returns it.
+pub fn kinds(channel: &str) -> Result<PathBuf, String> {
+    let directory = metadata()?.target_directory.join("kube").join(format!("gateway-api-{channel}"));
+    copy_kinds(channel, &directory)?;
+    Ok(directory)
+}
+
 fn major_and_minor(version: &str) -> (&str, &str) {
     let mut parts = version.trim_start_matches('v').split('.');
     (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())

@@ -6,6 +6,7 @@
 //!
 //! Not here: DNS and kube-proxy. The only cluster IP that works is that of the Service `kubernetes` ([`network`]), and Steelyard needs no other.
 
+pub mod conformance;
 mod control;
 mod images;
 mod install;

@@ -65,6 +65,12 @@ pub fn connect(router: u32, node: u32, number: usize) -> Result<(), String> {
     ip(router, &routes)
 }
 
+/// Makes all addresses of a network local addresses of a node, and routes them to it.
+pub fn make_local(node: u32, router: u32, network: &str) -> Result<(), String> {
+    ip(node, &format!("route add local {network} dev lo\n"))?;
+    ip(router, &format!("route add {network} via {} dev n0 onlink\n", address(0)))
+}
+
 /// Runs lines of arguments of ip(8) in the namespace of a process.
 fn ip(pid: u32, lines: &str) -> Result<(), String> {
     let failed = |why: &dyn std::fmt::Display| format!("ip: {why} in:\n{lines}");

@@ -23,13 +23,15 @@ use crate::{cluster, dist, h2, kernels, kube};
 /// except that some test ran.
 ///
 /// As the first argument, `h2` runs the suites of other projects: see [`h2`]; `kube` the tests that need an API server:
-/// see [`kube`]; `cluster` the tests that need nodes: see [`cluster`]; `kernels` the kernel plane on older kernels: see [`kernels`]; `dist` the tests of the
+/// see [`kube`]; `cluster` the tests that need nodes: see [`cluster`]; `conformance` the suite of the Gateway API: see
+/// [`cluster::conformance`]; `kernels` the kernel plane on older kernels: see [`kernels`]; `dist` the tests of the
 /// packages: see [`dist::trial`].
 pub fn run(arguments: &[String]) -> Result<(), String> {
     match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("h2", rest)) => return h2::run(rest),
         Some(("kube", rest)) => return kube::test(rest),
         Some(("cluster", rest)) => return cluster::test(rest),
+        Some(("conformance", rest)) => return cluster::conformance::run(rest),
         Some(("kernels", rest)) => return kernels::run(rest),
         Some(("dist", rest)) => return dist::trial::run(rest),
         _ => {}
