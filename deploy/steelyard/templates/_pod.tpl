@@ -1,3 +1,9 @@
+{{- /* Whether the addresses in statuses are those of the release's Service: it has no others, and its Service may be read. */ -}}
+{{- define "steelyard.publishesService" -}}
+{{- $others := or .Values.publishAddresses .Values.gatewayAddressPools -}}
+{{- $isRead := or (not .Values.namespaces) (has .Release.Namespace .Values.namespaces) -}}
+{{- if and (eq .Values.component "gateway") .Values.service.enabled $isRead (not $others) }}true{{ end -}}
+{{- end -}}
 {{- /* The pod of either component. */ -}}
 {{- define "steelyard.pod" -}}
 {{- $kernel := eq .Values.component "kernel-plane" -}}
@@ -93,6 +99,9 @@ spec:
         - {{ printf "--lease-name=%s" (include "steelyard.name" .) | quote }}
         {{- range .Values.publishAddresses }}
         - {{ printf "--publish-address=%s" . | quote }}
+        {{- end }}
+        {{- if include "steelyard.publishesService" . }}
+        - {{ printf "--publish-service=%s/%s" .Release.Namespace (include "steelyard.name" .) | quote }}
         {{- end }}
         {{- range .Values.gatewayAddressPools }}
         - {{ printf "--gateway-address-pool=%s" . | quote }}

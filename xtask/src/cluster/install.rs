@@ -25,7 +25,6 @@ pub fn everything(cluster: &Cluster<'_>) -> Result<(), String> {
         &["component=kernel-plane", &format!("addressPools={{{}}}", network::POOL)],
     )?;
     let values = [
-        &*format!("publishAddresses={{{ADDRESS}}}"),
         "service.loadBalancerClass=steelyard.io/kernel-plane",
         // If a test loses requests, it shows this log.
         "accessLog=json",
