@@ -543,7 +543,7 @@ mod tests {
     fn where_a_route_leads() {
         let check = |to, expect: &str| assert_eq!(target(&snapshot(), &to), expect);
         check(ClusterId(1).into(), "one");
-        let share = |cluster, weight| WeightedCluster { cluster: ClusterId(cluster), weight };
+        let share = |cluster, weight| WeightedCluster { cluster: ClusterId(cluster), weight, changes: None };
         check(RouteAction::Clusters(vec![share(1, 95), share(0, 5)]), "one 95, zero 5");
         let redirect = Redirect { scheme: None, host: None, port: Some(81), path: None, status: 302 };
         check(RouteAction::Redirect(redirect), "redirect");

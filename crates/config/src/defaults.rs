@@ -31,6 +31,9 @@ pub const ACCESS_LOG_FORMAT: AccessLogFormat = AccessLogFormat::Text;
 /// The weight of an endpoint that sets none.
 pub const WEIGHT: u32 = 1;
 
+/// How long browsers remember the answer to a preflight request. It is the default of browsers and of Gateway API: a mistake does not last.
+pub const CORS_MAX_AGE: Duration = Duration::from_secs(5);
+
 /// A temporary redirect: a permanent redirect that was a mistake stays in the caches of browsers. Gateway API has the same default.
 pub const REDIRECT_STATUS: u16 = 302;
 

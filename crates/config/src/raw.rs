@@ -270,6 +270,8 @@ keys! {
         optional rewrite: RawRewrite, default "what the client asked for", only "http";
         /// How many requests one client may make.
         optional rate_limit: RawRateLimit, default "no limit", only "http";
+        /// The scripts of other origins that may use the route.
+        optional cors: RawCors, default "the endpoint decides", only "http";
         /// Any of these names, as the client asks for it in its first message: `vault.example.com`, or `*.example.com` for one or more
         /// labels in front.
         optional sni: OneOrMany<HostText>, default "every name, and clients that send none", only "tls_passthrough";
@@ -465,7 +467,8 @@ macro_rules! text_or_object {
         #[derive(Debug)]
         pub enum $raw {
             Text($text),
-            Object($object),
+            // Boxed, because some are large.
+            Object(Box<$object>),
         }
 
         impl Read for $raw {
@@ -484,7 +487,7 @@ macro_rules! text_or_object {
                             None
                         }
                     },
-                    Value::Map(_) => <$object as Read>::read(node, subject, report).map(Self::Object),
+                    Value::Map(_) => <$object as Read>::read(node, subject, report).map(Box::new).map(Self::Object),
                     other => {
                         report.add(node.location, unexpected(subject, &Self::kind(), other));
                         None
@@ -499,8 +502,8 @@ mod policy;
 mod vip;
 
 pub use policy::{
-    RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry, RawRetryObject, RawRewrite, RawShare,
-    RawSticky, RawTo,
+    RawCors, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry, RawRetryObject, RawRewrite,
+    RawShare, RawSticky, RawTo,
 };
 pub use vip::{ModeName, RawFlowTimeouts, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
 
@@ -729,7 +732,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 37);
+        assert_eq!(found.len(), 38);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

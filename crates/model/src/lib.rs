@@ -31,6 +31,7 @@
 
 mod admin;
 mod cluster;
+mod cors;
 mod listener;
 mod matcher;
 mod policy;
@@ -48,14 +49,15 @@ pub use cluster::{
     Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,
     Outlier, Probe,
 };
+pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
 pub use listener::{
     ForwardPath, ForwardedHeaders, HttpListener, Listener, ListenerLimits, MinRate, PassthroughListener,
     PassthroughRoute, PathRules, Ping, Protocol, TcpListener,
 };
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{
-    HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, Scheme,
-    Sticky, WeightedCluster,
+    Changes, HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction,
+    RoutePolicy, Scheme, Sticky, WeightedCluster,
 };
 pub use route::Route;
 pub use tls::{Certificate, ClientCa, ClusterTls, ListenerTls, Pem, TlsVersion};

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::ClusterId;
+use crate::{ClusterId, Cors};
 
 /// The action for the requests of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,12 +16,14 @@ pub enum RouteAction {
 }
 
 /// A cluster and its share of a route's requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightedCluster {
     /// The cluster.
     pub cluster: ClusterId,
     /// 0 to 1,000,000, relative to the other weights; a cluster with weight 0 gets no requests.
     pub weight: u32,
+    /// Replaces the changes of the route for requests that this cluster gets; `None` means the route's.
+    pub changes: Option<Box<Changes>>,
 }
 
 impl RouteAction {
@@ -38,7 +40,7 @@ impl RouteAction {
 /// One cluster serves everything.
 impl From<ClusterId> for RouteAction {
     fn from(cluster: ClusterId) -> Self {
-        Self::Clusters(vec![WeightedCluster { cluster, weight: 1 }])
+        Self::Clusters(vec![WeightedCluster { cluster, weight: 1, changes: None }])
     }
 }
 
@@ -49,14 +51,39 @@ pub struct RoutePolicy {
     pub mirrors: Vec<Mirror>,
     /// When a request is sent again.
     pub retry: Retry,
+    /// Changes to requests and responses. A cluster of the route may have others ([`Route::changes`](crate::Route::changes)).
+    pub changes: Changes,
+    /// How many requests one client may make.
+    pub rate_limit: Option<RateLimit>,
+    /// Which scripts of other origins may use the route; `None` means that the endpoints decide it.
+    pub cors: Option<Box<Cors>>,
+}
+
+/// Changes to a request on its way to an endpoint, and to the response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
     /// Changes to the headers that the endpoint gets.
     pub request_headers: HeaderChanges,
     /// Changes to the headers of an endpoint's response. Responses that Steelyard makes itself are not changed.
     pub response_headers: HeaderChanges,
     /// Changes to the target of the request.
     pub rewrite: Rewrite,
-    /// How many requests one client may make.
-    pub rate_limit: Option<RateLimit>,
+}
+
+impl Changes {
+    /// These changes of a route, with those of one of its clusters. A request passes the route first, and a response the cluster.
+    #[must_use]
+    pub fn with(&self, cluster: &Self) -> Self {
+        let rewrite = Rewrite {
+            host: cluster.rewrite.host.clone().or_else(|| self.rewrite.host.clone()),
+            path: cluster.rewrite.path.clone().or_else(|| self.rewrite.path.clone()),
+        };
+        Self {
+            request_headers: self.request_headers.then(&cluster.request_headers),
+            response_headers: cluster.response_headers.then(&self.response_headers),
+            rewrite,
+        }
+    }
 }
 
 /// Sends a copy of requests to another cluster, and discards its responses.
@@ -66,6 +93,8 @@ pub struct Mirror {
     pub to: ClusterId,
     /// Share of the requests, 0.0 to 1.0.
     pub share: f64,
+    /// Copies only the requests that the route's cluster with this index gets; `None` means all.
+    pub only: Option<usize>,
 }
 
 /// When a failed request is sent again. Never after any part of the response has gone to the client.
@@ -92,6 +121,8 @@ pub struct Retry {
     pub budget: f64,
     /// From the beginning of a try to the end of the response's headers. `None` means only the other timeouts.
     pub per_try_timeout: Option<Duration>,
+    /// The wait before a try is at least this long, unless the endpoint received nothing and another endpoint takes work.
+    pub backoff: Duration,
 }
 
 impl Default for Retry {
@@ -109,11 +140,18 @@ impl Default for Retry {
             // If a part of the cluster fails completely, the rest gets at most a fifth more load. Linkerd and Envoy use the same value.
             budget: 0.2,
             per_try_timeout: None,
+            backoff: Duration::ZERO,
         }
     }
 }
 
 impl Retry {
+    /// The most tries after the first. More of them only add load to a cluster that fails.
+    pub const ATTEMPTS_MAX: u32 = 10;
+
+    /// The longest [`Retry::backoff`]. A client that waits longer has mostly given up.
+    pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
+
     /// No retries.
     pub fn off() -> Self {
         Self { attempts: 0, ..Self::default() }
@@ -140,6 +178,21 @@ impl HeaderChanges {
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.set.is_empty() && self.add.is_empty() && self.remove.is_empty()
+    }
+
+    /// These changes, followed by others.
+    #[must_use]
+    pub fn then(&self, next: &Self) -> Self {
+        let is_kept = |name: &String| !next.remove.contains(name) && next.set.iter().all(|(set, _)| set != name);
+        let kept = |fields: &[(String, String)]| -> Vec<(String, String)> {
+            fields.iter().filter(|(name, _)| is_kept(name)).cloned().collect()
+        };
+        let removed = self.remove.iter().filter(|name| !next.remove.contains(name));
+        Self {
+            set: kept(&self.set).into_iter().chain(next.set.iter().cloned()).collect(),
+            add: kept(&self.add).into_iter().chain(next.add.iter().cloned()).collect(),
+            remove: removed.chain(&next.remove).cloned().collect(),
+        }
     }
 }
 
@@ -238,4 +291,48 @@ pub struct Sticky {
     pub ttl: Option<Duration>,
     /// The key of the hash. Without it, anyone who knows the cluster's name can find the address behind a cookie by trying addresses.
     pub secret: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_follow_each_other() {
+        let pairs = |text: &str| -> Vec<(String, String)> {
+            text.split_whitespace().filter_map(|pair| pair.split_once('=')).map(|(a, b)| (a.into(), b.into())).collect()
+        };
+        let changes = |set: &str, add: &str, remove: &str| HeaderChanges {
+            set: pairs(set),
+            add: pairs(add),
+            remove: remove.split_whitespace().map(str::to_owned).collect(),
+        };
+        let check = |first: HeaderChanges, next: HeaderChanges, expect: HeaderChanges| {
+            assert_eq!(first.then(&next), expect, "{first:?} then {next:?}");
+        };
+        let none = HeaderChanges::default();
+        check(changes("a=1", "b=1", "c"), none.clone(), changes("a=1", "b=1", "c"));
+        check(none, changes("a=1", "b=1", "c"), changes("a=1", "b=1", "c"));
+        // The last one decides.
+        check(changes("a=1", "a=2", ""), changes("a=3", "", ""), changes("a=3", "", ""));
+        check(changes("a=1", "b=1", ""), changes("", "", "a b"), changes("", "", "a b"));
+        check(changes("", "", "a"), changes("a=1", "", ""), changes("a=1", "", "a"));
+        check(changes("a=1", "", "b"), changes("", "a=2 b=2", "b"), changes("a=1", "a=2 b=2", "b"));
+    }
+
+    #[test]
+    fn a_cluster_has_the_last_word_on_requests_and_the_route_on_responses() {
+        let sets = |value: &str| HeaderChanges { set: vec![("a".into(), value.into())], ..HeaderChanges::default() };
+        let changes = |value: &str, host: Option<&str>, path: Option<&str>| Changes {
+            request_headers: sets(value),
+            response_headers: sets(value),
+            rewrite: Rewrite {
+                host: host.map(str::to_owned),
+                path: path.map(|path| PathRewrite::Full(path.to_owned())),
+            },
+        };
+        let both = changes("route", Some("route.test"), Some("/route")).with(&changes("own", Some("own.test"), None));
+        let expect = Changes { response_headers: sets("route"), ..changes("own", Some("own.test"), Some("/route")) };
+        assert_eq!(both, expect);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{GrpcMatcher, HostMatcher, PathMatcher, RouteAction, RoutePolicy, ValueMatcher};
+use crate::{Changes, GrpcMatcher, HostMatcher, PathMatcher, RouteAction, RoutePolicy, ValueMatcher};
 
 /// One entry of a listener's routing table. All conditions must hold; an empty list always does.
 #[derive(Clone, Debug)]
@@ -47,5 +47,14 @@ impl Route {
             timeout: None,
             policy: RoutePolicy::default(),
         }
+    }
+
+    /// What changes in requests that the cluster with this index gets, and in its responses.
+    pub fn changes(&self, cluster: usize) -> &Changes {
+        let own = match &self.to {
+            RouteAction::Clusters(clusters) => clusters.get(cluster).and_then(|share| share.changes.as_deref()),
+            RouteAction::Redirect(_) => None,
+        };
+        own.unwrap_or(&self.policy.changes)
     }
 }

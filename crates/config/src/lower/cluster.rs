@@ -32,7 +32,7 @@ pub fn cluster(name: &str, raw: RawCluster, base: &Path, report: &mut Report) ->
     if let Some(outlier) = raw.outlier {
         cluster.outlier = match outlier.value {
             RawOutlier::Text(_off) => None,
-            RawOutlier::Object(object) => Some(self::outlier(object)),
+            RawOutlier::Object(object) => Some(self::outlier(*object)),
         };
     }
     if let Some(share) = raw.panic_threshold {

@@ -3,25 +3,28 @@
 use std::collections::HashMap;
 
 use model::{
-    HeaderChanges, Mirror, PathMatcher, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, Route, RouteAction,
-    RoutePolicy, Sticky, WeightedCluster,
+    Changes, Cors, CorsNames, CorsOrigins, HeaderChanges, Mirror, PathMatcher, PathRewrite, RateKey, RateLimit,
+    Redirect, Retry, Rewrite, Route, RouteAction, RoutePolicy, Sticky, WeightedCluster,
 };
 
 use super::ClusterIds;
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
-    RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry, RawRetryObject, RawRewrite, RawRoute,
-    RawShare, RawSticky, RawTo,
+    RawCors, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry, RawRetryObject, RawRewrite,
+    RawRoute, RawShare, RawSticky, RawTo,
 };
-use crate::read::{Keyed, Located, Named, NamedEntry};
-use crate::text::{ChangedHeader, HeaderValue, HttpPath, Label, RetryOn, duration_text};
+use crate::read::{Keyed, Located, Named, NamedEntry, OneOrMany};
+use crate::text::{AllowedOrigin, ChangedHeader, CorsName, HeaderValue, HttpPath, Label, RetryOn, duration_text};
 
 /// The most clusters in one split. Gateway API allows 16.
 const SHARES_MAX: usize = 32;
 
 /// The most mirrors of one route. Each adds one more copy of every request.
 const MIRRORS_MAX: usize = 4;
+
+/// The most origins of one route. Gateway API allows as many. Each request is compared with all of them.
+const ORIGINS_MAX: usize = 64;
 
 /// What the route does with its requests. Returns `None` if the report says why.
 pub fn target(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Option<RouteAction> {
@@ -34,12 +37,17 @@ pub fn target(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Option<R
         RawTo::One(name) => {
             ids.find(&Located { location: to.location, value: name.clone() }, report).map(RouteAction::from)
         }
-        RawTo::Split(shares) => split(&shares.0, to.location, ids, report).map(RouteAction::Clusters),
+        RawTo::Split(shares) => {
+            // The report gets what is wrong with the changes of the route in `policy`.
+            let of_route = changes(&raw.request_headers, &raw.response_headers, &raw.rewrite, &mut Report::default());
+            split(&shares.0, &of_route, to.location, ids, report).map(RouteAction::Clusters)
+        }
     }
 }
 
 fn split(
     raw: &[Located<RawShare>],
+    of_route: &Changes,
     location: Location,
     ids: &ClusterIds,
     report: &mut Report,
@@ -57,8 +65,11 @@ fn split(
             report.add(name.location, Wrong::new(format!("{} is given twice in `to`", ticked(text))).hint(hint));
         }
         let weight = raw.value.weight.as_ref().map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
+        let RawShare { request_headers, response_headers, rewrite, .. } = &raw.value;
+        let own = changes(request_headers, response_headers, rewrite, report);
+        let changes = (own != Changes::default()).then(|| Box::new(of_route.with(&own)));
         if let Some(cluster) = ids.find(name, report) {
-            shares.push(WeightedCluster { cluster, weight: weight.unwrap_or(defaults::WEIGHT) });
+            shares.push(WeightedCluster { cluster, weight: weight.unwrap_or(defaults::WEIGHT), changes });
         }
     }
     if shares.len() == raw.len() && shares.iter().all(|share| share.weight == 0) {
@@ -113,12 +124,10 @@ fn redirect(raw: &Located<RawRedirect>, report: &mut Report) -> Option<Redirect>
 
 /// Lowers the other policies of a route. `route` has its conditions.
 pub fn policy(raw: &RawRoute, route: &Route, ids: &ClusterIds, report: &mut Report) -> RoutePolicy {
-    let changes = |raw: &Option<Located<RawHeaderChanges>>, report: &mut Report| {
-        raw.as_ref().map_or_else(HeaderChanges::default, |raw| header_changes(raw, report))
-    };
     let redirect_prefix = raw.redirect.as_ref().and_then(|redirect| redirect.value.path_prefix.as_ref());
-    let rewrite_prefix = raw.rewrite.as_ref().and_then(|rewrite| rewrite.value.path_prefix.as_ref());
-    for prefix in [redirect_prefix, rewrite_prefix].into_iter().flatten() {
+    let rewrites = raw.rewrite.iter().chain(shares(raw).filter_map(|share| share.rewrite.as_ref()));
+    let rewrite_prefixes = rewrites.filter_map(|rewrite| rewrite.value.path_prefix.as_ref());
+    for prefix in redirect_prefix.into_iter().chain(rewrite_prefixes) {
         if !matches!(route.path, PathMatcher::Prefix(_)) {
             let wrong =
                 Wrong::new("`path_prefix` replaces the prefix that the route matches, and this route matches none");
@@ -128,11 +137,90 @@ pub fn policy(raw: &RawRoute, route: &Route, ids: &ClusterIds, report: &mut Repo
     RoutePolicy {
         mirrors: mirrors(raw, ids, report),
         retry: raw.retry.as_ref().map_or_else(Retry::default, |retry| self::retry(&retry.value, raw, report)),
-        request_headers: changes(&raw.request_headers, report),
-        response_headers: changes(&raw.response_headers, report),
-        rewrite: raw.rewrite.as_ref().map_or_else(Rewrite::default, |rewrite| self::rewrite(rewrite, report)),
+        changes: changes(&raw.request_headers, &raw.response_headers, &raw.rewrite, report),
         rate_limit: raw.rate_limit.as_ref().and_then(|limit| rate_limit(&limit.value)),
+        cors: raw.cors.as_ref().and_then(|written| cors(&written.value, raw, report)).map(Box::new),
     }
+}
+
+/// The shares of a split; none if there is only one cluster.
+fn shares(raw: &RawRoute) -> impl Iterator<Item = &RawShare> {
+    let shares = match raw.to.as_ref().map(|to| &to.value) {
+        Some(RawTo::Split(shares)) => shares.0.as_slice(),
+        Some(RawTo::One(_)) | None => &[],
+    };
+    shares.iter().map(|share| &share.value)
+}
+
+fn changes(
+    request_headers: &Option<Located<RawHeaderChanges>>,
+    response_headers: &Option<Located<RawHeaderChanges>>,
+    rewrite: &Option<Located<RawRewrite>>,
+    report: &mut Report,
+) -> Changes {
+    let headers = |raw: &Option<Located<RawHeaderChanges>>, report: &mut Report| {
+        raw.as_ref().map_or_else(HeaderChanges::default, |raw| header_changes(raw, report))
+    };
+    Changes {
+        request_headers: headers(request_headers, report),
+        response_headers: headers(response_headers, report),
+        rewrite: rewrite.as_ref().map_or_else(Rewrite::default, |rewrite| self::rewrite(rewrite, report)),
+    }
+}
+
+/// Returns `None` if a required key is missing or wrong; the report says so.
+fn cors(raw: &RawCors, route: &RawRoute, report: &mut Report) -> Option<Cors> {
+    let own = shares(route).filter_map(|share| share.response_headers.as_ref());
+    for changes in route.response_headers.iter().chain(own) {
+        let named = |named: &Option<Located<Named<ChangedHeader, HeaderValue>>>| -> Vec<String> {
+            named.iter().flat_map(|named| &named.value.0).map(|entry| entry.name.0.clone()).collect()
+        };
+        let set = named(&changes.value.set).into_iter().chain(named(&changes.value.add));
+        for name in set.filter(|name| Cors::decides(name)) {
+            let wrong = Wrong::new(format!("both `cors` and `response_headers` decide {}", ticked(&name)));
+            report.add(changes.location, wrong.hint("remove it here: `cors` replaces what the endpoint says"));
+        }
+    }
+    if let Some(age) = &raw.max_age
+        && age.value.0.subsec_nanos() != 0
+    {
+        let wrong = Wrong::new(format!("`max_age` ({}) is not a number of whole seconds", duration_text(age.value.0)));
+        report.add(age.location, wrong.hint("browsers count in whole seconds: write 1s or more"));
+    }
+    let origins = raw.origins.as_ref()?;
+    if origins.value.0.len() > ORIGINS_MAX {
+        let message = format!("`origins` has {} entries; the limit is {ORIGINS_MAX}", origins.value.0.len());
+        report
+            .add(origins.location, Wrong::new(message).hint("write `https://*.example.com` for all hosts of a domain"));
+    }
+    let is_any = origins.value.0.iter().any(|origin| origin.value.0 == AllowedOrigin::Any);
+    if is_any && origins.value.0.len() > 1 {
+        let wrong = Wrong::new("`origins` has `*` beside others");
+        report.add(origins.location, wrong.hint("`*` alone stands for every origin"));
+    }
+    let matchers = origins.value.0.iter().filter_map(|origin| match &origin.value.0 {
+        AllowedOrigin::Any => None,
+        AllowedOrigin::These(matcher) => Some(matcher.clone()),
+    });
+    Some(Cors {
+        origins: if is_any { CorsOrigins::Any } else { CorsOrigins::These(matchers.collect()) },
+        credentials: raw.credentials.as_ref().is_some_and(|flag| flag.value.0),
+        methods: cors_names(&raw.methods, "methods", report),
+        headers: cors_names(&raw.headers, "headers", report),
+        expose: cors_names(&raw.expose, "expose", report),
+        max_age: raw.max_age.as_ref().map_or(defaults::CORS_MAX_AGE, |age| age.value.0),
+    })
+}
+
+fn cors_names(raw: &Option<Located<OneOrMany<CorsName>>>, key: &str, report: &mut Report) -> CorsNames {
+    let Some(raw) = raw else { return CorsNames::NONE };
+    let names: Vec<String> = raw.value.0.iter().map(|name| name.value.0.clone()).collect();
+    let is_any = names.iter().any(|name| name == "*");
+    if is_any && names.len() > 1 {
+        let wrong = Wrong::new(format!("`{key}` has `*` beside others"));
+        report.add(raw.location, wrong.hint("`*` alone stands for all of them"));
+    }
+    if is_any { CorsNames::Any } else { CorsNames::These(names) }
 }
 
 fn mirrors(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Vec<Mirror> {
@@ -145,7 +233,7 @@ fn mirrors(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Vec<Mirror>
     let mirror = |raw: &Located<RawMirror>, report: &mut Report| {
         let to = ids.find(raw.value.to.as_ref()?, report)?;
         let percent = raw.value.percent.as_ref().map_or(100, |percent| percent.value.0);
-        Some(Mirror { to, share: percent as f64 / 100.0 })
+        Some(Mirror { to, share: percent as f64 / 100.0, only: None })
     };
     mirrors.iter().filter_map(|raw| mirror(raw, report)).collect()
 }
@@ -178,6 +266,14 @@ fn retry(raw: &RawRetry, route: &RawRoute, report: &mut Report) -> Retry {
         retry.budget = budget.value.0;
     }
     retry.per_try_timeout = raw.per_try_timeout.as_ref().map(|timeout| timeout.value.0);
+    if let Some(backoff) = &raw.backoff {
+        retry.backoff = backoff.value.0;
+        if retry.backoff > Retry::BACKOFF_MAX {
+            let (written, max) = (duration_text(retry.backoff), duration_text(Retry::BACKOFF_MAX));
+            let wrong = Wrong::new(format!("`backoff` ({written}) is longer than {max}"));
+            report.add(backoff.location, wrong.hint("shorten it: the client waits that long before each retry"));
+        }
+    }
     if let (Some(per_try), Some(timeout)) = (&raw.per_try_timeout, &route.timeout)
         && per_try.value.0 >= timeout.value.0
     {

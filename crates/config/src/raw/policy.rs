@@ -10,8 +10,8 @@ use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
 use crate::text::{
-    ChangedHeader, CookieName, HeaderName, HeaderValue, HostHeader, HttpPath, Label, Percent, PlainHost, Positive,
-    RedirectStatus, RedirectUrl, RetryOn, Text, percent_text,
+    ChangedHeader, CookieName, CorsName, HeaderName, HeaderValue, HostHeader, HttpPath, Label, OriginText, Percent,
+    PlainHost, Positive, RedirectStatus, RedirectUrl, RetryOn, Text, duration_text, percent_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -48,6 +48,12 @@ keys! {
         required cluster: Label;
         /// Relative to the other weights in the list; a cluster with weight 0 gets no requests.
         optional weight: Int<0, 1_000_000>, default defaults::WEIGHT.to_string();
+        /// Changes to the headers that the endpoints of this cluster get, after those of the route. HTTP only.
+        optional request_headers: RawHeaderChanges, default "the route's";
+        /// Changes to the headers of its responses, before those of the route. HTTP only.
+        optional response_headers: RawHeaderChanges, default "the route's";
+        /// Changes to the requests that its endpoints get, in place of those of the route. HTTP only.
+        optional rewrite: RawRewrite, default "the route's";
     }
 }
 
@@ -80,7 +86,7 @@ keys! {
         /// How many times a request is sent again, at most. A try at an endpoint that refuses the connection or is unreachable does not
         /// count, for up to 10 endpoints, while another endpoint takes work. There is a random delay before each try: less than 25ms, 75ms,
         /// 175ms, and then 250ms. There is no delay if the endpoint received nothing and another endpoint takes work.
-        optional attempts: Int<1, 10>, default RETRY.attempts.to_string();
+        optional attempts: Int<1, { Retry::ATTEMPTS_MAX as u64 }>, default RETRY.attempts.to_string();
         /// `connect_failure`: the connection could not be made. `reset`: it ended before the first byte of the response. `timeout`: the
         /// response did not begin in time (the cluster's `response_timeout`, or `per_try_timeout`). `5xx`, or a status from 400 to 599: the
         /// endpoint answered with it; after the last try the client gets that response. `cancelled`, `deadline_exceeded`,
@@ -91,6 +97,8 @@ keys! {
         optional non_idempotent: Flag, default "false";
         /// Retries as a share of the cluster's requests in the last ten seconds, counted by each worker; ten a second are always allowed.
         optional budget: Percent, default percent_text(RETRY.budget);
+        /// Wait at least this long before each try after the first, in addition to the random delay. At most 1m.
+        optional backoff: Positive, default "only the random delay";
         /// From the beginning of one try to the end of the response's headers. When it passes, the try counts as `timeout`; the client gets
         /// 504 if there is no further try.
         optional per_try_timeout: Positive, default "only the other timeouts";
@@ -146,6 +154,26 @@ keys! {
         optional by: RawRateKey, default word(&KeyWord);
         /// How many requests may come at once after a silence.
         optional burst: Int<1, 1_000_000>, default "as many as `requests`";
+    }
+}
+
+keys! {
+    /// Which scripts of other origins may use the route (CORS, in the Fetch standard). Steelyard answers their preflight requests itself, with
+    /// 204, or 403 if the origin is not allowed. In the responses of endpoints it replaces the fields of CORS.
+    pub struct RawCors as "a CORS policy" {
+        /// The origins of the scripts: `https://www.example.com`, with a port if it is not the default one; `https://*.example.com` for one or
+        /// more labels in front; `https://*` for every host; `*` for every origin. At most 64.
+        required origins: OneOrMany<OriginText>;
+        /// The methods that scripts may use besides GET, HEAD and POST; `*` for all.
+        optional methods: OneOrMany<CorsName>, default "GET, HEAD and POST alone";
+        /// The headers that scripts may set besides those that browsers always allow; `*` for all.
+        optional headers: OneOrMany<CorsName>, default "none";
+        /// The headers of responses that scripts may read besides those that browsers always allow; `*` for all.
+        optional expose: OneOrMany<CorsName>, default "none";
+        /// Lets browsers send cookies, client certificates and passwords with the requests of scripts.
+        optional credentials: Flag, default "false";
+        /// How long browsers may remember the answer to a preflight request. Whole seconds.
+        optional max_age: Positive, default duration_text(defaults::CORS_MAX_AGE);
     }
 }
 

@@ -10,10 +10,10 @@ mod values;
 use std::time::Duration;
 
 use model::{
-    Algorithm, ClusterId, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts, ForwardedHeaders, Generation,
-    GrpcMatcher, HeaderChanges, HostMatcher, HttpListener, Mirror, Outlier, PathMatcher, PortRange, Probe, Protocol,
-    RateKey, RateLimit, Redirect, Retry, RouteAction, RoutePolicy, Scheme, Snapshot, Sticky, TcpListener, TlsVersion,
-    Transport, VipAlgorithm, VipMode, WeightedCluster,
+    Algorithm, Changes, ClusterId, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts, ForwardedHeaders,
+    Generation, GrpcMatcher, HeaderChanges, HostMatcher, HttpListener, Mirror, Outlier, PathMatcher, PortRange, Probe,
+    Protocol, RateKey, RateLimit, Redirect, Retry, RouteAction, RoutePolicy, Scheme, Snapshot, Sticky, TcpListener,
+    TlsVersion, Transport, VipAlgorithm, VipMode, WeightedCluster,
 };
 
 use proptest::test_runner::{Config, RngSeed};
@@ -124,18 +124,21 @@ fn the_canary_example_means_what_it_says() {
     let (v1, v2) = (ClusterId(0), ClusterId(1));
     assert_eq!((&always.to, always.headers[0].name.as_str()), (&v2.into(), "x-canary"));
     assert_eq!(always.policy, RoutePolicy::default());
-    let share = |cluster, weight| WeightedCluster { cluster, weight };
+    let share = |cluster, weight| WeightedCluster { cluster, weight, changes: None };
     assert_eq!(shop.to, RouteAction::Clusters(vec![share(v1, 95), share(v2, 5)]));
     assert_eq!(shop.timeout, Some(Duration::from_secs(10)));
     let retry = Retry { on_statuses: vec![(503, 503)], same_endpoint: true, ..Retry::default() };
     let rate_limit = RateLimit { requests: 100, per: Duration::from_secs(1), by: RateKey::ClientIp, burst: 50 };
     let expect = RoutePolicy {
-        mirrors: vec![Mirror { to: v2, share: 0.1 }],
+        mirrors: vec![Mirror { to: v2, share: 0.1, only: None }],
         retry,
-        request_headers: HeaderChanges {
-            set: vec![("x-edge".to_owned(), "steelyard".to_owned())],
-            remove: vec!["x-internal".to_owned()],
-            ..HeaderChanges::default()
+        changes: Changes {
+            request_headers: HeaderChanges {
+                set: vec![("x-edge".to_owned(), "steelyard".to_owned())],
+                remove: vec!["x-internal".to_owned()],
+                ..HeaderChanges::default()
+            },
+            ..Changes::default()
         },
         rate_limit: Some(rate_limit),
         ..RoutePolicy::default()

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use model::{
-    HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, Route, RouteAction, Scheme,
-    TextMatcher,
+    Changes, Cors, CorsNames, CorsOrigins, HeaderChanges, Mirror, OriginHost, OriginMatcher, PathRewrite, RateKey,
+    RateLimit, Redirect, Retry, Rewrite, Route, RouteAction, Scheme, TextMatcher,
 };
 
 use super::refused::{check, routes};
@@ -82,25 +82,81 @@ fn every_other_policy() {
         non_idempotent: true,
         budget: 0.5,
         per_try_timeout: Some(Duration::from_secs(1)),
+        backoff: Duration::from_secs(60),
         ..asked
     };
-    let keys = "attempts: 5, on: [timeout, 5xx, 429], non_idempotent: true, budget: 50%, per_try_timeout: 1s";
+    let keys =
+        "attempts: 5, on: [timeout, 5xx, 429], non_idempotent: true, budget: 50%, per_try_timeout: 1s, backoff: 1m";
     assert_eq!(policy(&format!("retry: {{{keys}}}")).retry, expect);
 
-    assert_eq!(policy("mirror: {to: other}").mirrors, [Mirror { to: ClusterId(1), share: 1.0 }]);
+    assert_eq!(policy("mirror: {to: other}").mirrors, [Mirror { to: ClusterId(1), share: 1.0, only: None }]);
     assert_eq!(policy("mirror: [{to: other, percent: 1}, {to: web}]").mirrors.len(), 2);
 
     let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
-    let changes = policy("response_headers: {set: {X-A: '1'}, add: {x-b: b c}, remove: Server}").response_headers;
+    let changes =
+        policy("response_headers: {set: {X-A: '1'}, add: {x-b: b c}, remove: Server}").changes.response_headers;
     let remove = vec!["server".to_owned()];
     assert_eq!(changes, HeaderChanges { set: pair("x-a", "1"), add: pair("x-b", "b c"), remove });
 
-    let rewrite = policy("path: /api, rewrite: {host: 'b:81', path_prefix: /}").rewrite;
+    let rewrite = policy("path: /api, rewrite: {host: 'b:81', path_prefix: /}").changes.rewrite;
     assert_eq!(rewrite, Rewrite { host: Some("b:81".to_owned()), path: Some(PathRewrite::Prefix("/".to_owned())) });
 
     let limit = policy("rate_limit: {requests: 3, per: 1m, by: {header: X-Key}}").rate_limit;
     let by = RateKey::Header("x-key".to_owned());
     assert_eq!(limit, Some(RateLimit { requests: 3, per: Duration::from_secs(60), by, burst: 3 }));
+}
+
+#[test]
+fn a_share_changes_what_its_cluster_gets() {
+    let keys = "path: /api, request_headers: {set: {x-a: r, x-b: r}}, rewrite: {host: r}, \
+                to: [{cluster: web}, {cluster: other, request_headers: {set: {x-a: o}}, \
+                response_headers: {remove: server}, rewrite: {path_prefix: /v2}}]";
+    let route = route(keys);
+    let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+    let sets = |set: &[(&str, &str)]| HeaderChanges { set: pairs(set), ..HeaderChanges::default() };
+    let rewrite = Rewrite { host: Some("r".to_owned()), path: None };
+    let of_route = Changes {
+        request_headers: sets(&[("x-a", "r"), ("x-b", "r")]),
+        response_headers: HeaderChanges::default(),
+        rewrite: rewrite.clone(),
+    };
+    assert_eq!(route.changes(0), &of_route);
+    let of_other = Changes {
+        request_headers: sets(&[("x-b", "r"), ("x-a", "o")]),
+        response_headers: HeaderChanges { remove: vec!["server".to_owned()], ..HeaderChanges::default() },
+        rewrite: Rewrite { path: Some(PathRewrite::Prefix("/v2".to_owned())), ..rewrite },
+    };
+    assert_eq!(route.changes(1), &of_other);
+}
+
+#[test]
+fn cors_policies() {
+    let cors = |keys: &str| route(&format!("to: web, cors: {{{keys}}}")).policy.cors.unwrap();
+    let matcher = |host, port| OriginMatcher { scheme: Scheme::Https, host, port };
+    let these = |names: &[&str]| CorsNames::These(names.iter().map(|name| (*name).to_owned()).collect());
+    let least = Cors {
+        origins: CorsOrigins::Any,
+        credentials: false,
+        methods: CorsNames::NONE,
+        headers: CorsNames::NONE,
+        expose: CorsNames::NONE,
+        max_age: Duration::from_secs(5),
+    };
+    assert_eq!(*cors("origins: '*'"), least);
+    let expect = Cors {
+        origins: CorsOrigins::These(vec![
+            matcher(OriginHost::Exact("a.com".to_owned()), 443),
+            matcher(OriginHost::Suffix("b.com".to_owned()), 8443),
+        ]),
+        credentials: true,
+        methods: these(&["PUT", "DELETE"]),
+        headers: CorsNames::Any,
+        expose: these(&["X-A"]),
+        max_age: Duration::from_secs(3600),
+    };
+    let keys = "origins: ['https://a.com', 'https://*.b.com:8443'], methods: [PUT, DELETE], headers: '*', expose: X-A, \
+                credentials: true, max_age: 1h";
+    assert_eq!(*cors(keys), expect);
 }
 
 #[test]
@@ -169,6 +225,28 @@ fn other_policies_are_refused() {
 7:59: a rewrite needs `host`, `path` or `path_prefix`
 7:75: a rate limit needs `per`; it must be a duration such as 30s
 7:93: `by`: "ip" is not valid; it must be client_ip; it can also be a mapping with `header`"#,
+    );
+    routes(
+        &[
+            "to: web, cors: {origins: [a.com, '*'], methods: ['*', GET], max_age: 1500ms}, response_headers: {set: {Access-Control-Max-Age: 5, x: 1}}, path: /a",
+            "to: web, cors: {expose: 'a b'}, path: /b",
+            "to: web, retry: {backoff: 100h}, path: /c",
+            "to: [{cluster: web, rewrite: {path_prefix: /x}, request_headers: {}}], path: {exact: /d}",
+        ],
+        r#"7:33: an entry of `origins`: "a.com" is not an origin; write http:// or https://, a host, and a port if it is not the default one; the host can be `*` or begin with `*.`
+7:55: `methods` has `*` beside others; `*` alone stands for all of them
+7:76: `max_age` (1500ms) is not a number of whole seconds; browsers count in whole seconds: write 1s or more
+7:103: both `cors` and `response_headers` decide `access-control-max-age`; remove it here: `cors` replaces what the endpoint says
+8:22: a CORS policy needs `origins`; it must be an origin such as https://www.example.com or a list
+8:31: `expose`: "a b" is not the name of a method or a header; use letters, digits and !#$%&'*+-.^_`|~
+9:33: `backoff` (100h) is longer than 1m; shorten it: the client waits that long before each retry
+10:50: `path_prefix` replaces the prefix that the route matches, and this route matches none; write `path`, or give the route a prefix: `path: /api/`
+10:72: a change of headers needs `set`, `add` or `remove`"#,
+    );
+    let many = (0..65).map(|n| format!("'https://a{n}.com'")).collect::<Vec<_>>().join(", ");
+    routes(
+        &[&format!("to: web, cors: {{origins: [{many}]}}")],
+        "7:32: `origins` has 65 entries; the limit is 64; write `https://*.example.com` for all hosts of a domain",
     );
     let five = ["{to: web}"; 5].join(", ");
     routes(&[&format!("to: web, mirror: [{five}]")], "7:24: a route has 5 mirrors; the limit is 4");

@@ -13,6 +13,8 @@ pub use http::{
     CookieName, FileName, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method, Pattern, QueryName,
     RouteName, RoutePath, StatusRange, Text,
 };
-pub use policy::{ChangedHeader, HeaderValue, PlainHost, RedirectStatus, RedirectUrl, RetryOn};
+pub use policy::{
+    AllowedOrigin, ChangedHeader, CorsName, HeaderValue, OriginText, PlainHost, RedirectStatus, RedirectUrl, RetryOn,
+};
 pub use units::{ByteSize, Percent, Positive, Wait, duration_text, parse_wait, percent_text, size_text};
 pub use vip::{Address, Interface, Rate, Seconds, VipAddress, VipEndpoint, parse_vip_address};

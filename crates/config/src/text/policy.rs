@@ -1,6 +1,6 @@
-//! The values in the policies of a route: redirect targets, statuses, the failures that are retried, header fields.
+//! The values in the policies of a route: redirect targets, statuses, the failures that are retried, header fields, origins.
 
-use model::{HostMatcher, Scheme};
+use model::{HostMatcher, OriginMatcher, Scheme};
 
 use super::http::{HeaderName, HostText, HttpPath, Text};
 use crate::define::Form;
@@ -43,6 +43,21 @@ pub struct ChangedHeader(pub String);
 /// The value of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderValue(pub String);
+
+/// An origin whose scripts may use a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginText(pub AllowedOrigin);
+
+/// One origin, several, or all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AllowedOrigin {
+    Any,
+    These(OriginMatcher),
+}
+
+/// The name of a method or a header, or `*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CorsName(pub String);
 
 impl Formed for RedirectUrl {
     const FORM: Form =
@@ -201,6 +216,43 @@ impl Formed for HeaderValue {
     }
 }
 
+impl Formed for OriginText {
+    const FORM: Form = Form {
+        noun: "an origin",
+        example: "https://www.example.com",
+        pattern: Some(r"^(\*|[Hh][Tt][Tt][Pp][Ss]?://(\*|(\*\.)?[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)$"),
+    };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        if text == "*" {
+            return Ok(Self(AllowedOrigin::Any));
+        }
+        OriginMatcher::parse(text).map(AllowedOrigin::These).map(Self).ok_or_else(|| {
+            let wrong = Wrong::new(format!("{} is not an origin", quoted(text)));
+            wrong.hint(match text.strip_suffix('/') {
+                Some(origin) if OriginMatcher::parse(origin).is_some() => {
+                    format!("an origin has no path: write {origin}")
+                }
+                _ => "write http:// or https://, a host, and a port if it is not the default one; the host can be `*` or begin with `*.`"
+                    .to_owned(),
+            })
+        })
+    }
+}
+
+impl Formed for CorsName {
+    const FORM: Form = Form { noun: "a name", example: "x-request-id", pattern: HeaderName::FORM.pattern };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if text.is_empty() || !text.bytes().all(is_token) {
+            let wrong = Wrong::new(format!("{} is not the name of a method or a header", quoted(text)));
+            return Err(wrong.hint("use letters, digits and !#$%&'*+-.^_`|~"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,6 +316,32 @@ mod tests {
             "+503",
             r#""+503" is not a reason to retry; it can be connect_failure, reset, timeout, 5xx, a status from 400 to 599, or a gRPC status: cancelled, deadline_exceeded, resource_exhausted, internal, unavailable"#,
         );
+    }
+
+    #[test]
+    fn origins_that_may_be_allowed() {
+        let check = |text, expect| {
+            check(text, expect, |OriginText(origin)| match origin {
+                AllowedOrigin::Any => "any".to_owned(),
+                AllowedOrigin::These(OriginMatcher { scheme, host, port }) => {
+                    format!("{} {host:?} {port}", scheme.name())
+                }
+            });
+        };
+        check("*", "any");
+        check("https://WWW.foo.com", r#"https Exact("www.foo.com") 443"#);
+        check("http://*.foo.com:8080", r#"http Suffix("foo.com") 8080"#);
+        check("https://*", "https Any 443");
+        check("https://a.com/", r#""https://a.com/" is not an origin; an origin has no path: write https://a.com"#);
+        let hint = "write http:// or https://, a host, and a port if it is not the default one; the host can be `*` or begin with `*.`";
+        for text in ["a.com", "https://a.com/x", "https://*a.com", "null", "https://a:0"] {
+            let found = OriginText::parse(text).unwrap_err().to_string();
+            assert_eq!(found, format!("{text:?} is not an origin; {hint}"));
+        }
+        let name = |text, expect| super::tests::check(text, expect, |CorsName(name)| name);
+        name("X-A", "X-A");
+        name("*", "*");
+        name("a b", r#""a b" is not the name of a method or a header; use letters, digits and !#$%&'*+-.^_`|~"#);
     }
 
     #[test]

@@ -77,6 +77,23 @@ pub struct HttpRule {
     pub backend_refs: Box<[BackendRef]>,
     /// The time limits.
     pub timeouts: Option<Timeouts>,
+    /// When a request is sent again. Experimental channel (GEP-1731).
+    pub retry: Option<RetrySpec>,
+    /// Unknown fields.
+    #[serde(flatten)]
+    pub others: Others,
+}
+
+/// When a request is sent again.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct RetrySpec {
+    /// Statuses of responses.
+    pub codes: Box<[u64]>,
+    /// The most tries after the first.
+    pub attempts: Option<u64>,
+    /// The least time between two tries.
+    pub backoff: Option<Text>,
     /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
@@ -140,6 +157,26 @@ pub struct HttpFilter {
     pub request_redirect: Option<RedirectFilter>,
     /// The rewrite of the request.
     pub url_rewrite: Option<RewriteFilter>,
+    /// The scripts of other origins that may use the rule.
+    pub cors: Option<Box<CorsFilter>>,
+}
+
+/// The scripts of other origins that may use a rule (GEP-1767).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CorsFilter {
+    /// Their origins, with wildcards; `*` means all.
+    pub allow_origins: Vec<String>,
+    /// Whether browsers may send credentials.
+    pub allow_credentials: bool,
+    /// The methods that they may use; `*` means all.
+    pub allow_methods: Vec<String>,
+    /// The headers that they may set; `*` means all.
+    pub allow_headers: Vec<String>,
+    /// The headers that they may read; `*` means all.
+    pub expose_headers: Vec<String>,
+    /// How long browsers may remember this, in seconds; absent means 5.
+    pub max_age: Option<u32>,
 }
 
 /// Changes to headers.

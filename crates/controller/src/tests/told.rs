@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use model::{
-    Endpoint, EndpointAddress, HostMatcher, Listener, PathMatcher, Protocol, Route, RouteAction, Snapshot, TextMatcher,
-    Vip, VipMode,
+    Changes, Endpoint, EndpointAddress, HostMatcher, Listener, PathMatcher, Protocol, Retry, Route, RouteAction,
+    Snapshot, TextMatcher, Vip, VipMode,
 };
 
 use crate::objects::{Condition, GatewayStatus, ParentRef};
@@ -85,9 +85,12 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
 fn target(route: &Route, snapshot: &Snapshot) -> String {
     match &route.to {
         RouteAction::Clusters(clusters) => {
-            let one = |of: &model::WeightedCluster| match clusters.len() {
-                1 => snapshot.cluster(of.cluster).name.clone(),
-                _ => format!("{}={}", snapshot.cluster(of.cluster).name, of.weight),
+            let one = |of: &model::WeightedCluster| {
+                let own = of.changes.as_ref().map_or_else(String::new, |own| format!("{{{}}}", changes(own).trim()));
+                match clusters.len() {
+                    1 => format!("{}{own}", snapshot.cluster(of.cluster).name),
+                    _ => format!("{}={}{own}", snapshot.cluster(of.cluster).name, of.weight),
+                }
             };
             clusters.iter().map(one).collect::<Vec<_>>().join(",")
         }
@@ -99,21 +102,36 @@ fn target(route: &Route, snapshot: &Snapshot) -> String {
 fn policy(route: &Route, snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for mirror in &route.policy.mirrors {
-        let _ = write!(text, " mirror={}*{}", snapshot.cluster(mirror.to).name, mirror.share);
+        let only = mirror.only.map_or_else(String::new, |place| format!("@{place}"));
+        let _ = write!(text, " mirror={}*{}{only}", snapshot.cluster(mirror.to).name, mirror.share);
     }
-    for (what, changes) in [("request", &route.policy.request_headers), ("response", &route.policy.response_headers)] {
+    text.push_str(&changes(&route.policy.changes));
+    let retry = &route.policy.retry;
+    if let Some(timeout) = retry.per_try_timeout {
+        let _ = write!(text, " each within {timeout:?}");
+    }
+    if retry.same_endpoint {
+        let Retry { attempts, on_statuses, on_timeout, backoff, .. } = retry;
+        let _ = write!(text, " retry {attempts} on{on_statuses:?} timeout={on_timeout} after {backoff:?}");
+    }
+    if let Some(cors) = &route.policy.cors {
+        let _ = write!(text, " {cors:?}");
+    }
+    text
+}
+
+fn changes(changes: &Changes) -> String {
+    let mut text = String::new();
+    for (what, changes) in [("request", &changes.request_headers), ("response", &changes.response_headers)] {
         if !changes.is_empty() {
             let _ = write!(text, " {what} set{:?} add{:?} remove{:?}", changes.set, changes.add, changes.remove);
         }
     }
-    if let Some(host) = &route.policy.rewrite.host {
+    if let Some(host) = &changes.rewrite.host {
         let _ = write!(text, " host={host}");
     }
-    if let Some(path) = &route.policy.rewrite.path {
+    if let Some(path) = &changes.rewrite.path {
         let _ = write!(text, " path={path:?}");
-    }
-    if let Some(timeout) = route.policy.retry.per_try_timeout {
-        let _ = write!(text, " each within {timeout:?}");
     }
     text
 }

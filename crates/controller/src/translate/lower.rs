@@ -1,7 +1,8 @@
 //! Translates a rule of an HTTPRoute or a GRPCRoute: conditions here, filters in `filter`.
 
 use model::{
-    ClusterId, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, Transport, ValueMatcher, WeightedCluster,
+    ClusterId, GrpcMatcher, PathMatcher, Retry, Route, RouteAction, TextMatcher, Transport, ValueMatcher,
+    WeightedCluster,
 };
 use regex::Regex;
 
@@ -12,7 +13,8 @@ use super::regexes::Regexes;
 use super::route::Made;
 use crate::index::{Index, Name, RouteKind};
 use crate::objects::{
-    BackendRef, GrpcMatch, GrpcMethod, GrpcRule, HttpFilter, HttpMatch, HttpRule, PathMatch, Text, Timeouts, ValueMatch,
+    BackendRef, GrpcMatch, GrpcMethod, GrpcRule, HttpFilter, HttpMatch, HttpRule, PathMatch, RetrySpec, Text, Timeouts,
+    ValueMatch,
 };
 
 /// The kinds of routes that an HTTP listener serves.
@@ -21,8 +23,7 @@ pub(crate) const HTTP_KINDS: &[RouteKind] = &[RouteKind::Http, RouteKind::Grpc];
 /// Features that the controller claims (`pkg/features` of the Gateway API v1.6). Each of them is implemented completely. `UDPRoute` is
 /// added if there is a kernel plane.
 ///
-/// These features of the standard channel are missing: HTTPRouteBackendRequestHeaderModification (only supported for a rule's sole
-/// backend), HTTPRouteCORS, BackendTLSPolicySANValidation, GatewayBackendClientCertificate, GatewayHTTPListenerIsolation,
+/// These features of the standard channel are missing: BackendTLSPolicySANValidation, GatewayBackendClientCertificate, GatewayHTTPListenerIsolation,
 /// GatewayInfrastructure (nothing is created for a Gateway), GatewayFrontendClientCertificateValidationInsecureFallback,
 /// TLSRouteModeTerminate, TLSRouteModeMixed.
 pub(crate) const FEATURES: &[&str] = &[
@@ -40,7 +41,10 @@ pub(crate) const FEATURES: &[&str] = &[
     "HTTPRoute308RedirectStatusCode",
     "HTTPRouteBackendProtocolH2C",
     "HTTPRouteBackendProtocolWebSocket",
+    "HTTPRouteBackendRequestHeaderModification",
     "HTTPRouteBackendTimeout",
+    "HTTPRouteCORS",
+    "HTTPRouteDestinationPortMatching",
     "HTTPRouteHostRewrite",
     "HTTPRouteMethodMatching",
     "HTTPRouteNamedRouteRule",
@@ -88,6 +92,9 @@ pub(crate) fn http(rule: &HttpRule, with: &mut Lowering<'_>) -> Result<Vec<Route
         return Err(format!("`{field}` is not supported"));
     }
     let mut all = with.everything(&rule.filters, &rule.backend_refs)?;
+    if let Some(wanted) = &rule.retry {
+        all.policy.retry = retry(wanted)?;
+    }
     timeouts(rule.timeouts.as_ref(), &mut all)?;
     let everything = [HttpMatch::default()];
     let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
@@ -133,24 +140,24 @@ impl Lowering<'_> {
             return Ok(route);
         }
         let mut clusters = Vec::with_capacity(backends.len());
-        for backend in backends {
+        for (place, backend) in backends.iter().enumerate() {
             // A backend that cannot be resolved keeps its share: its requests get an error and are not sent to the others.
             let cluster = self.cluster(backend)?;
             let weight = backend.weight.unwrap_or(1).min(WEIGHT_MAX);
-            clusters.push(WeightedCluster { cluster, weight });
+            let changes = filter::of_backend(&backend.filters, place, &mut route, self)?.map(Box::new);
+            clusters.push(WeightedCluster { cluster, weight, changes });
         }
-        if let [backend] = backends {
-            for wanted in &backend.filters {
-                filter::put(wanted, &mut route, self)?;
-            }
-        } else if let Some(filter) = backends.iter().find_map(|backend| backend.filters.first()) {
-            return Err(format!("the filter {} is not supported on one of several backendRefs", filter.kind));
+        if let [WeightedCluster { changes, .. }] = clusters.as_mut_slice() {
+            // What the sole backend changes, the rule changes.
+            route.policy.changes = changes.take().map_or(route.policy.changes, |changes| *changes);
         }
         if clusters.iter().all(|weighted| weighted.weight == 0) {
             let cluster = self.clusters.of(self.index, Vec::new())?;
-            clusters = vec![WeightedCluster { cluster, weight: 1 }];
+            clusters = vec![WeightedCluster { cluster, weight: 1, changes: None }];
+            route.policy.mirrors.retain(|mirror| mirror.only.is_none());
         }
         route.to = RouteAction::Clusters(clusters);
+        filter::check_cors(&route)?;
         Ok(route)
     }
 
@@ -242,6 +249,37 @@ fn value(wanted: &ValueMatch, name: String, regexes: &mut Regexes) -> Result<Val
         other => return Err(format!("the match type {other} is not supported")),
     };
     Ok(ValueMatcher { name, value })
+}
+
+/// The retries of a rule. Connection errors and timeouts are retried whichever codes are named, as GEP-1731 wants it. A method that is not
+/// idempotent is retried only if no endpoint can have acted on it.
+fn retry(wanted: &RetrySpec) -> Result<Retry, String> {
+    if let Some(field) = wanted.others.keys().next() {
+        return Err(format!("`{field}` in retry is not supported"));
+    }
+    let mut retry = Retry { on_timeout: true, same_endpoint: true, ..Retry::default() };
+    if let Some(attempts) = wanted.attempts {
+        let max = Retry::ATTEMPTS_MAX;
+        retry.attempts = u32::try_from(attempts)
+            .ok()
+            .filter(|attempts| (1..=max).contains(attempts))
+            .ok_or_else(|| format!("the retry has {attempts} attempts; write a number from 1 to {max}"))?;
+    }
+    for code in &wanted.codes {
+        let status = u16::try_from(*code).ok().filter(|status| (400..=599).contains(status));
+        let status = status.ok_or_else(|| format!("the retry has the code {code}; write codes from 400 to 599"))?;
+        retry.on_statuses.push((status, status));
+    }
+    if let Some(text) = &wanted.backoff {
+        retry.backoff = duration(text)?;
+        if retry.backoff > Retry::BACKOFF_MAX {
+            return Err(format!(
+                "the backoff of the retry is {text}; the longest is {}s",
+                Retry::BACKOFF_MAX.as_secs()
+            ));
+        }
+    }
+    Ok(retry)
 }
 
 /// Zero means no limit.

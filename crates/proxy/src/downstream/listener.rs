@@ -189,7 +189,7 @@ async fn refuse(view: &ListenerView, mut stream: TcpStream, reason: Reason) {
     {
         let mut out = Vec::new();
         let own = respond::Own { status, word: respond::word(error.reason), field: None };
-        respond::write(&mut out, &own, &closing());
+        respond::write(&mut out, &own, &closing(), None);
         let _ = stream.try_write(&out);
         let _ = stream.shutdown().await;
     }
@@ -272,7 +272,7 @@ async fn refuse_plain_http(stream: TcpStream, timer: &Timer, error: &Error) {
     let Some(status) = respond::status(error) else { return };
     let own = respond::Own { status, word: Some("this port speaks HTTPS: write https://"), field: None };
     let mut out = Vec::new();
-    respond::write(&mut out, &own, &closing());
+    respond::write(&mut out, &own, &closing(), None);
     // Nothing was written to the connection before, so this never waits.
     let _ = stream.try_write(&out);
     session::linger(&mut Stream::Plain(stream), timer).await;

@@ -35,7 +35,7 @@ pub(crate) mod transfer;
 use std::rc::Rc;
 
 use balance::{Outcome, Proof};
-use model::{ClusterProtocol, HttpListener, Route, RoutePolicy, Scheme};
+use model::{Changes, ClusterProtocol, HttpListener, Route, RoutePolicy, Scheme};
 use net::buffer::Buffer;
 use net::socket::Progress;
 use smallvec::SmallVec;
@@ -61,6 +61,7 @@ use crate::h2;
 use crate::http::headers::{self, Client};
 use crate::http::receive;
 use crate::http::respond::{self, Own};
+use crate::policy::cors::CorsEdits;
 use crate::policy::headers::{RequestEdits, ResponseEdits};
 use crate::policy::mirror::{Copies, InFlight, MIRROR_BODY_BYTES_MAX};
 use crate::policy::retry::{Failed, Tries};
@@ -225,6 +226,8 @@ pub(crate) struct Routed {
     /// The route's index in the listener.
     number: usize,
     pub(crate) cluster: Rc<Cluster>,
+    /// The index of `cluster` among the clusters of the route.
+    share: usize,
     /// For consistent hashing.
     pub(crate) key: u64,
     /// The endpoint to which the client returns.
@@ -236,10 +239,16 @@ pub(crate) struct Routed {
     tries: Tries,
 }
 
+/// For a route that is not there, which cannot happen: an exchange keeps the snapshot that has its route.
+static NO_POLICY: std::sync::LazyLock<RoutePolicy> = std::sync::LazyLock::new(RoutePolicy::default);
+
 impl Routed {
     fn policy<'e>(&self, env: &Env<'e>) -> &'e RoutePolicy {
-        static NONE: std::sync::LazyLock<RoutePolicy> = std::sync::LazyLock::new(RoutePolicy::default);
-        env.route(self.number).map_or(&NONE, |route| &route.policy)
+        env.route(self.number).map_or(&NO_POLICY, |route| &route.policy)
+    }
+
+    fn changes<'e>(&self, env: &Env<'e>) -> &'e Changes {
+        env.route(self.number).map_or(&NO_POLICY.changes, |route| route.changes(self.share))
     }
 
     fn is_to_h2(&self) -> bool {

@@ -15,6 +15,7 @@ use wire::path;
 use crate::error::Error;
 use crate::grpc::Call;
 use crate::http::cookie;
+use crate::policy::cors::Preflight;
 
 /// The compiled routes of a listener.
 pub(crate) struct Router {
@@ -34,6 +35,8 @@ struct Conditions {
     query: Vec<ValueMatcher>,
     /// The content type must be that of gRPC or gRPC-Web.
     is_grpc: bool,
+    /// A preflight request goes where the request that it is about would go.
+    has_cors: bool,
 }
 
 /// The routes of one host. The lists contain indexes in the file, ascending.
@@ -109,7 +112,7 @@ impl Router {
     pub(crate) fn route(&self, head: &RequestHead, buffer: &[u8], target: &[u8]) -> Option<usize> {
         let (path, query) = path::split_target(target);
         let query = query.strip_prefix(b"?").unwrap_or_default();
-        let request = Request { method: head.method_name.get(buffer), fields: &head.fields, buffer, query };
+        let request = Request { head, method: head.method_name.get(buffer), fields: &head.fields, buffer, query };
         let accepts = |index: usize| self.conditions.get(index).is_some_and(|conditions| conditions.accept(&request));
 
         if !self.exact.is_empty() || !self.suffix.is_empty() {
@@ -241,6 +244,7 @@ fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The parts of a request that conditions read.
 struct Request<'r> {
+    head: &'r RequestHead,
     method: &'r [u8],
     fields: &'r [Field],
     buffer: &'r [u8],
@@ -255,15 +259,26 @@ impl Conditions {
             cookies: route.cookies.clone(),
             query: route.query.clone(),
             is_grpc: route.grpc.is_some(),
+            has_cors: route.policy.cors.is_some(),
         }
     }
 
     fn accept(&self, request: &Request<'_>) -> bool {
-        (self.methods.is_empty() || self.methods.iter().any(|method| method.as_bytes() == request.method))
+        let preflight = if self.has_cors { request.preflight() } else { None };
+        let is_method = |method: &String| {
+            method.as_bytes() == request.method || preflight.is_some_and(|asked| method.as_bytes() == asked.method)
+        };
+        (self.methods.is_empty() || self.methods.iter().any(is_method))
             && self.headers.iter().all(|matcher| matches_header(matcher, request))
             && self.cookies.iter().all(|matcher| matches_cookie(matcher, request))
             && self.query.iter().all(|matcher| matches_query(matcher, request.query))
-            && (!self.is_grpc || Call::of_fields(request.fields, request.buffer).is_some())
+            && (!self.is_grpc || preflight.is_some() || Call::of_fields(request.fields, request.buffer).is_some())
+    }
+}
+
+impl<'r> Request<'r> {
+    fn preflight(&self) -> Option<Preflight<'r>> {
+        Preflight::of(self.head.method, self.fields, self.buffer)
     }
 }
 
@@ -514,6 +529,32 @@ mod tests {
         check("POST /a.B/Other", "application/json", Some(2));
         check("GET /a.B/Other", "application/grpc", Some(2));
         check_with(&routes, "POST /a.B/Other", "a", "", Some(2));
+    }
+
+    #[test]
+    fn a_preflight_request_goes_where_its_request_would_go() {
+        let with = |methods: &[&str], mut route: Route| {
+            route.methods = methods.iter().map(|method| (*method).to_owned()).collect();
+            route.policy.cors = Some(Box::new(crate::worker::snapshot::fixture::open_to_all()));
+            route
+        };
+        let mut call = with(&["POST"], prefix("/a.B/"));
+        call.grpc = Some(GrpcMatcher { service: "a.B".into(), method: None });
+        let mut without = prefix("/y");
+        without.methods = vec!["PUT".into()];
+        let routes = [call, with(&["PUT"], prefix("/x")), with(&["OPTIONS"], prefix("/z")), without, prefix("/")];
+        let check = |path: &str, fields: &str, expect| check_with(&routes, path, "a", fields, expect);
+        let asks = |method: &str| format!("Origin: https://a\r\nAccess-Control-Request-Method: {method}\r\n");
+        check("OPTIONS /x", &asks("PUT"), Some(1));
+        check("OPTIONS /x", &asks("GET"), Some(4));
+        check("OPTIONS /x", "Access-Control-Request-Method: PUT\r\n", Some(4));
+        check("OPTIONS /x", "Origin: https://a\r\n", Some(4));
+        check("GET /x", &asks("PUT"), Some(4));
+        check("OPTIONS /a.B/C", &asks("POST"), Some(0));
+        check("OPTIONS /a.B/C", &asks("GET"), Some(4));
+        check("OPTIONS /z", &asks("GET"), Some(2));
+        // The application decides it.
+        check("OPTIONS /y", &asks("PUT"), Some(4));
     }
 
     #[test]

@@ -28,10 +28,16 @@ impl Exchange {
         if self.request.head.body != Body::None {
             self.upload.leave(Framing::of(self.is_h2(), self.request.head.body));
         }
-        let (number, route, cluster) = match self.destination(env) {
-            Ok((number, route, Destination::Cluster(cluster))) => (number, route, cluster),
+        let (number, route, cluster, share) = match self.destination(env) {
+            Ok((number, route, Destination::Cluster(cluster, share))) => (number, route, cluster, share),
             Ok((.., Destination::Redirect(status, location))) => {
                 let own = Own { status, word: Some("redirect"), field: Some(("location", &location)) };
+                return self.respond(env, &own, self.may_stay(env), ErrorCode::INTERNAL_ERROR);
+            }
+            Ok((.., Destination::Preflight { is_allowed })) => {
+                // The word is for people who look for the reason in their browser, which shows scripts nothing of the response.
+                let (status, word) = if is_allowed { (204, None) } else { (403, Some("origin_not_allowed")) };
+                let own = Own { status, word, field: None };
                 return self.respond(env, &own, self.may_stay(env), ErrorCode::INTERNAL_ERROR);
             }
             Err(error) => return self.fail(env, error),
@@ -45,13 +51,13 @@ impl Exchange {
         }
         let timeout_ms = timeout.map(crate::millis);
         let deadline = Deadline::Never.or_earlier(timeout_ms.map(|timeout_ms| env.now_ms().saturating_add(timeout_ms)));
-        let prepared = match self.prepare(env, number, route, &cluster, timeout_ms) {
+        let prepared = match self.prepare(env, (number, route), (&cluster, share), timeout_ms) {
             Ok(prepared) => prepared,
             Err(error) => return self.fail(env, error),
         };
         let Prepared { key, preferred, is_https } = prepared;
         cluster.budget.borrow_mut().on_request(env.now_ms());
-        let routed = Routed { number, cluster, key, preferred, is_https, deadline, tries: Tries::default() };
+        let routed = Routed { number, cluster, share, key, preferred, is_https, deadline, tries: Tries::default() };
         self.phase = Phase::Upstream(routed, UpstreamPhase::Queue);
         self.lease(env);
     }
@@ -89,9 +95,8 @@ impl Exchange {
     fn prepare(
         &mut self,
         env: &Env<'_>,
-        number: usize,
-        route: &Route,
-        cluster: &Cluster,
+        (number, route): (usize, &Route),
+        (cluster, share): (&Cluster, usize),
         timeout_ms: Option<u64>,
     ) -> Result<Prepared, Error> {
         let call = self.call.as_ref();
@@ -112,14 +117,15 @@ impl Exchange {
         {
             return Err(Error::downstream(Reason::BodyTooLarge));
         }
-        let RoutePolicy { rewrite, request_headers, mirrors, .. } = &route.policy;
+        let (Changes { rewrite, request_headers, .. }, mirrors) = (route.changes(share), &route.policy.mirrors);
         let rewritten = policy::rewrite::target(rewrite.path.as_ref(), &route.path, &view);
         let target = rewritten.as_deref().unwrap_or(policy::passed_on(&env.http.paths, received, target));
         let edits = RequestEdits { target: Some(target), host: rewrite.host.as_deref(), headers: request_headers };
         let translation = call.and_then(Ongoing::request_translation);
         // A translated gRPC-Web call is not what a copy should contain.
         if let Some(split) = env.listener.split(number).filter(|_| translation.is_none()) {
-            *mirror = Copies::begin(env.listener, mirrors, split, &view, &edits, env.connection_info.who, env.mirrors);
+            let who = env.connection_info.who;
+            *mirror = Copies::begin(env.listener, mirrors, split, share, &view, &edits, who, env.mirrors);
         }
         if translation.is_some() && head.body != Body::None {
             head.body = Body::Chunked;
@@ -240,7 +246,11 @@ impl Exchange {
             _ => false,
         };
         let cookie = routed.cookie(&awaiting.attempt.lease.endpoint);
-        let edits = ResponseEdits { headers: &routed.policy(env).response_headers, cookie: cookie.as_deref() };
+        let edits = ResponseEdits {
+            headers: &routed.changes(env).response_headers,
+            cors: cors(env, Some(routed.number), &self.request),
+            cookie: cookie.as_deref(),
+        };
         if is_tunnel {
             let is_h2 = self.request.head.version == Version::Http2;
             self.record.status = Some(if is_h2 { 200 } else { 101 });
@@ -348,7 +358,9 @@ impl Exchange {
             let keep_alive = self.keeps_alive(may_stay);
             let is_h2 = self.is_h2();
             let response = self.response.get_or_insert_with(|| env.storage.response());
-            respond::write_call(response.download.start_own(is_h2), &call, self.request.head.version, keep_alive);
+            let cors = cors(env, self.record.route, &self.request);
+            let version = self.request.head.version;
+            respond::write_call(response.download.start_own(is_h2), &call, version, keep_alive, cors.as_ref());
             response.download.send_once();
             return self.start_response(env, if keep_alive { Disposition::KeepAlive } else { self.linger() }, code);
         }
@@ -366,7 +378,8 @@ impl Exchange {
         let to = headers::ResponseContext { method, version, keep_alive, web: None };
         let is_h2 = self.is_h2();
         let response = self.response.get_or_insert_with(|| env.storage.response());
-        if let Some(body) = respond::write_own(response.download.start_own(is_h2), own, &to) {
+        let cors = cors(env, self.record.route, &self.request);
+        if let Some(body) = respond::write_own(response.download.start_own(is_h2), own, &to, cors.as_ref()) {
             response.download.put_body(body.as_bytes());
         }
         response.download.send_once();
@@ -405,6 +418,12 @@ impl Exchange {
     pub(super) fn keeps_alive(&self, may_stay: bool) -> bool {
         may_stay && self.upload.is_read() && self.request.head.keep_alive
     }
+}
+
+/// The fields of CORS in the response to this request, if the route with this index decides them.
+fn cors<'e>(env: &Env<'e>, route: Option<usize>, request: &'e Request) -> Option<CorsEdits<'e>> {
+    let cors = env.route(route?)?.policy.cors.as_deref()?;
+    Some(CorsEdits::new(cors, &request.head, &request.bytes))
 }
 
 /// What the choice of an endpoint and the response need of a request's head.

@@ -436,8 +436,7 @@ pub(crate) fn write_h2_interim(out: &mut HeaderList, head: &ResponseHead, buffer
 /// Writes `Date` if the endpoint has sent none (RFC 9110 section 6.6.1) and the route does not change it.
 fn write_date(out: &mut impl Out, head: &ResponseHead, edits: &ResponseEdits<'_>) {
     let is_there = find(&head.fields, FieldId::Date).is_some();
-    let is_edited =
-        drops(edits.headers, b"date") || puts(edits.headers).any(|(name, _)| name.eq_ignore_ascii_case(b"date"));
+    let is_edited = edits.drops(b"date") || puts(edits.headers).any(|(name, _)| name.eq_ignore_ascii_case(b"date"));
     if !is_there && !is_edited {
         out.field(b"date", &clock::http_date(), false);
     }
@@ -467,7 +466,7 @@ fn write_response_fields(
         };
         let value = field.value.get(buffer);
         match web {
-            _ if !is_end_to_end || drops(edits.headers, name) => {}
+            _ if !is_end_to_end || edits.drops(name) => {}
             Some(web) if name.eq_ignore_ascii_case(b"content-type") => {
                 web.write_content_type(value, out.value(name));
                 out.end(false);
@@ -477,6 +476,9 @@ fn write_response_fields(
         }
     }
     puts(edits.headers).for_each(|(name, value)| out.field(name, value, false));
+    if let Some(cors) = &edits.cors {
+        cors.write(out, &head.fields, buffer, edits.headers);
+    }
     if let Some(cookie) = edits.cookie {
         out.field(b"set-cookie", cookie, true);
     }
@@ -716,7 +718,7 @@ mod tests {
         let mut head = ResponseHead::default();
         parse_response(text.as_bytes(), 100, Method::Get, &mut head).unwrap();
         let changes = changes();
-        let edits = ResponseEdits { headers: &changes, cookie: Some(b"shop=1; Path=/") };
+        let edits = ResponseEdits { headers: &changes, cors: None, cookie: Some(b"shop=1; Path=/") };
         let mut out = Vec::new();
         let to = ResponseContext { method: Method::Get, version: Version::Http11, keep_alive: true, web: None };
         write_response(Head::H1(&mut out), &head, text.as_bytes(), &to, &edits);
@@ -733,7 +735,7 @@ mod tests {
             let text = format!("HTTP/1.1 200 OK\r\n{line}Content-Length: 3\r\n\r\n");
             let mut head = ResponseHead::default();
             parse_response(text.as_bytes(), 100, Method::Get, &mut head).unwrap();
-            let edits = ResponseEdits { headers: changes, cookie: None };
+            let edits = ResponseEdits { headers: changes, ..ResponseEdits::NONE };
             let mut out = Vec::new();
             let to = ResponseContext { method: Method::Get, version: Version::Http11, keep_alive: true, web: None };
             write_response(Head::H1(&mut out), &head, text.as_bytes(), &to, &edits);

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::exchange::transfer::Head;
 use crate::grpc::Answer;
 use crate::http::headers::{self, Out};
+use crate::policy::cors::CorsEdits;
 
 /// The status for a reason. `None` closes the connection without one, because the client is gone or has asked nothing.
 #[expect(clippy::too_many_lines, reason = "one table, which the compiler checks against the list of reasons")]
@@ -110,12 +111,14 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
 /// The standard's phrase for a status that Steelyard sends itself.
 pub(crate) fn phrase(status: u16) -> &'static str {
     match status {
+        204 => "No Content",
         301 => "Moved Permanently",
         302 => "Found",
         303 => "See Other",
         307 => "Temporary Redirect",
         308 => "Permanent Redirect",
         400 => "Bad Request",
+        403 => "Forbidden",
         404 => "Not Found",
         408 => "Request Timeout",
         413 => "Content Too Large",
@@ -150,35 +153,64 @@ pub(crate) struct Own<'o> {
 }
 
 impl Own<'_> {
-    fn body(&self) -> String {
+    /// A 204 has neither a body nor a length (RFC 9110 sections 8.6 and 15.3.5).
+    fn has_body(&self) -> bool {
+        self.status != 204
+    }
+
+    fn body(&self) -> Option<String> {
         let (status, phrase) = (self.status, phrase(self.status));
-        self.word.map_or_else(|| format!("{status} {phrase}\n"), |word| format!("{status} {phrase}: {word}\n"))
+        let body = match self.word {
+            None => format!("{status} {phrase}\n"),
+            Some(word) => format!("{status} {phrase}: {word}\n"),
+        };
+        self.has_body().then_some(body)
     }
 }
 
 /// Writes a complete response. For HTTP/2 it writes the head, and returns the body.
-pub(crate) fn write_own(out: Head<'_>, own: &Own<'_>, to: &headers::ResponseContext) -> Option<String> {
+pub(crate) fn write_own(
+    out: Head<'_>,
+    own: &Own<'_>,
+    to: &headers::ResponseContext,
+    cors: Option<&CorsEdits<'_>>,
+) -> Option<String> {
     let out = match out {
         Head::H1(out) => {
-            write(out, own, to);
+            write(out, own, to, cors);
             return None;
         }
         Head::H2(out) => out,
     };
-    let body = own.body();
     out.status = own.status;
-    out.field(b"content-type", b"text/plain; charset=utf-8", false);
-    out.field(b"date", &clock::http_date(), false);
-    if let Some((name, value)) = own.field {
-        out.field(name.as_bytes(), value, false);
-    }
+    write_own_fields(out, own, cors);
+    let body = own.body()?;
     h1::decimal(out.value(b"content-length"), body.len() as u64);
     out.end(false);
     (to.method != Method::Head).then_some(body)
 }
 
+fn write_own_fields(out: &mut impl Out, own: &Own<'_>, cors: Option<&CorsEdits<'_>>) {
+    if own.has_body() {
+        out.field(b"content-type", b"text/plain; charset=utf-8", false);
+    }
+    out.field(b"date", &clock::http_date(), false);
+    if let Some((name, value)) = own.field {
+        out.field(name.as_bytes(), value, false);
+    }
+    if let Some(cors) = cors {
+        cors.write_own(out);
+    }
+}
+
 /// Writes the response to a gRPC call, with the trailers in its head.
-pub(crate) fn write_call(out: Head<'_>, answer: &Answer, version: Version, keep_alive: bool) {
+pub(crate) fn write_call(
+    out: Head<'_>,
+    answer: &Answer,
+    version: Version,
+    keep_alive: bool,
+    cors: Option<&CorsEdits<'_>>,
+) {
     match out {
         Head::H1(out) => {
             h1::status_line(out, Version::Http11, 200, b"OK");
@@ -186,6 +218,7 @@ pub(crate) fn write_call(out: Head<'_>, answer: &Answer, version: Version, keep_
                 h1::field(out, name, value);
             }
             h1::field(out, b"date", &clock::http_date());
+            cors.into_iter().for_each(|cors| cors.write_own(out));
             h1::field(out, b"content-length", b"0");
             write_persistence(out, keep_alive, version);
             out.extend_from_slice(b"\r\n");
@@ -196,26 +229,23 @@ pub(crate) fn write_call(out: Head<'_>, answer: &Answer, version: Version, keep_
                 out.field(name, value, false);
             }
             out.field(b"date", &clock::http_date(), false);
+            cors.into_iter().for_each(|cors| cors.write_own(out));
         }
     }
 }
 
 /// Writes a complete HTTP/1 response.
-pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &headers::ResponseContext) {
-    let Own { status, field, .. } = own;
+pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &headers::ResponseContext, cors: Option<&CorsEdits<'_>>) {
+    h1::status_line(out, Version::Http11, own.status, phrase(own.status).as_bytes());
+    write_own_fields(out, own, cors);
     let body = own.body();
-    h1::status_line(out, Version::Http11, *status, phrase(*status).as_bytes());
-    h1::field(out, b"content-type", b"text/plain; charset=utf-8");
-    h1::field(out, b"date", &clock::http_date());
-    if let Some((name, value)) = field {
-        h1::field(out, name.as_bytes(), value);
+    if let Some(body) = &body {
+        h1::decimal(out.value(b"content-length"), body.len() as u64);
+        out.end(false);
     }
-    out.extend_from_slice(b"content-length: ");
-    h1::decimal(out, body.len() as u64);
-    out.extend_from_slice(b"\r\n");
     write_persistence(out, to.keep_alive, to.version);
     out.extend_from_slice(b"\r\n");
-    if to.method != Method::Head {
+    if let Some(body) = body.filter(|_| to.method != Method::Head) {
         out.extend_from_slice(body.as_bytes());
     }
 }
@@ -237,7 +267,7 @@ mod tests {
         let check = |own: Own<'_>, method, keep_alive, expect: &str| {
             let mut out = Vec::new();
             let to = headers::ResponseContext { method, version: Version::Http11, keep_alive, web: None };
-            write(&mut out, &own, &to);
+            write(&mut out, &own, &to, None);
             let date = clock::http_date();
             let text = String::from_utf8(out).unwrap();
             // A second may have passed since.
@@ -258,6 +288,7 @@ mod tests {
             "HTTP/1.1 404 Not Found\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 24\r\nconnection: close\r\n\r\n\
              404 Not Found: no_route\n",
         );
+        check(Own { status: 204, word: None, field: None }, Method::Options, true, "HTTP/1.1 204 No Content\r\n\r\n");
         check(
             Own { status: 308, word: Some("redirect"), field: Some(("location", b"https://a/")) },
             Method::Head,
@@ -274,7 +305,7 @@ mod tests {
                 assert_ne!(phrase(status), "Error", "{status} of {}", reason.name());
             }
         }
-        for status in [301, 302, 303, 307, 308] {
+        for status in [204, 301, 302, 303, 307, 308] {
             assert_ne!(phrase(status), "Error", "{status}");
         }
     }

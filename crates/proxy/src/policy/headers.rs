@@ -2,6 +2,8 @@
 
 use model::HeaderChanges;
 
+use super::cors::CorsEdits;
+
 /// A route's changes to a request.
 pub(crate) struct RequestEdits<'e> {
     /// Replaces the client's path and query.
@@ -14,6 +16,8 @@ pub(crate) struct RequestEdits<'e> {
 /// The changes of a route and of a sticky cluster to a response.
 pub(crate) struct ResponseEdits<'e> {
     pub(crate) headers: &'e HeaderChanges,
+    /// Replaces the fields of CORS.
+    pub(crate) cors: Option<CorsEdits<'e>>,
     /// An additional `Set-Cookie`.
     pub(crate) cookie: Option<&'e [u8]>,
 }
@@ -22,7 +26,14 @@ static UNCHANGED: HeaderChanges = HeaderChanges { set: Vec::new(), add: Vec::new
 
 impl ResponseEdits<'static> {
     /// No changes.
-    pub(crate) const NONE: Self = Self { headers: &UNCHANGED, cookie: None };
+    pub(crate) const NONE: Self = Self { headers: &UNCHANGED, cors: None, cookie: None };
+}
+
+impl ResponseEdits<'_> {
+    /// Whether a field with this name, in any case, is not passed on.
+    pub(crate) fn drops(&self, name: &[u8]) -> bool {
+        drops(self.headers, name) || (self.cors.is_some() && CorsEdits::drops(name))
+    }
 }
 
 impl RequestEdits<'static> {

@@ -69,11 +69,17 @@ struct MirrorTarget {
 }
 
 impl Copies {
-    /// The copies of this request, with the changes of `edits`, that the route asks for; `None` if there are none.
+    /// The copies of this request, with the changes of `edits`, that the route asks for; `None` if there are none. `share`: the index of
+    /// its cluster among those of the route.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all of them are borrowed from one place, and half of them is the request"
+    )]
     pub(crate) fn begin(
         listener: &Rc<ListenerView>,
         mirrors: &[model::Mirror],
         split: &TrafficSplit,
+        share: usize,
         asked: &RequestView<'_>,
         edits: &RequestEdits<'_>,
         who: OnBehalfOf,
@@ -84,7 +90,9 @@ impl Copies {
             return None;
         }
         let mut targets = SmallVec::new();
-        for (number, mirror) in mirrors.iter().enumerate().filter(|(number, _)| split.is_mirrored(*number)) {
+        let is_meant = |mirror: &model::Mirror| mirror.only.is_none_or(|only| only == share);
+        let mirrors = mirrors.iter().enumerate().filter(|(_, mirror)| is_meant(mirror));
+        for (number, mirror) in mirrors.filter(|(number, _)| split.is_mirrored(*number)) {
             let Some(cluster) = listener.clusters.get(mirror.to.0) else { continue };
             let is_too_large = matches!(asked.head.body, Body::Length(length) if length > MIRROR_BODY_BYTES_MAX as u64);
             match in_flight.take() {

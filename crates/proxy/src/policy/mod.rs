@@ -1,8 +1,9 @@
 //! What a route does with a request besides choosing a cluster.
 //!
-//! The stages of `exchange` call these in order: rate limit, redirect or split, rewrite and header changes, mirror, retry; and for the
-//! response, header changes and the sticky cookie. Only the mirror does I/O.
+//! The stages of `exchange` call these in order: CORS, rate limit, redirect or split, rewrite and header changes, mirror, retry; and for the
+//! response, header changes, CORS and the sticky cookie. Only the mirror does I/O.
 
+pub(crate) mod cors;
 pub(crate) mod headers;
 pub(crate) mod mirror;
 pub(crate) mod rate_limit;
@@ -15,10 +16,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use balance::Split;
-use model::{ForwardPath, PathRules, Route, RouteAction, Scheme, WeightedCluster};
+use model::{ForwardPath, PathRules, Route, RouteAction, Scheme};
 use telemetry::Reason;
 use wire::message::{FieldId, RequestHead, find};
 
+use self::cors::Preflight;
 use crate::error::Error;
 use crate::http::headers::Client;
 use crate::upstream::cluster::Cluster;
@@ -51,10 +53,12 @@ pub(crate) fn passed_on<'t>(paths: &PathRules, received: &'t [u8], normal: &'t [
 
 /// The destination of a request.
 pub(crate) enum Destination {
-    /// An endpoint of this cluster.
-    Cluster(Rc<Cluster>),
+    /// An endpoint of this cluster, which has this index among the clusters of the route.
+    Cluster(Rc<Cluster>, usize),
     /// The client, with this status and `Location`.
     Redirect(u16, Vec<u8>),
+    /// A browser that asks for a script of another origin, which may use the route or not.
+    Preflight { is_allowed: bool },
 }
 
 /// One worker's state for a route with a split or a mirror.
@@ -83,8 +87,9 @@ impl TrafficSplit {
         Some(Box::new(Self { split: RefCell::new(split), mirrors }))
     }
 
-    fn pick(&self, clusters: &[WeightedCluster]) -> Option<WeightedCluster> {
-        clusters.get(self.split.borrow_mut().pick()?).copied()
+    /// The index of the cluster for the next request; `None` if no cluster has any weight.
+    fn pick(&self) -> Option<usize> {
+        self.split.borrow_mut().pick()
     }
 
     /// Whether this request is also sent to the mirror with this number.
@@ -104,6 +109,12 @@ pub(crate) fn destination(
     asked: &RequestView<'_>,
     now_us: u64,
 ) -> Result<Destination, Error> {
+    if let Some(cors) = &route.policy.cors
+        && Preflight::of(asked.head.method, &asked.head.fields, asked.buffer).is_some()
+    {
+        // The limits are for the requests of scripts, and these are not.
+        return Ok(Destination::Preflight { is_allowed: cors::is_allowed(cors, asked.head, asked.buffer) });
+    }
     if route.policy.rate_limit.is_some()
         && let Some(limiter) = listener.plan.limiters.get(&number)
     {
@@ -115,12 +126,13 @@ pub(crate) fn destination(
         }
         RouteAction::Clusters(clusters) => clusters.as_slice(),
     };
-    let share = match (clusters, listener.split(number)) {
-        ([only], _) => Some(*only).filter(|only| only.weight > 0),
-        (many, split) => split.and_then(|split| split.pick(many)),
+    let index = match (clusters, listener.split(number)) {
+        ([only], _) => (only.weight > 0).then_some(0),
+        (_, split) => split.and_then(TrafficSplit::pick),
     };
-    let cluster = share.and_then(|share| listener.clusters.get(share.cluster.0).cloned());
-    cluster.map(Destination::Cluster).ok_or(Error::internal(Reason::NoEndpoint))
+    let share = index.and_then(|index| Some((clusters.get(index)?, index)));
+    let cluster = share.and_then(|(share, index)| Some((listener.clusters.get(share.cluster.0)?.clone(), index)));
+    cluster.map(|(cluster, index)| Destination::Cluster(cluster, index)).ok_or(Error::internal(Reason::NoEndpoint))
 }
 
 /// The scheme of the client's request at the first trusted hop.

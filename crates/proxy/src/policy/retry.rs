@@ -191,7 +191,10 @@ impl Tries {
         if !is_free && (past.retries >= retry.attempts || !has_another) {
             return false;
         }
-        let wait_ms = if is_at_once(cause, has_other) { 0 } else { cluster.backoff_ms(past.retries + 1) };
+        let wait_ms = match is_at_once(cause, has_other) {
+            true => 0,
+            false => crate::millis(retry.backoff).saturating_add(cluster.backoff_ms(past.retries + 1)),
+        };
         // The request's time ends before the wait does, so the failure can be reported now.
         if deadline.is_over(now_ms.saturating_add(wait_ms)) {
             return false;

@@ -219,8 +219,8 @@ pub(crate) mod fixture {
     use std::time::Duration;
 
     use model::{
-        ClusterId, Dns, Endpoint, ForwardedHeaders, Generation, HttpListener, ListenerLimits, PassthroughListener,
-        PassthroughRoute, PathRules, TcpListener,
+        ClusterId, Cors, CorsNames, CorsOrigins, Dns, Endpoint, ForwardedHeaders, Generation, HttpListener,
+        ListenerLimits, PassthroughListener, PassthroughRoute, PathRules, TcpListener,
     };
 
     use super::*;
@@ -256,6 +256,18 @@ pub(crate) mod fixture {
             tls: None,
             accept_proxy_protocol: false,
             connections_max: 1000,
+        }
+    }
+
+    /// A policy that allows everything to scripts of every origin.
+    pub(crate) fn open_to_all() -> Cors {
+        Cors {
+            origins: CorsOrigins::Any,
+            credentials: false,
+            methods: CorsNames::Any,
+            headers: CorsNames::Any,
+            expose: CorsNames::Any,
+            max_age: Duration::from_secs(5),
         }
     }
 

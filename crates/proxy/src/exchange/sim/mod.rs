@@ -299,18 +299,20 @@ fn snapshot(rng: &mut Rng, ports: &[u16], protocol: ClusterProtocol) -> Arc<Snap
     if rng.one_in(8) {
         http.limits.body_bytes_max = Some(1000);
     }
-    let mut retry = Retry::default();
+    let (mut retry, mut cors) = (Retry::default(), None);
     match rng.below(7) {
         0 => retry.attempts = 0,
         1 => retry.on_timeout = true,
         2 => retry.on_statuses = vec![(500, 503)],
         3 => retry.attempts = 1,
         4 => retry.per_try_timeout = Some(Duration::from_secs(2)),
-        _ => {}
+        5 => (retry.on_statuses, retry.backoff) = (vec![(500, 503)], Duration::from_secs(1)),
+        _ => cors = Some(Box::new(fixture::open_to_all())),
     }
     let mut routes = http.routes.to_vec();
     for route in &mut routes {
         route.policy.retry = retry.clone();
+        route.policy.cors = cors.clone();
         route.timeout = rng.one_in(4).then(|| Duration::from_secs(5));
     }
     http.routes = routes.into();
