@@ -11,7 +11,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* Of objects that are in no namespace: both components may have releases of one name. */ -}}
+{{- /* The name of cluster-scoped objects. It depends on the component because a release of each may have the same name. */ -}}
 {{- define "steelyard.clusterName" -}}
 {{- include "steelyard.name" . -}}{{- if eq .Values.component "kernel-plane" -}}-kernel-plane{{- end -}}
 {{- end -}}

@@ -1,10 +1,10 @@
-{{- /* Whether the addresses in statuses are those of the release's Service: it has no others, and its Service may be read. */ -}}
+{{- /* Whether statuses contain the addresses of the release's Service: no other addresses are set, and the account may read the Service. */ -}}
 {{- define "steelyard.publishesService" -}}
 {{- $others := or .Values.publishAddresses .Values.gatewayAddressPools -}}
 {{- $isRead := or (not .Values.namespaces) (has .Release.Namespace .Values.namespaces) -}}
 {{- if and (eq .Values.component "gateway") .Values.service.enabled $isRead (not $others) }}true{{ end -}}
 {{- end -}}
-{{- /* The pod of either component. */ -}}
+{{- /* The pod template of both components. */ -}}
 {{- define "steelyard.pod" -}}
 {{- $kernel := eq .Values.component "kernel-plane" -}}
 {{- $grace := add .Values.drainDelaySeconds 25 -}}
@@ -35,7 +35,7 @@ spec:
   imagePullSecrets: {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- if $kernel }}
-  # The programs are attached to interfaces of the node. They stay when the pod is replaced, and go on forwarding.
+  # The programs are attached to interfaces of the node. They stay there and keep forwarding while the pod is replaced.
   hostNetwork: true
   dnsPolicy: ClusterFirstWithHostNet
   {{- end }}
@@ -47,7 +47,7 @@ spec:
     {{- if .Values.podSecurityContext }}
     {{- toYaml .Values.podSecurityContext | nindent 4 }}
     {{- else if $kernel }}
-    # Pods get capabilities as root or not at all. Of root's, those below are left, and a file system to read.
+    # Kubernetes gives added capabilities to root only. This root has just the capabilities below and a read-only file system.
     runAsUser: 0
     seccompProfile: {type: RuntimeDefault}
     {{- else }}
@@ -56,7 +56,7 @@ spec:
     runAsGroup: 65532
     seccompProfile: {type: RuntimeDefault}
     sysctls:
-      # Ports 80 and 443 without any capability. It holds for the pod's own network alone.
+      # Allows the process to bind ports 80 and 443 without any capability. It affects only the network namespace of the pod.
       - {name: net.ipv4.ip_unprivileged_port_start, value: '0'}
     {{- end }}
   {{- with .Values.nodeSelector }}
@@ -77,7 +77,7 @@ spec:
       whenUnsatisfiable: ScheduleAnyway
       labelSelector:
         matchLabels: {{- include "steelyard.selector" . | nindent 10 }}
-      # Counts the pods of one rollout only: those that it replaces would push both new ones onto one node.
+      # Count only the pods of one rollout: the old pods could otherwise push both new ones onto the same node.
       matchLabelKeys: [pod-template-hash]
   {{- end }}
   containers:
@@ -87,8 +87,8 @@ spec:
       args:
         - controller
         {{- if $kernel }}
-        # No GatewayClass names this one, and no Ingress has this class: they are the gateway's business. Two controllers of one name would
-        # each take back what the other writes.
+        # No GatewayClass has this controller name, and no Ingress has this class, because the gateway serves them. Two controllers of the
+        # same name would keep overwriting each other's statuses.
         - --controller-name=steelyard.io/kernel-plane
         - --ingress-class=steelyard-kernel-plane
         {{- else }}
@@ -119,14 +119,14 @@ spec:
         - {{ printf "--trusted-proxy=%s" . | quote }}
         {{- end }}
         {{- if $kernel }}
-        # The port is the node's own.
+        # This is a port of the node, because the pod uses the node's network.
         - --admin=127.0.0.1:9901
         {{- else }}
-        # Probes and Prometheus come from outside of the pod. The control API stays on the pod's loopback address:
-        # `kubectl exec POD -- steelyard status`
+        # Probes and Prometheus connect from outside the pod. The control API stays on the pod's loopback address; use
+        # `kubectl exec POD -- steelyard status`.
         - --metrics=:9902
         {{- with .Values.drainDelaySeconds }}
-        # What sends packets learns that the pod ends a moment after the pod does.
+        # The senders of traffic learn a moment later than the pod that it is terminating.
         - --drain-delay={{ . | int64 }}s
         {{- end }}
         {{- end }}
@@ -155,7 +155,7 @@ spec:
         {{- end }}
         - {name: http-metrics, containerPort: 9902}
       {{- end }}
-      # Ready when the cluster has been read and what it asks for is served; not while draining.
+      # The pod is ready once it has read the cluster and serves the resulting configuration. It is not ready while it drains.
       readinessProbe:
         {{- if $kernel }}
         httpGet: {host: 127.0.0.1, path: /readyz, port: 9901}
@@ -163,7 +163,7 @@ spec:
         httpGet: {path: /readyz, port: 9902}
         {{- end }}
         {{- toYaml .Values.readinessProbe | nindent 8 }}
-      # Alive also while the API server is away: a restart would lose what is known.
+      # The pod is alive even when the API server is unreachable, because a restart would lose the configuration that it has.
       livenessProbe:
         {{- if $kernel }}
         httpGet: {host: 127.0.0.1, path: /healthz, port: 9901}
@@ -181,13 +181,14 @@ spec:
         capabilities:
           drop: [ALL]
           {{- if $kernel }}
-          # Programs, where they are attached, what they may see, and resets of connections to dead endpoints and of idle ones.
+          # BPF loads the programs, and NET_ADMIN attaches them. With PERFMON, the verifier accepts reads of packets at computed
+          # offsets. NET_RAW sends resets to connections that are idle or whose endpoint is dead.
           add: [BPF, NET_ADMIN, PERFMON, NET_RAW]
           {{- end }}
         {{- end }}
       {{- if $kernel }}
       volumeMounts:
-        # What is pinned outlives the pod.
+        # Programs and maps that are pinned here outlive the pod.
         - {name: bpffs, mountPath: /sys/fs/bpf}
       {{- end }}
   {{- if $kernel }}
