@@ -1,7 +1,7 @@
-//! `steelyard top`: what a running Steelyard does now, by listener, route and endpoint.
+//! `steelyard top`: live rates, errors and latencies of a running Steelyard, by listener, route and endpoint.
 //!
-//! Job: ask at intervals, and print tables one after the other, or draw them on a terminal again and again. Not its job: computing rates, and
-//! laying out tables (`admin`).
+//! Job: fetch the counters at intervals, and print a table for each interval or redraw it on a terminal. Not its job: computing rates and
+//! laying out tables, which the crate `admin` does.
 
 mod screen;
 
@@ -14,10 +14,10 @@ use tokio::time::{Interval, MissedTickBehavior};
 use crate::cli::TopArgs;
 use crate::exit::Exit;
 
-/// Columns of plain text.
+/// The width of the tables in plain text, in columns.
 const PLAIN_WIDTH: usize = 80;
 
-/// What the screen shows, and how.
+/// What the user has chosen to see on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct View {
     sort: TopSort,
@@ -26,20 +26,20 @@ struct View {
     shows_help: bool,
 }
 
-/// What a key asks for.
+/// The effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pressed {
     Quit,
-    /// The view has changed.
+    /// Show this view instead.
     Changed(View),
     Nothing,
 }
 
-/// Carries it out.
+/// Runs `steelyard top`.
 pub(crate) fn top(args: &TopArgs) -> Exit {
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
-    // Before the screen changes: a Steelyard that does not run is told of in a line, on the terminal as it was.
+    // Ask before the screen changes, so that the error for a Steelyard that is not running is an ordinary line.
     let first = match ask(&args.admin.admin) {
         Ok(counters) => counters,
         Err(error) => return crate::fail(&error),
@@ -58,14 +58,14 @@ pub(crate) fn top(args: &TopArgs) -> Exit {
     }
 }
 
-/// Ends at once, and then again after each interval. A tick that comes late moves those behind it.
+/// Ticks immediately and then after every interval. A late tick delays all later ones.
 fn ticks(args: &TopArgs) -> Interval {
     let mut ticks = tokio::time::interval(args.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// Prints the tables of one interval after the other.
+/// Prints the tables of each interval as text or JSON.
 async fn plain(args: &TopArgs, first: Counters) -> Result<(), String> {
     let mut left = if args.once { 1 } else { args.count.unwrap_or(u64::MAX) };
     let options = TopOptions {
@@ -82,13 +82,13 @@ async fn plain(args: &TopArgs, first: Counters) -> Result<(), String> {
     while left > 0 {
         ticks.tick().await;
         let now = ask(&args.admin.admin)?;
-        // Another process has taken over: its first interval begins now.
+        // There are no rates if another process has taken over: its first interval begins with these counters.
         if let Some(rates) = rates_between(&before, &now) {
             let text = match args.json {
                 true => serde_json::to_string(&rates).unwrap_or_default() + "\n",
                 false => format!("{}{}", if is_first { "" } else { "\n" }, render_top_text(&rates, &options)),
             };
-            // A reader that has gone away (`| head`) has seen enough.
+            // A reader that closes the pipe (`| head`) is not an error.
             let mut out = std::io::stdout().lock();
             if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
                 return Ok(());
@@ -112,7 +112,7 @@ impl View {
     }
 
     fn press(self, key: u8) -> Pressed {
-        // Any key leaves the help.
+        // Any key but those that quit closes the help.
         if self.shows_help && !matches!(key, b'q' | CTRL_C | CTRL_D) {
             return Pressed::Changed(Self { shows_help: false, ..self });
         }
@@ -140,7 +140,7 @@ impl View {
         }
     }
 
-    /// All lines of the screen, at most `height`, each at most `width` columns wide.
+    /// The `height` lines of the screen. The terminal cuts lines that are wider than it is.
     fn lines(self, rates: Option<&Rates>, problem: Option<&str>, (width, height): (usize, usize)) -> Vec<String> {
         let body = match (self.shows_help, rates) {
             (true, _) => HELP.to_owned(),
@@ -179,12 +179,12 @@ Sort by      r  requests per second       a  latency that Steelyard added (p99)
 Show         0  everything                3  endpoints
              1  listeners                 4  virtual IPs
              2  routes
-Otherwise    space  pause or go on        q  quit
+Other keys   space  pause or resume       q  quit
 
-REQS/s, 5xx/s and latencies are those of the last interval.
-ADDED     is the time that Steelyard itself added to a request.
-ENDPOINT  is the time from the request's head to the response's head.
-BUSY      counts requests that are under way at an endpoint.
+REQS/s, 5xx/s and the latencies cover the last interval.
+ADDED     is the time that Steelyard itself added to requests.
+ENDPOINT  is the time from a request's head to its response's head.
+BUSY      is the number of requests in progress at an endpoint.
 
 Press any key to go back.
 ";
@@ -214,10 +214,10 @@ mod tests {
         check(b'3', Pressed::Changed(View { view: TopView::Endpoints, ..START }));
         check(b' ', Pressed::Changed(View { is_paused: true, ..START }));
         check(b'?', Pressed::Changed(View { shows_help: true, ..START }));
-        // The last sort is followed by the first.
+        // After the last sort comes the first.
         let last = View { sort: TopSort::Name, ..START };
         assert_eq!(last.press(b's'), Pressed::Changed(START));
-        // In the help, a key that would sort only leaves it.
+        // While the help is shown, a key that otherwise sorts only closes the help.
         let help = View { shows_help: true, ..START };
         assert_eq!((help.press(b'e'), help.press(b'q')), (Pressed::Changed(START), Pressed::Quit));
     }

@@ -1,4 +1,4 @@
-//! `steelyard top` on a terminal: draws over what it drew, follows the size of the window, and leaves the terminal as it found it.
+//! `steelyard top` on a terminal: redraws the screen in place, follows the size of the window, and restores the terminal at the end.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,22 +11,22 @@ use tokio::sync::mpsc;
 use super::{Pressed, View, ask, ticks};
 use crate::cli::TopArgs;
 
-/// The size of a terminal that does not tell its own.
+/// Columns and lines of a terminal that does not report its size.
 const SIZE_DEFAULT: (usize, usize) = (80, 24);
-/// Keys that wait to be looked at.
+/// The number of keys that may wait to be processed.
 const KEYS_WAITING_MAX: usize = 64;
 
-/// A screen of its own, without a cursor, where a line that is too long is cut and not wrapped.
+/// Switches to the alternate screen, hides the cursor, and turns off line wrapping. `LEAVE` undoes that.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// Runs until a key or a signal ends it, or the intervals that were asked for are over.
+/// Runs until a key or a signal ends it, or until it has shown the requested number of intervals.
 pub(super) fn run(args: &TopArgs, first: Counters, runtime: &tokio::runtime::Runtime) -> Result<(), String> {
     let outcome = Terminal::take().and_then(|_terminal| runtime.block_on(shown(args, first)));
     outcome.map_err(|error| format!("the terminal failed: {error}"))
 }
 
-/// The terminal while it shows the screen: keys come one by one, and are not echoed. Dropped, it is as it was.
+/// The terminal while it shows the screen: it delivers keys one by one and does not echo them. Dropping this restores its former state.
 struct Terminal {
     before: Termios,
 }
@@ -35,7 +35,7 @@ impl Terminal {
     fn take() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut modes = before.clone();
-        // Ctrl-C is a key like any other, so that the terminal is put back before the process ends.
+        // Ctrl-C arrives as a key instead of a signal, so that the terminal is restored before the process ends.
         modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
         modes.special_codes[SpecialCodeIndex::VMIN] = 1;
         modes.special_codes[SpecialCodeIndex::VTIME] = 0;
@@ -49,13 +49,13 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // A terminal that has gone away needs nothing put back.
+        // If the terminal is gone, there is nothing to restore.
         let _ = write!(io::stdout(), "{LEAVE}").and_then(|()| io::stdout().flush());
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }
 
-/// What is on the screen.
+/// The content of the screen.
 struct Shown {
     view: View,
     rates: Option<Rates>,
@@ -83,13 +83,13 @@ async fn shown(args: &TopArgs, first: Counters) -> io::Result<()> {
                 Some(Pressed::Changed(view)) => screen.view = view,
             },
             _ = ticks.tick() => {
-                // Where the last question has no answer yet, that one will do.
+                // If an earlier request still waits for its answer, that answer will do.
                 let _ = questions.try_send(());
                 continue;
             }
             answer = answers.recv() => match answer {
                 None => return Ok(()),
-                Some(Err(problem)) => screen.problem = Some(format!("no answer, asking again: {problem}")),
+                Some(Err(problem)) => screen.problem = Some(format!("no answer, retrying: {problem}")),
                 Some(Ok(now)) => {
                     screen.problem = None;
                     let rates = rates_between(&before, &now);
@@ -113,7 +113,7 @@ async fn shown(args: &TopArgs, first: Counters) -> io::Result<()> {
 impl Shown {
     fn draw(&self) -> io::Result<()> {
         let lines = self.view.lines(self.rates.as_ref(), self.problem.as_deref(), size());
-        // Each line is cleared behind its end rather than all before the first, which would flicker.
+        // Clear the rest of each line as it is drawn. Clearing the whole screen first would make it flicker.
         let mut frame = String::from("\x1b[H");
         frame += &lines.iter().map(|line| format!("{line}\x1b[K")).collect::<Vec<_>>().join("\n");
         frame += "\x1b[J";
@@ -123,7 +123,7 @@ impl Shown {
     }
 }
 
-/// Columns and lines.
+/// The size of the terminal in columns and lines.
 fn size() -> (usize, usize) {
     match tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (usize::from(size.ws_col), usize::from(size.ws_row)),
@@ -131,7 +131,7 @@ fn size() -> (usize, usize) {
     }
 }
 
-/// What is pressed, read on a thread of its own, which ends with the process.
+/// The keys that are pressed. A thread reads them; it ends with the process.
 fn keys() -> mpsc::Receiver<u8> {
     let (sender, keys) = mpsc::channel(KEYS_WAITING_MAX);
     std::thread::spawn(move || {
@@ -139,9 +139,9 @@ fn keys() -> mpsc::Receiver<u8> {
         let mut bytes = [0; 16];
         while let Ok(count) = terminal.read(&mut bytes) {
             let pressed = bytes.get(..count).unwrap_or_default();
-            // What begins with an escape is an arrow or a function key: none of them means anything here.
+            // Input that begins with an escape is an arrow or a function key. Ignore it.
             let is_sequence = pressed.first().is_none_or(|first| *first == b'\x1b');
-            // Over a slow line, several keys come at once.
+            // One read may return several keys, for example over a slow connection.
             let has_gone = |key: &u8| sender.blocking_send(*key).is_err();
             if pressed.is_empty() || (!is_sequence && pressed.iter().any(has_gone)) {
                 return;
@@ -151,8 +151,8 @@ fn keys() -> mpsc::Receiver<u8> {
     keys
 }
 
-/// Where to ask for an answer, and where it comes. A thread of its own asks, which ends with the process: a Steelyard that hangs must not hold up
-/// the keys.
+/// A channel that requests the counters, and one that delivers them. A thread fetches them, so that a Steelyard that hangs does not block
+/// the keys. The thread ends with the process.
 fn answers(args: &TopArgs) -> (mpsc::Sender<()>, mpsc::Receiver<Result<Counters, String>>) {
     let (questions, mut asked) = mpsc::channel(1);
     let (sender, answers) = mpsc::channel(1);
