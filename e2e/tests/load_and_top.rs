@@ -86,7 +86,7 @@ fn a_load_over_https_speaks_what_the_server_chooses() {
     assert_eq!(load(&["--cacert", &ca, "-s", "4"]), "http/2 over TLS");
     assert_eq!(load(&["--insecure", "--http", "2"]), "http/2 over TLS");
     assert_eq!(load(&["-k", "--http", "1.1"]), "http/1.1 over TLS");
-    assert_eq!(load(&["-k", "--close"]), "http/1.1, a connection each over TLS");
+    assert_eq!(load(&["-k", "--close"]), "http/1.1, one connection per request over TLS");
 }
 
 #[test]
@@ -95,10 +95,10 @@ fn a_load_verifies_certificates_and_says_what_is_wrong() {
     let (url, ca) = (edge.url(), edge.ca());
     let place = format!("localhost:{} ({})", edge.https.port(), edge.https);
     let refused = run(&["load", &url, "-n", "4"]);
-    fails(&refused, 1, &format!("the certificate of {place} is not signed by an authority that is trusted here"));
+    fails(&refused, 1, &format!("the certificate of {place} is not signed by an authority that this host trusts"));
     assert!(refused.stderr.contains("--cacert FILE") && refused.stderr.contains("--insecure"), "{refused:?}");
     let address = format!("https://{}/", edge.https);
-    fails(&run(&["load", &address, "-n", "4", "--cacert", &ca]), 1, "is not for the name 127.0.0.1");
+    fails(&run(&["load", &address, "-n", "4", "--cacert", &ca]), 1, "is not valid for the name 127.0.0.1");
     let plain = format!("https://{}/", edge.http);
     let refused = run(&["load", &plain, "-n", "4", "-k"]);
     // On a host that stalls, the reset that ends the connection may overtake the plain response.
@@ -107,7 +107,7 @@ fn a_load_verifies_certificates_and_says_what_is_wrong() {
     assert!(says.iter().any(|says| refused.stderr.contains(says)), "{refused:?}");
     fails(&run(&["load", &url, "--cacert", "/nonexistent"]), 1, "/nonexistent: ");
     let empty = edge.scratch.write("empty.pem", "");
-    fails(&run(&["load", &url, "--cacert", &empty]), 1, "holds no certificate");
+    fails(&run(&["load", &url, "--cacert", &empty]), 1, "contains no certificate");
     assert_eq!(edge.origin.requests(), 0);
 }
 
@@ -137,7 +137,7 @@ clusters:
     assert_eq!((&calls["protocol"], &calls["ok"]), (&"grpc over TLS".into(), &40.into()), "{calls}");
     assert_eq!(calls["statuses"]["0"], 40, "{calls}");
 
-    fails(&run(&["load", "grpc", &url, "-n", "4"]), 1, "is not signed by an authority that is trusted here");
+    fails(&run(&["load", "grpc", &url, "-n", "4"]), 1, "is not signed by an authority that this host trusts");
     // A server that has HTTP/1.1 alone.
     let mut openssl = Command::new("openssl");
     openssl.args(["s_server", "-quiet", "-alpn", "http/1.1", "-accept", &old.port().to_string()]);

@@ -1,4 +1,4 @@
-//! The command line of `steelyard load`, and what it means.
+//! The command line of `steelyard load`, and its conversion to loads.
 
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -22,36 +22,36 @@ use crate::percentiles::Percentiles;
 use crate::record::Pacing;
 use crate::units;
 
-/// Connections of one load at most: more than a client address has ports for.
+/// The maximum number of connections of one load. One client address has fewer ports than this.
 const CONNECTIONS_MAX: u32 = 65_536;
 
-/// Operations under way on one connection at most.
+/// The maximum number of concurrent operations on one connection.
 const STREAMS_MAX: u32 = 1_024;
 
-/// Bytes of a body that is read from a file: it is held in memory.
+/// The maximum size of a body from a file. The body is kept in memory.
 const DATA_BYTES_MAX: u64 = 1 << 30;
 
-/// Between two steps of a search for capacity.
+/// The pause between two steps of a search for capacity.
 const COOL_DOWN: Duration = Duration::from_secs(1);
 
-/// Which load.
+/// The kinds of load.
 #[derive(Debug, Subcommand)]
 pub enum LoadCommand {
     /// Send HTTP requests, over http or https
     #[command(after_long_help = EXAMPLES)]
     Http(Box<HttpLoadArgs>),
-    /// Make gRPC calls, of strest.Responder or of any method that takes an empty message
+    /// Make gRPC calls to strest.Responder, or to any method that accepts an empty message
     Grpc(Box<GrpcLoadArgs>),
     /// Send requests of a fixed size over TCP connections that stay open
     TcpRr(TcpRrArgs),
-    /// Open a TCP connection for each request, and close it
+    /// Open a TCP connection for each request and close it afterwards
     TcpCrr(TcpCrrArgs),
-    /// Move bulk data over TCP, one way or both, or receive messages at the pace of the origin
+    /// Transfer bulk data over TCP in one direction or both, or receive timed messages from an origin
     #[command(alias = "tcp-stream")]
     Stream(StreamArgs),
 }
 
-/// What `--help` ends with.
+/// The last part of `--help`.
 pub const EXAMPLES: &str = "\
 Examples:
   steelyard load https://example.com/
@@ -63,7 +63,7 @@ Examples:
   steelyard load http://localhost:8080/ --max-p99 50ms --max-errors 0.1%
       Exit with 99 if the service is too slow or fails too often
 
-An answer with a status of 200 to 399 is a success; redirects are not followed. Ctrl-C prints the
+A response with a status from 200 to 399 is a success; redirects are not followed. Ctrl-C prints the
 results so far.
 
 Exit codes:
@@ -72,38 +72,38 @@ Exit codes:
   2   the command line is wrong
   99  a threshold was missed";
 
-/// What all loads have in common.
+/// The arguments that all loads share.
 #[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
     /// Number of connections
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(CONNECTIONS_MAX)))]
     pub connections: u32,
 
-    /// Number of threads, which share the connections
+    /// Number of threads; they share the connections
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 
-    /// How long to measure, after the ramp and the warm-up: 10s, or 10 for seconds
+    /// Measure for this long, after the ramp and the warm-up: 10s, or 10 for seconds
     #[arg(short, long, visible_short_alias = 'z', value_name = "TIME", default_value = "10s", value_parser = measured_time)]
     pub duration: Duration,
 
-    /// Open the connections one after the other over this time, instead of all at once
+    /// Spread the opening of the connections over this time, instead of opening all at once
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub ramp: Duration,
 
-    /// Put the load on for this long before the measurement begins
+    /// Run the load for this long before the measurement begins
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub warm_up: Duration,
 
-    /// Keep the load on for this long after the measurement; without it, what is under way at the end is waited for and counts
+    /// Keep the load running for this long after the measurement. With 0s, operations in progress at the end are finished and counted
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub trim: Duration,
 
-    /// Give up on an operation after this time, its connect included
+    /// Give up on an operation after this time, including its connect
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = seconds_or_duration)]
     pub timeout: Duration,
 
-    /// Connect from this address of this host; repeat it for several, which take turns
+    /// Connect from this address of this host; repeat it to alternate between several
     #[arg(long = "source", value_name = "ADDRESS")]
     pub sources: Vec<IpAddr>,
 
@@ -116,34 +116,34 @@ pub struct CommonArgs {
     pub json: bool,
 }
 
-/// What loads of operations have in common: all but streams.
+/// The arguments that all loads of operations share: all loads except `load stream`.
 #[derive(Clone, Debug, Args)]
 pub struct OperationArgs {
-    /// Stop after this many operations, whatever time they take
+    /// Stop after this many operations, however long they take
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
 
-    /// Begin this many operations per second, over all connections; latency then counts from when one was due
+    /// Start this many operations per second, over all connections; latency then counts from the time at which an operation was due
     #[arg(short, long, visible_short_alias = 'q', value_name = "PER_SECOND", value_parser = rate)]
     pub rate: Option<f64>,
 
-    /// With --rate: begin them evenly (uniform), or all of a second at its start, as strest-grpc does (burst1hz)
+    /// With --rate: start operations evenly (uniform), or all of each second at its start, as strest-grpc does (burst1hz)
     #[arg(long, value_name = "HOW", default_value = "uniform", value_parser = pacing, requires = "rate")]
     pub pacing: Pacing,
 
-    /// Find the highest rate at which p99, counted from when operations were due, is within this time; begin at --rate
+    /// Find the highest rate at which the p99 latency, counted from when operations were due, stays within this time; start at --rate
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "requests")]
     pub find_capacity: Option<Duration>,
 
-    /// How long each step of that search takes; the rate that is found is then tried three times for --duration
+    /// With --find-capacity: try each rate for this long. The rate that it finds is then tried three times for --duration
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::duration)]
     pub step: Duration,
 
-    /// Keep the connections open and unused for this long after the last answer
+    /// Keep the connections open and idle for this long after the last response
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub hold: Duration,
 
-    /// Burn this much CPU before each operation: a load that saturates on purpose, to see whether that is noticed
+    /// Busy-wait for this long before each operation, to test whether a saturated load is noticed
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration, hide = true)]
     pub work: Duration,
 
@@ -152,7 +152,7 @@ pub struct OperationArgs {
     pub thresholds: Thresholds,
 }
 
-/// What loads over https have in common.
+/// The arguments that loads over https share.
 #[derive(Clone, Debug, Args)]
 pub struct TlsArgs {
     /// With https: accept any certificate
@@ -172,19 +172,19 @@ pub struct HttpLoadArgs {
     #[arg(value_hint = ValueHint::Url)]
     pub url: String,
 
-    /// What all loads have in common.
+    /// The arguments that all loads share.
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// HTTP version: 1.0 (with keep-alive, as ab -k), 1.1 or 2. Without it, https lets the server choose 2 or 1.1 (ALPN), and http uses 1.1
+    /// HTTP version: 1.0 (with keep-alive, like ab -k), 1.1 or 2 [default: the server's choice of 2 or 1.1 (ALPN) for https, 1.1 for http]
     #[arg(long = "http", value_name = "VERSION", value_parser = version)]
     pub version: Option<Version>,
 
-    /// Open a connection for each request, as ab does without -k
+    /// Open a connection for each request, like ab without -k
     #[arg(long)]
     pub close: bool,
 
-    /// With HTTP/2: run this many requests at a time on each connection
+    /// With HTTP/2: run this many concurrent requests on each connection
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(STREAMS_MAX)))]
     pub streams: u32,
 
@@ -192,11 +192,11 @@ pub struct HttpLoadArgs {
     #[arg(short, long, visible_short_alias = 'X', value_name = "METHOD", value_parser = method)]
     pub method: Option<String>,
 
-    /// Add a header, such as 'accept: text/html'; repeat it for several. `Host`, `Connection` and `Content-Length` replace what would be sent
+    /// Add a header, such as 'accept: text/html'; repeat it for several. `Host`, `Connection` and `Content-Length` replace the default ones
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = header)]
     pub headers: Vec<(String, String)>,
 
-    /// Send this text as the body of each request, or the content of a file: @FILE, or @- for standard input
+    /// Send this text as the body of each request, or the contents of a file: @FILE, or @- for standard input
     #[arg(long, value_name = "TEXT|@FILE", conflicts_with = "body")]
     pub data: Option<String>,
 
@@ -208,31 +208,31 @@ pub struct HttpLoadArgs {
     #[command(flatten)]
     pub tls: TlsArgs,
 
-    /// Count an answer that has another length than the first one as failed, as ab does
+    /// Count a response as failed if its length differs from that of the first one, like ab
     #[arg(long)]
     pub same_length: bool,
 
-    /// What loads of operations have in common.
+    /// The arguments that all loads of operations share.
     #[command(flatten)]
     pub operations: OperationArgs,
 }
 
-/// The arguments of `load grpc`. strest-grpc's own names for them are understood, too.
+/// The arguments of `load grpc`. The names that strest-grpc uses for them work too.
 #[derive(Clone, Debug, Args)]
 #[command(
     mut_arg("requests", |arg| arg.alias("totalRequests")),
     mut_arg("rate", |arg| arg.alias("totalTargetRps"))
 )]
 pub struct GrpcLoadArgs {
-    /// The server to call: 127.0.0.1:9001, or a URL, whose path names the method and whose https means TLS
+    /// The server to call: 127.0.0.1:9001, or a URL. The path of a URL is the method to call, and https means TLS
     #[arg(value_hint = ValueHint::Url)]
     pub url: String,
 
-    /// What all loads have in common.
+    /// The arguments that all loads share.
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// What loads of operations have in common.
+    /// The arguments that all loads of operations share.
     #[command(flatten)]
     pub operations: OperationArgs,
 
@@ -240,31 +240,31 @@ pub struct GrpcLoadArgs {
     #[command(flatten)]
     pub tls: TlsArgs,
 
-    /// Run this many calls at a time on each connection
+    /// Run this many concurrent calls on each connection
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(STREAMS_MAX)))]
     pub streams: u32,
 
-    /// Ask for replies with a body of this many bytes
+    /// Request replies with a body of this many bytes
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub length: u32,
 
-    /// Ask the origin to wait before it replies, in whole ms by percentile, as strest-grpc reads them: 100=10 is 0 to 9 ms
+    /// Ask the origin to delay its replies by these percentiles, in whole ms. As in strest-grpc, 100=10 means 0 to 9 ms
     #[arg(long, alias = "latencyPercentiles", value_name = "P=MS,...", value_parser = Percentiles::strest)]
     pub latency_percentiles: Option<Percentiles>,
 
-    /// Ask the origin to fail this share of the calls, 0 to 1
+    /// Ask the origin to fail this share of the calls, from 0 to 1
     #[arg(long, alias = "errorRate", value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     pub error_rate: f32,
 
-    /// Ask for this many replies to each call: StreamingGet instead of Get
+    /// Request this many replies to each call, with StreamingGet instead of Get
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub streaming: Option<u32>,
 
-    /// Seed of the random latencies
+    /// The seed for the random delays
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
-    /// Print the JSON that strest-grpc prints at its end, in ms, with the rate that was reached and latencies from when calls were due
+    /// Print a JSON report in the format of strest-grpc, in ms, plus the achieved rate and the latencies from when calls were due
     #[arg(long, conflicts_with_all = ["json", "find_capacity"])]
     pub strest_report: bool,
 }
@@ -272,19 +272,19 @@ pub struct GrpcLoadArgs {
 /// The arguments of `load tcp-rr`.
 #[derive(Clone, Debug, Args)]
 pub struct TcpRrArgs {
-    /// The server, which must echo what it receives: 127.0.0.1:8080
+    /// The address of the server, which must echo what it receives: 127.0.0.1:8080
     #[arg(value_name = "HOST:PORT")]
     pub address: String,
 
-    /// What all loads have in common.
+    /// The arguments that all loads share.
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// What loads of operations have in common.
+    /// The arguments that all loads of operations share.
     #[command(flatten)]
     pub operations: OperationArgs,
 
-    /// Size of a request, and of its answer
+    /// Size of each request and of each response
     #[arg(long, value_name = "BYTES", default_value = "1", value_parser = rr_size)]
     pub size: u64,
 }
@@ -292,11 +292,11 @@ pub struct TcpRrArgs {
 /// The arguments of `load tcp-crr`.
 #[derive(Clone, Debug, Args)]
 pub struct TcpCrrArgs {
-    /// As for tcp-rr.
+    /// The arguments of `load tcp-rr`.
     #[command(flatten)]
     pub rr: TcpRrArgs,
 
-    /// Wait for the origin to close (origin tcp --once): TIME_WAIT is then on its side, and this side does not run out of ports
+    /// Wait for the origin to close each connection (origin tcp --once). It then keeps TIME_WAIT, and this host does not run out of ports
     #[arg(long)]
     pub wait_for_close: bool,
 }
@@ -304,19 +304,19 @@ pub struct TcpCrrArgs {
 /// The arguments of `load stream`.
 #[derive(Clone, Debug, Args)]
 pub struct StreamArgs {
-    /// The server: 127.0.0.1:8080
+    /// The address of the server: 127.0.0.1:8080
     #[arg(value_name = "HOST:PORT")]
     pub address: String,
 
-    /// What all loads have in common.
+    /// The arguments that all loads share.
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// Direction: send to a sink, receive from an origin that sends, or both with an echo
+    /// Send to a sink, receive from an origin that sends, or do both with an echo
     #[arg(long, value_enum, default_value_t = Direction::Send)]
     pub direction: Direction,
 
-    /// Expect messages with time stamps (origin stream --rate) and measure how long each took, one way
+    /// Receive messages with time stamps (origin stream --rate), and measure the one-way latency of each
     #[arg(long)]
     pub messages: bool,
 }
@@ -338,10 +338,10 @@ impl CommonArgs {
         }
     }
 
-    /// Connects once, to find out whether a connection can be had, and what the server speaks.
+    /// Connects once, to find out whether the server accepts connections and which protocols it speaks.
     async fn reach(&self, url: &Url, tls: &TlsArgs, offer: Offer) -> io::Result<Reached> {
         if !url.is_secure && (tls.insecure || tls.cacert.is_some()) {
-            let why = "--insecure and --cacert are for https: the URL says http";
+            let why = "--insecure and --cacert are for https, but the URL is for http";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let trust = match &tls.cacert {
@@ -366,20 +366,20 @@ impl OperationArgs {
         }
     }
 
-    /// What is searched for, if anything is.
+    /// The objective of `--find-capacity`, if that is given.
     pub(super) fn objective(&self) -> Option<Objective> {
         self.find_capacity.map(|p99| Objective { p99, step: self.step, cool_down: COOL_DOWN, begin: self.rate })
     }
 }
 
 impl HttpLoadArgs {
-    /// Connects once, to find out what the server speaks.
+    /// Connects once, to find out which HTTP versions the server speaks.
     pub(super) async fn to_load(&self) -> io::Result<HttpLoad> {
         let url = Url::parse(&self.url)?;
         let data = self.data.as_deref().map(data).transpose()?;
         let offer = match self.version {
             Some(Version::Http2) => Offer::Http2,
-            // HTTP/2 knows no connection for each request.
+            // --close is only for HTTP/1.
             None if !self.close => Offer::Both,
             _ => Offer::Http1,
         };
@@ -402,7 +402,7 @@ impl HttpLoadArgs {
     }
 }
 
-/// The text, or what the file holds.
+/// The text, or the contents of the file.
 fn data(text: &str) -> io::Result<Bytes> {
     let Some(file) = text.strip_prefix('@') else { return Ok(Bytes::copy_from_slice(text.as_bytes())) };
     let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot read --data {text}: {error}"));
@@ -419,7 +419,7 @@ fn data(text: &str) -> io::Result<Bytes> {
 }
 
 impl GrpcLoadArgs {
-    /// Connects once, as for HTTP.
+    /// Connects once, to check that the server accepts connections and, with TLS, speaks HTTP/2.
     pub(super) async fn to_load(&self) -> io::Result<GrpcLoad> {
         let url = Url::parse(&self.url)?;
         let reached = self.common.reach(&url, &self.tls, Offer::Grpc).await?;
@@ -459,7 +459,7 @@ impl StreamArgs {
         if self.messages && self.direction != Direction::Receive {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "--messages come from an origin: --direction receive",
+                "--messages needs --direction receive, because the origin sends the messages",
             ));
         }
         Ok(StreamLoad {
@@ -471,16 +471,16 @@ impl StreamArgs {
     }
 }
 
-/// A number alone is one of seconds, as for wrk.
+/// Parses a duration. A number without a unit means seconds, as in wrk.
 fn seconds_or_duration(text: &str) -> Result<Duration, String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     if is_number { units::duration(&format!("{text}s")) } else { units::duration(text) }
 }
 
-/// Nothing would be measured in no time.
+/// Parses the duration of the measurement, which must not be zero.
 fn measured_time(text: &str) -> Result<Duration, String> {
     match seconds_or_duration(text)? {
-        Duration::ZERO => Err("more than zero, please".to_owned()),
+        Duration::ZERO => Err("must be longer than zero".to_owned()),
         duration => Ok(duration),
     }
 }
@@ -490,7 +490,7 @@ fn version(text: &str) -> Result<Version, String> {
         "1.0" => Ok(Version::Http10),
         "1.1" => Ok(Version::Http11),
         "2" => Ok(Version::Http2),
-        _ => Err("1.0, 1.1 or 2, please".to_owned()),
+        _ => Err("must be 1.0, 1.1 or 2".to_owned()),
     }
 }
 
@@ -498,13 +498,13 @@ fn pacing(text: &str) -> Result<Pacing, String> {
     match text {
         "uniform" => Ok(Pacing::Uniform),
         "burst1hz" => Ok(Pacing::Burst1hz),
-        _ => Err("uniform or burst1hz, please".to_owned()),
+        _ => Err("must be uniform or burst1hz".to_owned()),
     }
 }
 
 fn share(text: &str) -> Result<f32, String> {
     let share: f32 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
-    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("between 0 and 1, please".to_owned()) }
+    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("must be between 0 and 1".to_owned()) }
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -512,36 +512,36 @@ fn rate(text: &str) -> Result<f64, String> {
     if (0.001..=10_000_000.0).contains(&rate) {
         Ok(rate)
     } else {
-        Err("between 0.001 and 10,000,000, please".to_owned())
+        Err("must be between 0.001 and 10,000,000".to_owned())
     }
 }
 
 fn rr_size(text: &str) -> Result<u64, String> {
     let size = units::size(text)?;
-    // What is sent before anything is read must fit into the socket buffers on the way.
-    if (1..=64 * 1024).contains(&size) { Ok(size) } else { Err("between 1 and 64KiB, please".to_owned()) }
+    // A request is written before its response is read, so it must fit into the socket buffers along the path.
+    if (1..=64 * 1024).contains(&size) { Ok(size) } else { Err("must be between 1 and 64KiB".to_owned()) }
 }
 
 fn method(text: &str) -> Result<String, String> {
     let is_token = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
     if !is_token {
-        return Err("a method is made of letters".to_owned());
+        return Err("a method consists of letters and hyphens".to_owned());
     }
     if text.eq_ignore_ascii_case("connect") {
-        Err("CONNECT is no request for load".to_owned())
+        Err("CONNECT is not supported, because it opens a tunnel".to_owned())
     } else {
         Ok(text.to_owned())
     }
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or("a name, a colon and a value, please")?;
+    let (name, value) = text.split_once(':').ok_or("must be a name, a colon and a value")?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || !name.bytes().all(is_token) {
-        return Err(format!("{name:?} is no header name"));
+        return Err(format!("{name:?} is not a header name"));
     }
     if value.bytes().any(|byte| byte < 0x20 && byte != b'\t') {
-        return Err("a header value is one line of text".to_owned());
+        return Err("a header value must be a single line of text".to_owned());
     }
     Ok((name.to_owned(), value.trim().to_owned()))
 }

@@ -1,4 +1,4 @@
-//! One connection of an HTTP load: a request out, an answer in.
+//! An HTTP/1 connection of a load, which sends a request and reads the response.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,56 +12,56 @@ use super::target::Target;
 use crate::buffer::ReadBuffer;
 use crate::framing::{BodyReader, Framing, content_length, has_token, invalid};
 
-/// Header fields of an answer; more are an error.
+/// The maximum number of header fields of a response; more are an error.
 const HEADERS_MAX: usize = 100;
 
-/// Interim answers (1xx) before the final one; more are an error.
+/// The maximum number of interim responses (1xx) before the final one; more are an error.
 const INTERIM_MAX: usize = 16;
 
-/// Bodies up to this size go out together with the head; a longer one follows it.
+/// Bodies up to this size are sent together with the head. A longer body is sent after it.
 const TOGETHER_BYTES_MAX: u64 = 64 * 1024;
 
-/// The one request of a load, laid out once.
+/// The request that a load repeats, encoded once.
 pub(super) struct Request {
-    /// Head, and the body if it is short.
+    /// The head, and the body if it is short.
     first: Vec<u8>,
-    /// A long body, which follows `first`; else empty.
+    /// A long body, which is sent after `first`; otherwise empty.
     rest: Payload,
     is_head: bool,
-    /// Whether it may be sent again when nothing of an answer came (RFC 9110 section 9.2.2).
+    /// Whether the request may be sent again if the connection closes before the first byte of a response (RFC 9110 section 9.2.2).
     pub is_idempotent: bool,
 }
 
-/// Which HTTP/1, and how long a connection lasts.
+/// The version of HTTP/1, and whether connections are kept alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
     /// HTTP/1.1, kept alive.
     Keep,
-    /// HTTP/1.1, a connection for each request.
+    /// HTTP/1.1, with a connection for each request.
     Close,
-    /// HTTP/1.0, kept alive by asking for it, as `ab -k` does.
+    /// HTTP/1.0 with `connection: Keep-Alive`, like `ab -k`.
     Keep10,
-    /// HTTP/1.0 as it was, and as `ab` does it: a connection for each request.
+    /// HTTP/1.0 with a connection for each request, like `ab`.
     Close10,
 }
 
-/// A final answer that came whole.
+/// A complete final response.
 pub(super) struct Answer {
     pub status: u16,
     /// Whether the connection can carry another request.
     pub keep_alive: bool,
-    /// Of its body.
+    /// The length of the body.
     pub body_bytes: u64,
-    /// When its first byte came.
+    /// When the first byte arrived. An interim response counts.
     pub first_byte: Option<Instant>,
-    /// From the end of the send to its first byte; not for a request that is sent in pieces.
+    /// From the end of the send to the first byte. `None` for a long body, which is sent while the response is read.
     pub waiting: Option<Duration>,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 pub(super) enum Failure {
-    /// The connection had carried requests before and was closed without a byte of an answer: the race of keep-alive (RFC 9112 section
-    /// 9.3.1) rather than a fault, if the request may be sent again.
+    /// The connection had carried requests before and was closed before the first byte of this response. With keep-alive, the server may
+    /// close a connection just as a request is sent (RFC 9112 section 9.3.1), so this is not a failure if the request may be sent again.
     Stale(io::Error),
     /// Anything else.
     Broken(io::Error),
@@ -72,7 +72,7 @@ pub(super) struct Client {
     stream: Socket,
     input: ReadBuffer,
     answers: u64,
-    /// Bytes that came from the socket.
+    /// Bytes received that `take_received` has not returned yet.
     pub received: u64,
 }
 
@@ -92,7 +92,7 @@ impl Request {
         };
         let Target { host, path, .. } = target;
         let is_given = |name: &str| headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
-        // One that is given takes the place of ours: two would be refused (RFC 9112 sections 3.2 and 6.3).
+        // A header of the user replaces the default one, because a server refuses two of them (RFC 9112 sections 3.2 and 6.3).
         let host = if is_given("host") { String::new() } else { format!("host: {host}\r\n") };
         let connection = if is_given("connection") { "" } else { connection };
         let mut head = format!("{method} {path} HTTP/{version}\r\n{host}{connection}");
@@ -114,7 +114,7 @@ impl Request {
         Self { first, rest, is_head: method == "HEAD", is_idempotent }
     }
 
-    /// Bytes on the wire.
+    /// The size of the request in bytes, head included.
     pub(super) fn bytes(&self) -> u64 {
         self.first.len() as u64 + self.rest.len()
     }
@@ -136,25 +136,25 @@ impl Client {
         Ok(Self { stream, input: ReadBuffer::new(), answers: 0, received: 0 })
     }
 
-    /// Whether the other side has closed, or has sent what nobody asked for, since the last answer.
+    /// Whether the server has closed the connection or sent unexpected bytes since the last response.
     pub(super) fn is_spent(&mut self) -> bool {
         self.stream.is_spent()
     }
 
-    /// Sends the request and reads the answer to its end. `on_origin` gets the value of `x-origin`, if there is one.
+    /// Sends the request and reads the complete response. Calls `on_origin` with the value of `x-origin`, if there is one.
     pub(super) async fn exchange(
         &mut self,
         request: &Request,
         on_origin: impl FnMut(&[u8]),
     ) -> Result<Answer, Failure> {
-        // The flush is for TLS, which keeps what the socket has no room for; on a bare socket it does nothing.
+        // TLS buffers what the socket does not accept, so it must be flushed. On a plain socket, this does nothing.
         let sent = match self.stream.write_all(&request.first).await {
             Ok(()) => self.stream.flush().await,
             failed => failed,
         };
         let sent_at = Instant::now();
         let answer = if request.rest.len() == 0 || sent.is_err() {
-            // Where the request could not be sent whole, an answer may still wait: a refusal that came early.
+            // If the request could not be sent completely, the server may have sent an early response that refuses it.
             read_answer(&mut self.stream, &mut self.input, &mut self.received, request.is_head, on_origin).await
         } else {
             self.exchange_long(request, on_origin).await
@@ -180,19 +180,19 @@ impl Client {
         }
     }
 
-    /// Bytes received since this was last asked.
+    /// Returns the bytes received since the last call.
     pub(super) fn take_received(&mut self) -> u64 {
         std::mem::take(&mut self.received)
     }
 
-    /// Sends a long body and reads at the same time: an origin that echoes stops reading when nobody reads from it.
+    /// Sends a long body while it reads the response. An origin that echoes stops reading when its response is not read.
     async fn exchange_long(&mut self, request: &Request, on_origin: impl FnMut(&[u8])) -> io::Result<Answer> {
         let (mut from, mut to) = tokio::io::split(&mut self.stream);
         let reading = read_answer(&mut from, &mut self.input, &mut self.received, request.is_head, on_origin);
         let writing = request.send_rest(&mut to);
         tokio::pin!(reading, writing);
         tokio::select! {
-            // An answer before the end of the request is a refusal, and what was not sent cannot follow any more.
+            // A response before the end of the request refuses it. The rest of the body is not sent, so the connection cannot be reused.
             answer = &mut reading => answer.map(|answer| Answer { keep_alive: false, ..answer }),
             sent = &mut writing => {
                 let answer = reading.await?;
@@ -221,7 +221,7 @@ async fn read_answer<R: AsyncRead + Unpin>(
         let keep_alive = answer.keep_alive && framing != Framing::UntilClose;
         return Ok(Answer { keep_alive, body_bytes, first_byte: counted.first_byte, ..answer });
     }
-    Err(invalid("interim answers without end"))
+    Err(invalid("too many interim responses"))
 }
 
 async fn read_head<R: AsyncRead + Unpin>(
@@ -276,7 +276,7 @@ fn parse_head(input: &[u8], on_origin: &mut impl FnMut(&[u8])) -> io::Result<Opt
     Ok(Some((length, answer, framing)))
 }
 
-/// Counts what comes, and looks at the clock when the first of it does.
+/// Counts the bytes received, and records when the first one arrived.
 struct Counted<'a, R> {
     stream: &'a mut R,
     received: &'a mut u64,
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(answer.ok().map(|answer| (answer.status, answer.keep_alive)), expect, "{input:?}");
         if expect.is_some() {
             assert_eq!(received, input.len() as u64);
-            assert!(buffer.unused().is_empty(), "{input:?} was not read to its end");
+            assert!(buffer.unused().is_empty(), "{input:?} was not read completely");
         }
     }
 

@@ -1,10 +1,10 @@
-//! The loops: closed (as wrk and ab) or open (as wrk2), over lanes of any protocol, on threads.
+//! The loops that generate load: closed (like wrk and ab) or open (like wrk2), for any protocol, on several threads.
 //!
-//! Closed: each lane begins its next operation when the last is over, so a slow server is asked less. Good for capacity, misleading for
-//! latency: who would have come during a stall is never counted. Open: operations are due at a fixed rate, and latency counts from when
-//! they were due.
+//! A *lane* carries one operation at a time. It is a connection, or one of several streams on a connection.
 //!
-//! A *lane* carries one operation at a time: a connection, or one of several streams on a connection.
+//! In a closed loop, each lane starts its next operation when the last one ends, so a slow server receives fewer operations. This is good
+//! for measuring capacity and misleading for latency, because the requests that would have arrived during a stall are never sent. In an
+//! open loop, operations are due at a fixed rate, and latency counts from when they were due.
 
 use std::future::Future;
 use std::io;
@@ -18,35 +18,35 @@ use super::shape::{Shape, Timeline, Until, share_of};
 use super::tally::{Met, Outcome, Tally, ThreadCost, Times};
 use crate::{host, procfs};
 
-/// After a failed connect: a refused one comes back at once, and a tight loop would only measure how fast.
+/// The pause after a failed connect. A refused connect fails at once, and a tight loop would only measure how fast connects fail.
 const CONNECT_PAUSE: Duration = Duration::from_millis(10);
 
-/// What carries operations, one at a time.
+/// Carries operations, one at a time.
 pub(super) trait Lane: Send + 'static {
-    /// Connects ahead of an open loop's first operation. If that fails, the first operation will meet and count it.
+    /// Connects before the first operation of an open loop. If that fails, the first operation connects again and counts the failure.
     fn prepare(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// One operation. When the future is dropped (it took too long) the lane must be fit for the next one.
+    /// Runs one operation. If it times out, the future is dropped, and the lane must then be ready for the next operation.
     fn operate(&mut self, met: &mut Met) -> impl Future<Output = Outcome> + Send;
 
-    /// Whether a connection is open that [`Shape::hold`] may hold.
+    /// Whether the lane has an open connection, which [`Shape::hold`] may keep open.
     fn is_open(&self) -> bool;
 }
 
-/// What makes lanes.
+/// Creates the lanes of a load.
 pub(super) trait Protocol: Clone + Send + Sync + 'static {
-    /// Of which kind.
+    /// The lanes of this protocol.
     type Lane: Lane;
 
-    /// The lanes of one connection; `number` counts connections over all threads.
+    /// Returns the lanes of one connection. `number` is the number of the connection, counted over all threads.
     fn lanes(&self, number: u64, streams: usize) -> Vec<Self::Lane>;
 }
 
-/// What the threads of a load share.
+/// The state that the threads of a load share.
 pub(super) struct Run {
     pub shape: Shape,
     pub timeline: Timeline,
-    /// Once it is true, answers are counted as after the mark.
+    /// The responses to operations that start after this is set count under `origins_after_mark`.
     mark: Arc<AtomicBool>,
     given_up: AtomicBool,
 }
@@ -56,10 +56,10 @@ pub(super) struct Run {
 pub(super) struct Thread {
     pub run: Arc<Run>,
     pub index: u64,
-    /// Of the connections: the first that belongs to this thread, and how many do.
+    /// The number of the first connection of this thread; it has `share` connections.
     pub first: u64,
     pub share: u64,
-    /// Shared by the tasks of this one thread, and looked at twice a second where a live line is shown: the lock is hardly ever contended.
+    /// Shared by the tasks of this thread, and read twice a second if progress is shown, so the lock is hardly ever contended.
     tally: Arc<Mutex<Tally>>,
 }
 
@@ -70,12 +70,12 @@ impl Thread {
 }
 
 impl Run {
-    /// Whether something may still begin.
+    /// Whether another operation may start.
     pub(super) fn may_begin(&self, now: Instant) -> bool {
         !self.given_up.load(Ordering::Relaxed) && self.timeline.deadline.is_none_or(|deadline| now < deadline)
     }
 
-    /// Waits for the turn of a connection in the ramp.
+    /// Waits until the ramp lets this connection open.
     pub(super) async fn ramp(&self, number: u64) {
         if !self.shape.ramp.is_zero() {
             let turn = self.shape.ramp.mul_f64(number as f64 / self.shape.connections.max(1) as f64);
@@ -92,7 +92,7 @@ impl Drop for GiveUpOnDrop {
     }
 }
 
-/// Runs `work` on each thread of the shape, and reports what all of them counted. When the future is dropped, nothing further begins.
+/// Runs `work` on each thread of the load, and returns the report. When the future is dropped, no further operation starts.
 pub(super) async fn drive<W, F>(name: &str, shape: &Shape, mark: Arc<AtomicBool>, work: W) -> io::Result<LoadReport>
 where
     W: Fn(Thread) -> F + Clone + Send + 'static,
@@ -119,7 +119,7 @@ where
     Ok(LoadReport::new(name, shape, &run.timeline.stopped(shape.stop.at()), &total))
 }
 
-/// One thread's work, and what it cost within the window.
+/// Runs the work of one thread, and measures its CPU time within the window.
 async fn metered<W, F>(thread: Thread, work: W) -> io::Result<Tally>
 where
     W: Fn(Thread) -> F,
@@ -130,7 +130,7 @@ where
     tokio::select! {
         biased;
         outcome = work(thread.clone()) => outcome?,
-        // What is under way ends with the runtime of this thread, and is not counted.
+        // Operations in progress end with the runtime of this thread and are not counted.
         () = thread.run.shape.stop.told() => {}
     }
     let in_time = watch.is_finished();
@@ -144,7 +144,7 @@ where
     Ok(tally)
 }
 
-/// Reads the meter when the window opens, and again when it closes if that is at a set time.
+/// Reads the thread's CPU time when the window opens, and again when it closes if that happens at a fixed time.
 async fn watch(thread: Thread, meter: Arc<Mutex<(Instant, Duration)>>) -> io::Result<()> {
     let timeline = &thread.run.timeline;
     tokio::time::sleep_until(timeline.window_start.into()).await;
@@ -168,10 +168,10 @@ fn announce(thread: &Thread, what: &str) {
     }
 }
 
-/// Puts a load of operations on.
+/// Runs a load of operations.
 ///
 /// # Errors
-/// Threads or timers that this host refuses. What the target does is in the report.
+/// The host refuses a thread or a timer. The failures of operations are in the report.
 pub(super) async fn run<P: Protocol>(
     name: &str,
     protocol: P,
@@ -212,14 +212,15 @@ async fn open_loops<L: Lane>(thread: &Thread, rate: f64, workers: impl Iterator<
     let threads = shape.threads() as u64;
     let count = match (shape.until, timeline.deadline) {
         (Until::Requests(count), _) => count,
-        // Of all threads together: rounded for each, three a second on eight threads would be none. The first is due at once, at any rate.
+        // Round the sum for all threads. Rounding for each thread would turn 3 operations on 8 threads into none. The first operation is due
+        // at once at any rate, so there is at least one.
         (Until::Elapsed(_), deadline) => {
             let last = deadline.map_or(Duration::ZERO, |deadline| deadline - timeline.ramped);
             ((rate * last.as_secs_f64()).round() as u64).max(1)
         }
     };
     let planned = share_of(count, thread.index, threads).1;
-    // Threads take turns, each a little later than the one before it, rather than sending at the same instant.
+    // Each thread starts a little later than the one before it, so that they do not all send at the same instant.
     let turn = match shape.pacing {
         crate::record::Pacing::Uniform => Duration::from_secs_f64(thread.index as f64 / rate),
         crate::record::Pacing::Burst1hz => Duration::ZERO,
@@ -230,7 +231,7 @@ async fn open_loops<L: Lane>(thread: &Thread, rate: f64, workers: impl Iterator<
     paced(&pacer, timeline.deadline, takers).await
 }
 
-/// Notes how many operations of a thread were due, when its load has ended or is stopped, which drops it.
+/// Records how many operations of a thread were due. This happens on drop, because a load that is stopped is dropped.
 struct Planned<'a> {
     thread: &'a Thread,
     pacer: &'a Pacer,
@@ -244,7 +245,7 @@ impl Drop for Planned<'_> {
     }
 }
 
-/// Runs all of them as tasks of this thread, and passes a panic on.
+/// Runs all futures as tasks of this thread, and propagates a panic.
 pub(super) async fn all<F: Future<Output = ()> + Send + 'static>(futures: impl Iterator<Item = F>) {
     let tasks: Vec<_> = futures.map(tokio::spawn).collect();
     for task in tasks {
@@ -256,14 +257,14 @@ pub(super) async fn all<F: Future<Output = ()> + Send + 'static>(futures: impl I
     }
 }
 
-/// One lane at work.
+/// A lane, and the loop that uses it.
 struct Worker<L> {
     thread: Thread,
     lane: L,
-    /// Number of its connection.
+    /// The number of its connection.
     connection: u64,
     met: Met,
-    /// Of a closed loop.
+    /// Operations that a closed loop has left to start.
     operations_left: u64,
 }
 
@@ -280,7 +281,7 @@ impl<L: Lane> Worker<L> {
 
     async fn open_loop(mut self, pacer: Arc<Pacer>) {
         self.thread.run.ramp(self.connection).await;
-        // Out of time is as good as refused: the first operation will find out.
+        // Ignore a timeout here: like a refused connect, the first operation will find it.
         let _ = tokio::time::timeout(self.thread.run.shape.timeout, self.lane.prepare()).await;
         while let Some(due) = pacer.next().await {
             if self.thread.run.given_up.load(Ordering::Relaxed) {
@@ -292,7 +293,7 @@ impl<L: Lane> Worker<L> {
         self.end().await;
     }
 
-    /// One operation; gives the time at which the next one may begin.
+    /// Runs one operation, and returns the time at which the next one may start.
     async fn operate(&mut self, due: Option<(Instant, bool)>, begun: Instant) -> Instant {
         let run = &*self.thread.run;
         burn(run.shape.work);
@@ -303,7 +304,7 @@ impl<L: Lane> Worker<L> {
         let outcome = match tokio::time::timeout(run.shape.timeout, self.lane.operate(&mut self.met)).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                self.met.why = Some(format!("no answer within {:?}", run.shape.timeout));
+                self.met.why = Some(format!("no response within {:?}", run.shape.timeout));
                 Outcome::TimedOut
             }
         };
@@ -318,7 +319,7 @@ impl<L: Lane> Worker<L> {
 
     fn count(&self, times: Times, outcome: Outcome, is_after_mark: bool) {
         let mut tally = self.thread.tally();
-        // A thread hears of a stop a little after it. What was due in between is not in the schedule, and so must not be counted either.
+        // A thread notices a stop a little later. Operations that were due in between are not in the schedule, so they must not be counted.
         let Run { shape, timeline, .. } = &*self.thread.run;
         tally.count(&timeline.stopped(shape.stop.at()), times, outcome, &self.met);
         if !self.met.origin.is_empty() {
@@ -326,7 +327,7 @@ impl<L: Lane> Worker<L> {
         }
     }
 
-    /// Keeps the connection for as long as it was asked to be kept after the load.
+    /// Keeps the connection open for [`Shape::hold`] after the load.
     async fn end(self) {
         self.thread.tally().ended_at(Instant::now());
         if self.lane.is_open() && !self.thread.run.shape.hold.is_zero() {
@@ -335,7 +336,7 @@ impl<L: Lane> Worker<L> {
     }
 }
 
-/// Takes the CPU for so long.
+/// Busy-waits for this long.
 pub(crate) fn burn(time: Duration) {
     if time.is_zero() {
         return;

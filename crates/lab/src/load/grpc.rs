@@ -1,4 +1,4 @@
-//! gRPC load: calls of `strest.Responder`, or of any other unary method with an empty message.
+//! gRPC load: calls to `strest.Responder`, or to any other unary method with an empty message.
 
 use std::io;
 use std::sync::Arc;
@@ -20,31 +20,32 @@ use crate::percentiles::Percentiles;
 use crate::stats::Rng;
 use crate::strest::{self, ResponseSpec, StreamingResponseSpec};
 
-/// What to call, and how.
+/// A load of gRPC calls.
 #[derive(Clone, Debug)]
 pub struct GrpcLoad {
-    /// Where to; its path is the method, as in `/strest.Responder/Get`.
+    /// The server. The path is the method, as in `/strest.Responder/Get`; `/` stands for the method of `strest.Responder` that fits
+    /// `streaming`.
     pub target: Target,
-    /// How the connections are encrypted; `None`: they are not.
+    /// The encryption of the connections; `None` means clear text.
     pub tls: Option<Tls>,
-    /// Bytes that each reply is asked for.
+    /// The size of the body to request for each reply, in bytes.
     pub length: u32,
-    /// How long the origin is asked to wait before each reply, drawn anew for each call; whole ms, as strest-grpc has it.
+    /// The delay before each reply that the origin is asked for, in whole ms as in strest-grpc. It is drawn at random for each call.
     pub latency: Option<Percentiles>,
-    /// Share of the calls that the origin is asked to fail, 0 to 1.
+    /// The share of the calls that the origin is asked to fail, from 0 to 1.
     pub error_rate: f32,
-    /// Replies that each call asks for: a call of `StreamingGet` instead of `Get`.
+    /// The number of replies to request for each call, with `StreamingGet` instead of `Get`.
     pub streaming: Option<u32>,
-    /// Of the draws.
+    /// The seed of the random delays.
     pub seed: u64,
-    /// How much, when, and from where.
+    /// Connections, rate and duration of the load.
     pub shape: Shape,
 }
 
-/// Puts the load on.
+/// Runs the load.
 ///
 /// # Errors
-/// Threads or timers that this host refuses. What the target does is in the report.
+/// The host refuses a thread or a timer, or the target is not a valid URL. The failures of calls are in the report.
 pub async fn run_grpc(load: &GrpcLoad) -> io::Result<LoadReport> {
     let path = match (load.streaming, load.target.path.as_str()) {
         (Some(_), "/") => strest::STREAMING_GET,
@@ -72,14 +73,14 @@ pub async fn run_grpc(load: &GrpcLoad) -> io::Result<LoadReport> {
     engine::run(name, Arc::new(exchange), &load.shape, Arc::default()).await
 }
 
-/// What is called.
+/// Creates the messages of the calls, and judges the responses.
 #[derive(Clone)]
 pub(super) struct Calls {
     spec: ResponseSpec,
     latency: Option<Percentiles>,
     rng: Rng,
     seed: u64,
-    /// The message, where it is always the same.
+    /// The message of every call, unless delays are drawn.
     message: Bytes,
 }
 
@@ -92,7 +93,7 @@ impl Calls {
             Some(count) => strest::framed(&StreamingResponseSpec {
                 count: i32::try_from(count).unwrap_or(i32::MAX),
                 latency_percentiles: load.latency.as_ref().map(Percentiles::to_strest_map).unwrap_or_default(),
-                // By strest's reading the least of all is always 0; all above it can be said.
+                // In strest-grpc, the smallest value of a distribution is always 0. These points give all other replies the same length.
                 length_percentiles: [(1, i64::from(length)), (1_000, i64::from(length))].into(),
             }),
         };
@@ -100,7 +101,7 @@ impl Calls {
         Self { spec, latency, rng: Rng::new(load.seed), seed: load.seed, message }
     }
 
-    /// The same with draws of its own.
+    /// The same calls with their own sequence of random delays.
     pub(super) fn seeded(&self, number: u64) -> Self {
         Self { rng: Rng::new(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)), ..self.clone() }
     }
@@ -111,7 +112,7 @@ impl Calls {
         strest::framed(&ResponseSpec { latency: latency_ms, ..self.spec })
     }
 
-    /// gRPC's status stands in the trailers, or in the head where there is nothing else.
+    /// Reads the gRPC status from the trailers, or from the head if the response has no trailers.
     pub(super) fn judge(head: &Parts, trailers: Option<&HeaderMap>, met: &mut Met) -> Outcome {
         let status = trailers.unwrap_or(&head.headers).get("grpc-status");
         let status = status.and_then(|status| status.to_str().ok()).and_then(|status| status.parse::<u16>().ok());
@@ -119,7 +120,7 @@ impl Calls {
         match status {
             Some(0) => Outcome::Good,
             Some(_) => Outcome::Refused,
-            // An answer, but none of gRPC: a gateway's own error page.
+            // This is a response without a gRPC status, such as a gateway's own page.
             None if head.status.is_success() => Outcome::Broken,
             None => {
                 met.status = Some(head.status.as_u16());

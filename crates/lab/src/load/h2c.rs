@@ -1,7 +1,7 @@
-//! HTTP/2 load, over TLS or in clear text by prior knowledge: plain requests and gRPC calls. A stream is a lane.
+//! HTTP/2 load, over TLS or in clear text with prior knowledge: plain requests and gRPC calls. Each stream is a lane.
 //!
-//! The protocol is that of the `h2` crate, which costs several times what a lean HTTP/1.1 client does: compare balancers by their own CPU
-//! time, and mind who saturates first.
+//! The `h2` crate implements the protocol. It costs several times the CPU time of a lean HTTP/1.1 client, so the load may saturate before
+//! the balancer does. Compare balancers by their own CPU time.
 
 use std::future::poll_fn;
 use std::io;
@@ -26,34 +26,35 @@ use super::shape::Shape;
 use super::socket::{Socket, Tls};
 use super::tally::{Met, Outcome};
 
-/// Flow-control windows, of a stream and of a connection: so large that it is never this side that slows a transfer down.
+/// The flow-control windows of a stream and of a connection. They are so large that this side never limits a transfer.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
-/// What goes out on each stream.
+/// The request that is sent on each stream, and how its response is judged.
 pub(super) struct Exchange {
     pub address: SocketAddr,
     pub tls: Option<Tls>,
     pub shape: Shape,
     pub request: http::Request<()>,
-    /// What each request carries; gRPC has messages instead.
+    /// The body of each request; empty for gRPC, which sends messages instead.
     pub payload: Payload,
-    /// gRPC: what is called, and how its answers are judged.
+    /// For gRPC: creates the messages, and judges the responses.
     pub calls: Option<Calls>,
     pub body: FirstLength,
 }
 
-/// A stream asks for room for as many bytes of a body at a time: a few frames.
+/// A stream reserves at most this many bytes of flow control at a time, which is a few frames of a body.
 const PIECE_BYTES_MAX: usize = 64 * 1024;
 
-/// Plain requests.
+/// Runs a load of plain requests.
 pub(super) async fn run(load: &HttpLoad) -> io::Result<LoadReport> {
     if load.close {
-        let why = "--close is for HTTP/1: HTTP/2 carries many requests on a connection";
+        let why = "--close works with HTTP/1 only: remove --close, or use --http 1.1";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     let payload = load.payload();
-    // What is given as `host` is `:authority` here: two that differ would be refused (RFC 9113 section 8.3.1).
+    // A `host` header of the user becomes `:authority`. If both were sent and differed, a server would refuse the request (RFC 9113
+    // section 8.3.1).
     let is_host = |(name, _): &&(String, String)| name.eq_ignore_ascii_case("host");
     let host = load.headers.iter().find(is_host).map_or(&load.target.host, |(_, value)| value);
     let scheme = if load.tls.is_some() { "https" } else { "http" };
@@ -101,7 +102,7 @@ impl Protocol for Arc<Exchange> {
     }
 }
 
-/// One connection, through all its reconnects, as its streams share it.
+/// A connection and its reconnects, which its streams share.
 struct Link {
     address: SocketAddr,
     tls: Option<Tls>,
@@ -112,12 +113,12 @@ struct Link {
 
 #[derive(Default)]
 struct Current {
-    /// Connections made so far.
+    /// The number of connections opened so far.
     generation: u64,
     sender: Option<SendRequest<Bytes>>,
 }
 
-/// Bytes of a connection that no stream has taken into account yet.
+/// Bytes of a connection that no operation has counted yet.
 #[derive(Default)]
 struct Traffic {
     received: AtomicU64,
@@ -125,7 +126,7 @@ struct Traffic {
 }
 
 impl Link {
-    /// The current connection, or a new one if the current one is that which the caller found dead.
+    /// Returns the current connection. Opens a new one if there is none, or if the current one is the one that the caller found dead.
     async fn connect(&self, dead: Option<u64>, met: &mut Met) -> io::Result<(u64, SendRequest<Bytes>)> {
         let mut current = self.current.lock().await;
         let is_dead = dead == Some(current.generation);
@@ -136,14 +137,14 @@ impl Link {
         let begun = Instant::now();
         let stream = Socket::connect(self.address, self.source, self.tls.as_ref()).await?;
         if stream.chose_http2() == Some(false) {
-            return Err(io::Error::other("the server chose HTTP/1.1 in the TLS handshake"));
+            return Err(io::Error::other("the server chose HTTP/1.1 instead of HTTP/2 in the TLS handshake"));
         }
         let io = Counted { stream, traffic: self.traffic.clone() };
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(STREAM_WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         let (sender, connection) =
             builder.enable_push(false).handshake::<_, Bytes>(io).await.map_err(io::Error::other)?;
-        // Its end is seen by the streams on it.
+        // The streams notice when the connection ends.
         tokio::spawn(async move { connection.await.is_ok() });
         met.connected = Some(begun.elapsed());
         met.reconnects += u64::from(current.generation > 0);
@@ -153,7 +154,7 @@ impl Link {
     }
 }
 
-/// One stream after the other.
+/// A lane, which uses one stream after the other.
 pub(super) struct Stream {
     exchange: Arc<Exchange>,
     link: Arc<Link>,
@@ -173,7 +174,7 @@ impl Lane for Stream {
             }
             match self.exchange_once(met).await {
                 Ok(outcome) => break outcome,
-                // RFC 9113 section 8.7: what the other side has not begun with may be sent again.
+                // RFC 9113 section 8.7: a request that the server has not started to process may be sent again.
                 Err(error) if is_unprocessed(&error) && met.resent == 0 => met.resent += 1,
                 Err(error) => {
                     met.failed("request", &error);
@@ -192,7 +193,7 @@ impl Lane for Stream {
 }
 
 impl Stream {
-    /// Waits for a connection that takes one more stream; false if there is none to be had.
+    /// Waits for a connection that accepts another stream. Returns false if connecting fails.
     async fn get_ready(&mut self, met: &mut Met) -> bool {
         let mut dead = None;
         if let Some((generation, sender)) = &mut self.sender {
@@ -230,18 +231,18 @@ impl Stream {
         let reading = read_answer(answer, self.calls.is_some());
         let answer = match payload.len() {
             0 => reading.await?,
-            // Both at once: an origin that echoes stops reading when nobody reads from it.
+            // Send and read at the same time: an origin that echoes stops reading when its response is not read.
             _ => {
                 tokio::pin!(reading);
                 tokio::select! {
-                    // An answer that is whole before the end of the body is a refusal: the rest of the body is not sent.
+                    // A complete response before the end of the body refuses the request. The rest of the body is not sent.
                     answer = &mut reading => answer?,
-                    // What the server says of a body that it does not take is in its answer.
+                    // Ignore an error while sending: if the server rejects the body, its response says why.
                     _ = send_payload(&mut sending, payload) => reading.await?,
                 }
             }
         };
-        // Of a long body, the end of the send is not known here.
+        // For a long body, this function does not know when the send ended.
         let is_short = payload.len() <= PIECE_BYTES_MAX as u64;
         met.waiting = is_short.then(|| answer.came_at.saturating_duration_since(sent_at));
         let head = &answer.head;
@@ -259,12 +260,12 @@ impl Stream {
     }
 }
 
-/// An answer that came whole.
+/// A complete response.
 struct Answer {
     head: http::response::Parts,
-    /// When the head came.
+    /// When the head arrived.
     came_at: Instant,
-    /// Of the body.
+    /// The length of the body.
     length: u64,
     trailers: Option<http::HeaderMap>,
 }
@@ -283,7 +284,7 @@ async fn read_answer(answer: ResponseFuture, has_trailers: bool) -> Result<Answe
     Ok(Answer { head, came_at, length, trailers })
 }
 
-/// Sends a body as the windows of flow control allow.
+/// Sends a body as fast as flow control allows.
 async fn send_payload(sending: &mut SendStream<Bytes>, payload: &Payload) -> Result<(), h2::Error> {
     let mut sent = 0;
     while sent < payload.len() {
@@ -292,7 +293,7 @@ async fn send_payload(sending: &mut SendStream<Bytes>, payload: &Payload) -> Res
         while sending.capacity() == 0 {
             match poll_fn(|context| sending.poll_capacity(context)).await {
                 Some(room) => room?,
-                // The stream is over.
+                // The stream has ended.
                 None => return Ok(()),
             };
         }
@@ -307,7 +308,7 @@ fn is_unprocessed(error: &h2::Error) -> bool {
     error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
-/// A socket that counts.
+/// A socket that counts the bytes sent and received.
 struct Counted {
     stream: Socket,
     traffic: Arc<Traffic>,

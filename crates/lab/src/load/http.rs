@@ -1,4 +1,4 @@
-//! HTTP/1 load, in clear text or over TLS: a connection is a lane.
+//! HTTP/1 load, in clear text or over TLS. Each connection is a lane.
 
 use std::io;
 use std::sync::Arc;
@@ -16,46 +16,47 @@ use super::socket::Tls;
 use super::tally::{Met, Outcome};
 use super::target::Target;
 
-/// Which HTTP.
+/// A version of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// HTTP/1.0 with the keep-alive that ab asks for.
+    /// HTTP/1.0; kept alive with `connection: Keep-Alive`, like ab -k, unless the load closes its connections.
     Http10,
     /// HTTP/1.1.
     Http11,
-    /// HTTP/2: over TLS by ALPN, in clear text by prior knowledge.
+    /// HTTP/2: negotiated with ALPN over TLS, and with prior knowledge in clear text.
     Http2,
 }
 
-/// What to send, and how.
+/// A load of HTTP requests.
 #[derive(Clone, Debug)]
 pub struct HttpLoad {
-    /// Where to.
+    /// The server and the path.
     pub target: Target,
-    /// How the connections are encrypted; `None`: clear text.
+    /// The encryption of the connections; `None` means clear text.
     pub tls: Option<Tls>,
-    /// Which HTTP.
+    /// The version of HTTP.
     pub version: Version,
-    /// A connection for each request; not for HTTP/2.
+    /// Whether to open a connection for each request. HTTP/2 does not support this.
     pub close: bool,
-    /// `GET`, and so on.
+    /// The method, such as `GET`.
     pub method: String,
-    /// Fields beside `host` and `content-length`.
+    /// Additional headers. `host`, `connection` and `content-length` replace the default ones.
     pub headers: Vec<(String, String)>,
-    /// The request's body; `None`: `body_bytes` of filler.
+    /// The body of each request. If `None`, the body is `body_bytes` of filler.
     pub data: Option<Bytes>,
-    /// Size of the request's body, where that is filler.
+    /// The size of the filler, if `data` is `None`.
     pub body_bytes: u64,
-    /// Whether an answer of another length than the first one is a failure, as it is for ab. Endpoints may have their reasons to differ.
+    /// Whether a response is a failure if its length differs from that of the first one, as in ab. This is wrong if endpoints legitimately
+    /// send bodies of different lengths.
     pub same_length: bool,
-    /// How much, when, and from where.
+    /// Connections, rate and duration of the load.
     pub shape: Shape,
-    /// Once it is true, answers are counted under `origins_after_mark`.
+    /// The responses to requests that start after this is set count under `origins_after_mark`.
     pub mark: Arc<AtomicBool>,
 }
 
 impl HttpLoad {
-    /// GETs of HTTP/1.1 in a closed loop on one thread, answers within 10 s.
+    /// GET requests over HTTP/1.1 in a closed loop on one thread, with a timeout of 10 s.
     pub fn get(target: Target, connections: usize, until: Until) -> Self {
         Self {
             target,
@@ -77,43 +78,43 @@ impl HttpLoad {
     }
 }
 
-/// Whether an answer with this status is a success. A redirect is one: it is what the server was to say, and a load does not follow it. So
-/// h2load and k6 have it, too.
+/// Whether a response with this status is a success. A redirect is a success, because it is what the server was asked for, and the load does
+/// not follow it. h2load and k6 count the same way.
 pub(super) fn is_success(status: u16) -> bool {
     (200..400).contains(&status)
 }
 
-/// Puts the load on, from threads of its own, and reports when it is over. When the future is dropped, no further request is sent.
+/// Runs the load on its own threads, and returns the report when it ends. When the future is dropped, no further request is sent.
 ///
 /// # Errors
-/// Threads or timers that this host refuses. What the target does is in the report.
+/// The host refuses a thread or a timer, or the request is not valid in HTTP/2. The failures of requests are in the report.
 pub async fn run_http(load: &HttpLoad) -> io::Result<LoadReport> {
     let (manner, name) = match (load.version, load.close) {
         (Version::Http10, false) => (Manner::Keep10, "http/1.0"),
-        (Version::Http10, true) => (Manner::Close10, "http/1.0, a connection each"),
+        (Version::Http10, true) => (Manner::Close10, "http/1.0, one connection per request"),
         (Version::Http11, false) => (Manner::Keep, "http/1.1"),
-        (Version::Http11, true) => (Manner::Close, "http/1.1, a connection each"),
+        (Version::Http11, true) => (Manner::Close, "http/1.1, one connection per request"),
         (Version::Http2, _) => return h2c::run(load).await,
     };
     let name = if load.tls.is_some() { format!("{name} over TLS") } else { name.to_owned() };
     let request = Request::new(manner, &load.method, &load.target, &load.headers, &load.payload());
     let (target, tls) = (load.target.clone(), load.tls.clone());
     let http = Http { target, tls, request, shape: load.shape.clone(), body: FirstLength::when(load.same_length) };
-    // Without keep-alive, streams on a connection would be connections under another name.
+    // HTTP/1 has no streams.
     let shape = Shape { streams: 1, ..load.shape.clone() };
     engine::run(&name, Arc::new(http), &shape, load.mark.clone()).await
 }
 
-/// The length that the first good answer had: ab's idea of how long all must be.
+/// The body length of the first successful response. ab requires all later ones to have the same length.
 pub(super) struct FirstLength(Option<AtomicU64>);
 
 impl FirstLength {
-    /// One that compares, or one that does not.
+    /// Creates one that compares lengths, or one that accepts any length.
     pub(super) fn when(compares: bool) -> Self {
         Self(compares.then(|| AtomicU64::new(u64::MAX)))
     }
 
-    /// Whether this answer's length is another one.
+    /// Whether the length of this response differs from that of the first one.
     pub(super) fn is_other(&self, length: u64) -> bool {
         let Some(first) = &self.0 else { return false };
         match first.compare_exchange(u64::MAX, length, Ordering::Relaxed, Ordering::Relaxed) {
@@ -139,7 +140,7 @@ impl Protocol for Arc<Http> {
     }
 }
 
-/// One connection, through all its reconnects.
+/// A connection and its reconnects.
 struct Connection {
     http: Arc<Http>,
     number: u64,
@@ -192,7 +193,7 @@ impl Lane for Connection {
 }
 
 impl Connection {
-    /// The open connection, or a new one.
+    /// Takes the open connection, or opens a new one.
     async fn take_client(&mut self, met: &mut Met) -> Option<Client> {
         if let Some(mut client) = self.client.take()
             && !client.is_spent()
@@ -215,7 +216,7 @@ impl Connection {
     }
 
     async fn connect(&mut self) -> io::Result<Client> {
-        // Each connect takes the next source, so that a connection for each request uses the ports of all of them.
+        // Each connect uses the next source address. With a connection for each request, the load then uses the ports of all addresses.
         let source = self.http.shape.source(self.number);
         self.number += 1;
         Client::connect(self.http.target.address, source, self.http.tls.as_ref()).await

@@ -1,4 +1,4 @@
-//! Latencies: a histogram while they come, a [`Distribution`] when it is over.
+//! Latencies: histograms that record them during a load, and a [`Distribution`] at the end.
 
 use std::time::Duration;
 
@@ -8,15 +8,16 @@ use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 
 use crate::record::Distribution;
 
-/// From 100 ns (less than any loopback exchange) to 5 minutes, three significant digits: 0.1 % of the value, about 500 KiB.
+/// The range of the histogram: from 100 ns, which is less than any exchange over loopback, to 5 minutes. Three significant digits mean an
+/// error of at most 0.1 %. A histogram takes about 200 KiB.
 const LOWEST_NS: u64 = 100;
 const HIGHEST_NS: u64 = 300_000_000_000;
 const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// The percentiles of a report: those of ab, and the tail beyond them.
+/// The percentiles of a report: those of ab, plus the tail beyond 99.
 const PERCENTILES: [f64; 10] = [50.0, 66.0, 75.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.9, 99.99];
 
-/// A histogram of durations that never loses one: what lies outside its range is counted at the end of the range.
+/// A histogram of durations. A duration outside its range counts at the nearest end of the range, so none is lost.
 #[derive(Clone, Debug)]
 pub struct Latencies(Histogram<u64>);
 
@@ -28,29 +29,29 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts one.
+    /// Counts one duration.
     pub fn record(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Counts all that `other` has counted.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.0.add(&other.0).expect("both have the same bounds");
     }
 
-    /// How many were counted.
+    /// The number of durations counted.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// The latency that `percent` of all did not exceed; zero when there was none.
+    /// The latency that `percent` of the durations did not exceed; zero if there are none.
     pub fn percentile(&self, percent: f64) -> Duration {
         Duration::from_nanos(self.0.value_at_percentile(percent))
     }
 
-    /// The figures of a report, with the whole histogram in them.
+    /// The figures of a report, including the whole histogram.
     ///
-    /// The mean is that of the histogram's values, so it is as coarse as they are.
+    /// The mean and the standard deviation are computed from the histogram, so they are only as precise as its buckets.
     pub fn distribution(&self) -> Distribution {
         if self.0.is_empty() {
             return Distribution::default();
@@ -68,16 +69,16 @@ impl Latencies {
         }
     }
 
-    /// As other tools read it: V2, deflated, in base64.
+    /// The histogram in the format that other tools read: V2, deflated, in base64.
     fn encoded(&self) -> Option<String> {
         let mut bytes = Vec::new();
-        // Into memory, with bounds that the format knows: nothing is left that could fail.
+        // This cannot fail, because it writes to memory and the format supports these bounds.
         V2DeflateSerializer::new().serialize(&self.0, &mut bytes).ok()?;
         Some(base64::engine::general_purpose::STANDARD.encode(bytes))
     }
 }
 
-/// A coarse histogram: two significant digits from 1 µs on, about 12 KiB. There is one for each second of a load.
+/// A coarse histogram with two significant digits from 1 µs on. It takes about 12 KiB, because a load has one for each second.
 #[derive(Clone, Debug)]
 pub(super) struct CoarseLatencies(Histogram<u32>);
 
@@ -97,18 +98,18 @@ impl CoarseLatencies {
         self.0.add(&other.0).expect("both have the same bounds");
     }
 
-    /// In µs; `None` when nothing was counted.
+    /// A percentile in µs; `None` if nothing was counted.
     pub(super) fn percentile_us(&self, percent: f64) -> Option<f64> {
         (!self.0.is_empty()).then(|| self.0.value_at_percentile(percent) as f64 / 1_000.0)
     }
 }
 
-/// The columns of distributions in a table for people, 80 characters wide with the name of the row.
+/// The header of a table of distributions. The table is 80 columns wide, including the name of each row.
 pub(super) fn columns() -> String {
     row("latency", ["min", "mean", "p50", "p90", "p99", "p99.9", "max"].map(str::to_owned))
 }
 
-/// The figures of one distribution under these columns.
+/// A row of that table.
 pub(super) fn in_columns(name: &str, distribution: &Distribution) -> String {
     let at = |percent| distribution.percentile_us(percent).unwrap_or_default();
     let Distribution { min_us, mean_us, max_us, .. } = *distribution;
@@ -120,7 +121,7 @@ fn row(name: &str, figures: [String; 7]) -> String {
     format!("{name:<10}{figures}")
 }
 
-/// `870 µs`, `1.52 ms`, `3.1 s`: three digits that matter.
+/// Formats a time for people: `870 µs`, `1.52 ms`, `3.10 s`.
 pub(crate) fn micros(us: f64) -> String {
     if us < 1_000.0 {
         format!("{us:.0} µs")

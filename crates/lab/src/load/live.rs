@@ -1,4 +1,4 @@
-//! The live line: what a load has met so far, on the terminal of the person who waits for it.
+//! The progress line, which shows the results so far on a terminal.
 
 use std::future::Future;
 use std::io::{IsTerminal, Write};
@@ -10,47 +10,47 @@ use super::micros;
 use super::shape::{Shape, Timeline, Until};
 use super::tally::Tally;
 
-/// How often the line is drawn again.
+/// The interval at which the line is redrawn.
 const REDRAW: Duration = Duration::from_millis(500);
 
-/// Columns of the narrowest terminal that is in use.
+/// The assumed width of the terminal in columns. The line is shorter, so that it does not wrap.
 const COLUMNS: usize = 80;
 
-/// What a load has met so far. Clones look at the same load.
+/// The results of a load so far. Clones refer to the same load.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<Mutex<Watched>>);
 
 #[derive(Debug, Default)]
 struct Watched {
     timeline: Option<Timeline>,
-    /// One of each thread.
+    /// The tally of each thread.
     tallies: Vec<Weak<Mutex<Tally>>>,
 }
 
-/// Sums over the threads.
+/// The sums over the threads.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Since the load began.
+    /// Successes since the load began. `failed` has the failures.
     ok: u64,
     failed: u64,
-    /// In the last whole second.
+    /// Successes in the last complete second. `latencies` has their latencies.
     ok_in_second: u64,
     latencies: CoarseLatencies,
 }
 
 impl Progress {
-    /// A load begins.
+    /// Starts to follow a load, instead of an earlier one.
     pub(super) fn begin(&self, timeline: Timeline) {
         let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *watched = Watched { timeline: Some(timeline), tallies: Vec::new() };
     }
 
-    /// One of its threads counts here.
+    /// Adds the tally of one of its threads.
     pub(super) fn watch(&self, tally: &Arc<Mutex<Tally>>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).tallies.push(Arc::downgrade(tally));
     }
 
-    /// What was met by `now`, and how long the load has gone on; `None`: it has not begun.
+    /// The time since the load began and the results until `now`; `None` if it has not begun.
     fn seen(&self, now: Instant) -> Option<(Duration, Seen)> {
         let watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = now.saturating_duration_since(watched.timeline?.start);
@@ -70,7 +70,7 @@ impl Progress {
     }
 }
 
-/// Waits for a load, and shows a live line meanwhile where standard error is a terminal.
+/// Waits for a load. Meanwhile, shows the progress line if standard error is a terminal and `--announce` is not given.
 pub(super) async fn shown<T>(shape: &Shape, load: impl Future<Output = T>) -> T {
     if !std::io::stderr().is_terminal() || shape.announce {
         return load.await;
@@ -93,7 +93,7 @@ pub(super) async fn shown<T>(shape: &Shape, load: impl Future<Output = T>) -> T 
     }
 }
 
-/// Replaces the line that the cursor is on. A terminal that has gone away is no reason to end a load.
+/// Replaces the line of the cursor. If the terminal is gone, the load continues.
 fn draw(line: &str) {
     let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}").and_then(|()| std::io::stderr().flush());
 }
@@ -140,7 +140,7 @@ mod tests {
         assert!(shown.starts_with("2 s of 10 s  3 ok  1 failed  2/s  p50 20"), "{shown}");
         let counted = Shape::closed(1, Until::Requests(9));
         assert!(line(&counted, passed, &seen).starts_with("2 s, 4 of 9  3 ok  1 failed  2/s"), "{shown}");
-        // A load that is over counts no more.
+        // The tallies of a load that has ended do not count any more.
         drop(tally);
         let (_, seen) = shape.progress.seen(timeline.start + second * 2).unwrap();
         assert_eq!((seen.ok, seen.failed), (0, 0));

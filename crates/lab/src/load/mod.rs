@@ -1,7 +1,7 @@
-//! Load: what is put in front of a balancer under test.
+//! The load generator.
 //!
-//! Job: `steelyard load http|grpc|tcp-rr|tcp-crr|stream`, and the same as a library ([`run_http`] and its siblings). Non-job: verdicts about
-//! who was saturated; the report says what was met, and what the load itself cost, nothing more.
+//! Job: `steelyard load http|grpc|tcp-rr|tcp-crr|stream`, and the same as a library ([`run_http`] and its siblings). Not its job: to judge
+//! whether the balancer or the load was saturated. The report contains the results and the CPU time of the load itself.
 
 mod args;
 mod client;
@@ -55,11 +55,11 @@ pub use threshold::{ErrorsMax, Judged, Thresholds};
 use crate::command::Outcome;
 use crate::host;
 
-/// Puts a load on and prints its report on standard output. `Failed` when no operation succeeded, or no capacity was found;
-/// `GateDoesNotHold` when a threshold was missed. SIGINT and SIGTERM end it early, with a report of what it has met.
+/// Runs a load and prints its report to standard output. Returns `Failed` if no operation succeeded or no capacity was found, and
+/// `GateDoesNotHold` if a threshold was missed. SIGINT and SIGTERM end the load early, and it reports the results so far.
 ///
 /// # Errors
-/// A target that is none or that cannot be reached, and threads or timers that this host refuses.
+/// The target is invalid or cannot be reached, or the host refuses a thread or a timer.
 pub fn run(command: LoadCommand) -> io::Result<Outcome> {
     host::raise_open_files_limit();
     match command {
@@ -94,7 +94,7 @@ fn tcp(load: &TcpLoad, args: &TcpRrArgs) -> io::Result<Outcome> {
     operate(&args.operations, &args.common, &load.shape, async |shape| run_tcp(&shaped(shape)).await)
 }
 
-/// Puts on the load of that shape, or, where a capacity is searched for, many of its kind.
+/// Runs a load of this shape. With `--find-capacity`, runs many loads like it at other rates.
 fn operate(
     operations: &OperationArgs,
     common: &CommonArgs,
@@ -117,7 +117,7 @@ fn operate(
     }
 }
 
-/// Stops the loads of this shape when a signal asks for the end, and gives what they then report.
+/// Waits for the loads of this shape. Stops them on SIGINT or SIGTERM, and returns what they then report.
 async fn until_interrupted<T>(shape: &Shape, load: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::pin!(load);
     tokio::select! {
@@ -136,7 +136,7 @@ fn print<R: Display + Serialize>(as_json: bool, report: &R) -> io::Result<()> {
     if as_json { print_json(report) } else { unless_gone(write!(io::stdout().lock(), "{report}")) }
 }
 
-/// A reader that has gone away (`| head`) is no failure.
+/// Ignores a pipe that the reader has closed (`| head`).
 fn unless_gone(outcome: io::Result<()>) -> io::Result<()> {
     outcome.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }

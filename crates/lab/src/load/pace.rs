@@ -1,4 +1,4 @@
-//! The clock of an open loop: says when each operation is due, whatever has become of those before it.
+//! The schedule of an open loop: it makes each operation due at its time, regardless of the earlier ones.
 
 use std::future::Future;
 use std::io;
@@ -10,24 +10,24 @@ use tokio::sync::Notify;
 use crate::alarm::KernelTimer;
 use crate::record::Pacing;
 
-/// The timer fires no faster than this: 20,000 times a second are what a generator can afford. Faster schedules send several operations at
-/// a time, each at most this late, and say so in their lateness.
+/// The minimum interval between two timer events, because a generator can afford about 20,000 of them per second. At higher rates, several
+/// operations become due at once. Each is at most this late, which its lateness shows.
 const TICK_MIN: Duration = Duration::from_micros(50);
 
-/// Operations by a schedule, taken in order by whichever lane is free.
+/// A schedule of operations. Free lanes take them in order.
 ///
-/// One queue for all lanes of a thread and not one for each: a slow answer then delays only what no other lane could carry, as with real
-/// users who do not wait for each other.
+/// All lanes of a thread share one queue. With a queue for each lane, a slow response would delay operations that another lane could carry,
+/// although real users do not wait for each other.
 pub(super) struct Pacer {
     start: Instant,
-    /// A second.
+    /// Operations per second.
     rate: f64,
     pacing: Pacing,
     planned: u64,
     /// `taken <= due <= planned`
     due: AtomicU64,
     taken: AtomicU64,
-    /// Lanes that wait for something to be due, or have been woken for it and not had their turn yet.
+    /// Lanes that wait for an operation to become due, or that have been woken and have not run yet.
     idle: AtomicU64,
     ended: AtomicBool,
     notify: Notify,
@@ -36,14 +36,14 @@ pub(super) struct Pacer {
 /// An operation that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
-    /// When.
+    /// The time at which it was due.
     pub at: Instant,
-    /// Whether a lane was free for it, so that what passed since then is the load's own fault.
+    /// Whether a lane was free for it. If so, the load itself caused any delay since then.
     pub was_lane_free: bool,
 }
 
 impl Pacer {
-    /// The first of `planned` operations is due at `start`.
+    /// Creates a schedule of `planned` operations at `rate` per second. The first one is due at `start`.
     pub(super) fn new(start: Instant, rate: f64, pacing: Pacing, planned: u64) -> Self {
         Self {
             start,
@@ -58,7 +58,7 @@ impl Pacer {
         }
     }
 
-    /// Makes operations due as their time comes; returns when the last one is.
+    /// Makes operations due at their times. Returns once the last one is due.
     pub(super) async fn run(&self) -> io::Result<()> {
         let timer = KernelTimer::new()?;
         let mut due = 0;
@@ -78,21 +78,21 @@ impl Pacer {
         Ok(())
     }
 
-    /// No operation is taken from now on; those who wait for one get `None`.
+    /// Ends the schedule. Lanes that wait for an operation get `None`.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
         self.notify.notify_waiters();
     }
 
-    /// The next operation, when it is due. `None` when there are no more.
+    /// Waits for the next operation and takes it. Returns `None` if there are no more.
     ///
-    /// Pacer and takers share one thread, so nothing comes between a look at the counts and the wait.
+    /// The pacer and the lanes share one thread, so nothing can change between reading the counts and waiting.
     pub(super) async fn next(&self) -> Option<Due> {
         let mut has_waited = false;
         loop {
             let taken = self.taken.load(Ordering::Relaxed);
             if self.ended.load(Ordering::Relaxed) || taken == self.planned {
-                // Others may wait for what will not come.
+                // Other lanes may still be waiting.
                 self.notify.notify_waiters();
                 return None;
             }
@@ -108,10 +108,10 @@ impl Pacer {
         }
     }
 
-    /// How many of the planned operations are due at times of which `is_counted` is true. These times are one interval.
+    /// The number of planned operations that are due at a time for which `is_counted` is true. These times must form one interval.
     ///
-    /// Exact, and a division for each operation up to the interval's end; it is asked once, when the load is over. It does not look beyond
-    /// that end: of an hour that was interrupted after a second, nearly all operations lie there.
+    /// This is exact and costs a division for each operation up to the end of the interval. It runs once, when the load ends. It stops at
+    /// the end of the interval, because a load of one hour that is interrupted after a second has nearly all of its operations after that.
     pub(super) fn planned_when(&self, is_counted: impl Fn(Instant) -> bool) -> u64 {
         let times = (0..self.planned).map(|index| self.time_of(index));
         times.skip_while(|time| !is_counted(*time)).take_while(|time| is_counted(*time)).count() as u64
@@ -121,7 +121,7 @@ impl Pacer {
         let seconds = index as f64 / self.rate;
         let seconds = match self.pacing {
             Pacing::Uniform => seconds,
-            // A token bucket that is filled at the start of each second, as that of strest-grpc.
+            // Like the token bucket of strest-grpc, which is filled at the start of each second.
             Pacing::Burst1hz => seconds.floor(),
         };
         self.start + Duration::from_secs_f64(seconds)
@@ -139,7 +139,7 @@ impl Pacer {
     }
 }
 
-/// Runs `takers` beside the pacer, and ends the pacer at `deadline`.
+/// Runs `takers` and the pacer concurrently, and ends the pacer at `deadline`.
 pub(super) async fn paced(
     pacer: &Pacer,
     deadline: Option<Instant>,
@@ -199,14 +199,14 @@ mod tests {
         let pacer = Pacer::new(start, 1e7, Pacing::Uniform, 100);
         let taker = async {
             pacer.next().await;
-            // Busy with the first operation for as long as anybody else may take one.
+            // Stay busy with the first operation until the pacer has ended.
             while !pacer.ended.load(Ordering::Relaxed) {
                 tokio::task::yield_now().await;
             }
             assert_eq!(pacer.next().await, None);
         };
         crate::host::runtime().unwrap().block_on(paced(&pacer, Some(start), taker)).unwrap();
-        // The deadline may come before the first is taken.
+        // The deadline may pass before the first operation is taken.
         assert!(pacer.taken.load(Ordering::Relaxed) <= 1);
     }
 

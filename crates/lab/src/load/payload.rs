@@ -1,20 +1,20 @@
-//! The body of a request: bytes that were given, or filler of a given length.
+//! The body of a request: given bytes, or filler of a given length.
 
 use bytes::Bytes;
 
-/// Filler is laid out in blocks of this size.
+/// The maximum size of the block of filler that is kept in memory.
 const BLOCK_BYTES: u64 = 64 * 1024;
 
-/// What a request carries. Clones share the bytes.
+/// The body of a request. Clones share the bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Payload {
-    /// Sent again and again until `length` bytes have gone. `block.len() <= length`; empty only where `length` is 0.
+    /// Repeated until `length` bytes are sent. `block.len() <= length`; empty only if `length` is 0.
     block: Bytes,
     length: u64,
 }
 
 impl Payload {
-    /// Dots.
+    /// `length` dots.
     pub(super) fn filler(length: u64) -> Self {
         Self { block: vec![b'.'; length.min(BLOCK_BYTES) as usize].into(), length }
     }
@@ -28,7 +28,7 @@ impl Payload {
         self.length
     }
 
-    /// The next bytes from `at` on, at most `bytes_max` of them; empty at the end.
+    /// The next bytes from position `at`, at most `bytes_max`; empty at the end.
     pub(super) fn piece(&self, at: u64, bytes_max: usize) -> Bytes {
         if at >= self.length {
             return Bytes::new();

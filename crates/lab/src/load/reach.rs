@@ -1,7 +1,7 @@
-//! Connects once before a load is put on, so that a person is told at once, and in one sentence, what is wrong.
+//! Connects once before a load starts, so that the user learns immediately, and in one sentence, what is wrong.
 //!
-//! Job: find the first address of the host that takes a connection, and what its server speaks; explain why there is none. Not its job:
-//! what happens once the load has begun: that is in its report.
+//! Job: find the first address of the host that accepts a connection, and whether the server speaks HTTP/2; explain why no address does. Not
+//! its job: failures during the load, which are in its report.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,27 +12,27 @@ use rustls::{AlertDescription, CertificateError, Error};
 use super::socket::{Offer, Socket, Tls, Trust};
 use super::target::Url;
 
-/// What to connect with.
+/// How to connect.
 pub(super) struct Attempt<'a> {
     pub trust: Trust<'a>,
     pub offer: Offer,
-    /// The address of this host to connect from; `None`: the kernel chooses.
+    /// The address of this host to connect from; if `None`, the kernel chooses.
     pub source: Option<IpAddr>,
     pub timeout: Duration,
 }
 
-/// What was found.
+/// The server that was reached.
 pub(super) struct Reached {
     pub address: SocketAddr,
     pub tls: Option<Tls>,
-    /// The server chose HTTP/2 in the TLS handshake.
+    /// Whether the server chose HTTP/2 in the TLS handshake.
     pub chose_http2: bool,
 }
 
-/// Connects, to one address of the host after the other, and closes the connection again.
+/// Tries the addresses of the host one after the other until one accepts a connection, which is closed again.
 ///
 /// # Errors
-/// No address takes a connection, or TLS fails; in one sentence, with what to do.
+/// No address accepts a connection, or TLS fails. The error explains the first failure in one sentence, and says what to do.
 pub(super) async fn reach(url: &Url, attempt: &Attempt<'_>) -> io::Result<Reached> {
     let offered = url.is_secure.then(|| Tls::new(&url.name, attempt.trust, attempt.offer)).transpose()?;
     let mut first_error = None;
@@ -48,7 +48,7 @@ pub(super) async fn reach(url: &Url, attempt: &Attempt<'_>) -> io::Result<Reache
     Err(first_error.unwrap_or_else(|| failed(format!("{} has no address", url.name))))
 }
 
-/// Further connections offer what the first one settled, so that all speak the same.
+/// Makes later connections offer only the protocol that this one chose, so that all connections use the same.
 fn settle(url: &Url, offer: Offer, address: SocketAddr, tls: Option<Tls>, socket: &Socket) -> io::Result<Reached> {
     let chose_http2 = socket.chose_http2() == Some(true);
     if tls.is_some() && matches!(offer, Offer::Http2 | Offer::Grpc) && !chose_http2 {
@@ -60,8 +60,8 @@ fn settle(url: &Url, offer: Offer, address: SocketAddr, tls: Option<Tls>, socket
 
 fn no_http2(place: &str, offer: Offer) -> String {
     match offer {
-        Offer::Grpc => format!("{place} does not speak HTTP/2 over TLS, which gRPC needs: enable it there"),
-        _ => format!("{place} does not speak HTTP/2 over TLS: leave out --http 2, or enable it there"),
+        Offer::Grpc => format!("{place} does not speak HTTP/2 over TLS, which gRPC needs: enable it on the server"),
+        _ => format!("{place} does not speak HTTP/2 over TLS: remove --http 2, or enable it on the server"),
     }
 }
 
@@ -69,7 +69,7 @@ fn failed(why: String) -> io::Error {
     io::Error::other(why)
 }
 
-/// The host as it was written, and the address that is meant where that says more.
+/// The host and port from the URL, plus the address if the host is a name.
 fn place(url: &Url, address: SocketAddr) -> String {
     let Url { name, port, .. } = url;
     if address.ip().to_string() == *name { address.to_string() } else { format!("{name}:{port} ({address})") }
@@ -97,13 +97,13 @@ fn explained(url: &Url, offer: Offer, address: SocketAddr, error: &io::Error) ->
 fn of_tls(url: &Url, offer: Offer, place: &str, error: &Error) -> String {
     let trust = "use --cacert FILE to trust another authority, or --insecure to accept any certificate";
     match error {
-        // The latter two: an authority of the same name is trusted, and has another key.
+        // The latter two occur if a trusted authority has the same name as the issuer but another key.
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer
             | CertificateError::BadSignature
             | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. },
         ) => {
-            format!("the certificate of {place} is not signed by an authority that is trusted here: {trust}")
+            format!("the certificate of {place} is not signed by an authority that this host trusts: {trust}")
         }
         Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
             format!("the certificate of {place} has expired: renew it, or use --insecure to accept it")
@@ -112,14 +112,14 @@ fn of_tls(url: &Url, offer: Offer, place: &str, error: &Error) -> String {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => {
             format!(
-                "the certificate of {place} is not for the name {}: use a name that it has, or --insecure to accept it",
+                "the certificate of {place} is not valid for the name {}: use a name that it contains, or --insecure to accept it",
                 url.name
             )
         }
         Error::InvalidCertificate(why) if why.to_string().contains("CaUsedAsEndEntity") => {
-            // What `openssl req -x509` makes unless it is told otherwise.
+            // `openssl req -x509` creates such certificates by default.
             format!(
-                "the certificate of {place} is one of an authority (CA:TRUE) and not of a server: use --insecure to accept it"
+                "the certificate of {place} belongs to an authority (CA:TRUE), not to a server: use --insecure to accept it"
             )
         }
         Error::InvalidCertificate(why) => {
@@ -130,7 +130,9 @@ fn of_tls(url: &Url, offer: Offer, place: &str, error: &Error) -> String {
         }
         Error::NoApplicationProtocol | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => match offer {
             Offer::Http2 | Offer::Grpc => no_http2(place, offer),
-            _ => format!("{place} does not speak HTTP/1.1 over TLS: leave out --http"),
+            _ => format!(
+                "{place} speaks none of the offered HTTP versions over TLS: remove --http and --close if you use them"
+            ),
         },
         _ => format!("the TLS handshake with {place} failed: {error}"),
     }

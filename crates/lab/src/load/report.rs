@@ -1,4 +1,4 @@
-//! What a load met: one form for all protocols, for people and as JSON.
+//! The report of a load, in one format for all protocols, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,119 +12,124 @@ use super::tally::Tally;
 use super::threshold::Judged;
 use crate::record::{Distribution, Errors, Pacing, Second};
 
-/// The version of the JSON form; it changes when a field goes or changes its meaning.
+/// The version of the JSON format. It changes when a field is removed or its meaning changes.
 pub const REPORT_VERSION: u32 = 2;
 
-/// What a load met within its window: after ramp and warm-up, before the trim.
+/// The results of a load within its window, which is after the ramp and the warm-up and before the trim.
 ///
-/// Every operation that ended in the window is in exactly one of `ok` and the kinds of `errors`.
+/// An operation belongs to the window if it ended in it (closed loop) or was due in it (open loop). Each is in exactly one of `ok` and the
+/// kinds of `errors`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadReport {
     /// [`REPORT_VERSION`].
     pub version: u32,
     /// `http/1.1`, `grpc`, `tcp-rr` and so on.
     pub protocol: String,
-    /// Connections.
+    /// The number of connections.
     pub connections: u32,
-    /// Operations under way on each at once.
+    /// The maximum number of concurrent operations on each connection.
     pub streams: u32,
-    /// Threads of the load.
+    /// The number of threads of the load.
     pub threads: u32,
-    /// Open loop: operations a second that were asked for.
+    /// Open loop: the requested rate in operations per second.
     pub rate: Option<f64>,
-    /// Open loop: how they were spread.
+    /// Open loop: how the operations are spread over each second.
     pub pacing: Option<Pacing>,
-    /// Length of the window.
+    /// The length of the window.
     #[serde(rename = "window_s", with = "in_seconds")]
     pub elapsed: Duration,
-    /// From the start of the load to the start of the window.
+    /// The time from the start of the load to the start of the window.
     #[serde(rename = "window_after_s", with = "in_seconds")]
     pub window_after: Duration,
-    /// Open loop: operations that were due.
+    /// Open loop: operations that were due in the window.
     pub planned: Option<u64>,
-    /// Operations that were begun (open loop: of those that were due in the window).
+    /// Operations that were started in the window (closed loop), or that were due in it and were started (open loop).
     pub sent: u64,
-    /// Operations that succeeded. For bytes without an end it is how often 100,000 of them came.
+    /// Operations that succeeded. In bulk streams, every 100,000 bytes count as one operation.
     pub ok: u64,
-    /// `ok` a second.
+    /// `ok` per second.
     pub ok_per_s: f64,
-    /// Operations that were answered, whatever the answer.
+    /// Operations that got a response, successful or not.
     pub answers: u64,
-    /// What went wrong, each kind apart.
+    /// The failures, by kind.
     pub errors: Errors,
-    /// Answers by status, where the protocol has one: HTTP's, or gRPC's.
+    /// Responses by their HTTP or gRPC status, if the protocol has one.
     pub statuses: BTreeMap<u16, u64>,
-    /// Why operations had no answer, and how often.
+    /// Why operations got no response, and how often.
     #[serde(default)]
     pub reasons: BTreeMap<String, u64>,
-    /// It was told to end before its time, and this is what it had met until then.
+    /// Whether the load was stopped early. The report then covers the time until that.
     #[serde(default)]
     pub interrupted: bool,
-    /// The thresholds of the command line, and whether they were kept to.
+    /// The thresholds from the command line, and whether they were met.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub thresholds: Vec<Judged>,
-    /// Connections made again because the other side had closed one that was kept alive, or said that it would.
+    /// Connections that replaced an earlier one, which was closed, broke or timed out. With HTTP and a connection for each request, this is
+    /// every connection but the first of each lane.
     pub reconnects: u64,
-    /// Requests sent again on a new connection because the old one closed without a byte of an answer; idempotent ones only.
+    /// Requests that were sent again. HTTP/1 repeats an idempotent request on a new connection if the old one closed before the first byte
+    /// of the response. HTTP/2 repeats a request that the server refused to process (REFUSED_STREAM or GOAWAY).
     pub resent: u64,
-    /// Bytes that came.
+    /// Bytes received.
     pub received_bytes: u64,
-    /// Bytes that went.
+    /// Bytes sent.
     pub sent_bytes: u64,
-    /// Gigabits (10^9) a second that came or went, whichever is more.
+    /// Throughput in the direction with more bytes, in gigabits (10^9 bits) per second.
     pub gbit_per_s: f64,
-    /// From the begin of an operation, its connect included if it needed one, to its end.
+    /// The time from the start of an operation, including its connect if it needed one, to its end. Only operations with a response count.
     pub service: Option<Distribution>,
-    /// Open loop: from when an operation was due, so that a stall counts for everybody it would have kept waiting.
+    /// Open loop: the time from when an operation was due to its end, so that a stall counts against every operation that it delays. In
+    /// streams of messages, the time from when a message was due to its arrival.
     pub response: Option<Distribution>,
-    /// Of the connects.
+    /// The time to connect, with the TLS handshake. An open loop connects before its first operation, which does not count here.
     pub connect: Option<Distribution>,
-    /// From the end of the send to the first byte of the answer.
+    /// The time from the end of the send to the first byte of the response; in HTTP/2, to its complete head. Long bodies do not count.
     pub waiting: Option<Distribution>,
-    /// From the send of a stamped message to its last byte here; both by this host's monotonic clock.
+    /// The time from the send of a stamped message to the arrival of its last byte, both on this host's monotonic clock.
     pub delivery: Option<Distribution>,
-    /// Open loop: how late operations began for which a connection was free all the while, at p99, in µs. Only the load itself is to blame.
+    /// Open loop: how late operations started although a connection was free, at p99, in µs. The load itself caused this delay.
     pub lateness_p99_us: Option<f64>,
-    /// Open loop: operations that were due while no connection was free.
+    /// Open loop: operations that became due while no connection was free.
     pub queued: Option<u64>,
-    /// Operations outside of the window that succeeded, and that failed.
+    /// Operations outside the window.
     pub outside: Outside,
-    /// Bytes that the connection with the least and that with the most of them carried; streams only. Far apart, and some starve.
+    /// Streams only: the bytes that were carried by the connection with the fewest bytes and by the one with the most. If they are far
+    /// apart, some connections starve.
     pub bytes_per_connection: Option<(u64, u64)>,
-    /// What the load itself cost within the window.
+    /// The CPU time of the load itself within the window.
     pub generator: Generator,
-    /// Answers by `x-origin`, before the mark.
+    /// Responses by the value of `x-origin`, to operations that started before the mark.
     pub origins: BTreeMap<String, u64>,
-    /// Answers by `x-origin`, after the mark.
+    /// Responses by the value of `x-origin`, to operations that started after the mark.
     pub origins_after_mark: BTreeMap<String, u64>,
-    /// Second by second.
+    /// The results of each second of the load.
     pub series: Vec<Second>,
-    /// The latencies behind `response`, or, without it, `service` (or `delivery`).
+    /// The latencies from which `response` is computed. Without `response`, those of `delivery`; without both, those of `service`.
     #[serde(skip)]
     pub latencies: Latencies,
 }
 
-/// Operations outside of the window.
+/// Operations outside the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outside {
-    /// That succeeded.
+    /// Those that succeeded.
     pub ok: u64,
-    /// That failed.
+    /// Those that failed.
     pub errors: u64,
 }
 
-/// What the load itself cost within the window.
+/// The CPU time of the load itself within the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Generator {
-    /// CPU time of its threads, in seconds.
+    /// The CPU time of all its threads, in seconds.
     pub cpu_s: f64,
-    /// Share of the window for which the busiest thread was on a CPU, 0 to 1: near 1, and the load measures itself.
+    /// The share of the window during which the busiest thread used a CPU, from 0 to 1. Near 1, the load measures itself and not the server.
     pub busiest_thread: f64,
 }
 
 impl LoadReport {
     pub(super) fn new(protocol: &str, shape: &Shape, timeline: &Timeline, tally: &Tally) -> Self {
-        // An open loop's time is that of its plan, even if its last operation was due and done a little earlier.
+        // An open loop lasts until its deadline, even if its last operation ended a little earlier.
         let planned_end = timeline.deadline.filter(|_| shape.rate.is_some());
         let end = timeline.window_end.or(tally.end.max(planned_end)).unwrap_or_else(Instant::now);
         let elapsed = end.saturating_duration_since(timeline.window_start);
@@ -179,17 +184,17 @@ impl LoadReport {
         }
     }
 
-    /// Operations that ended in the window, well or not.
+    /// Operations of the window, successful or not. Those that were not sent do not count.
     pub fn requests(&self) -> u64 {
         self.ok + self.failures()
     }
 
-    /// Operations without an answer, and with one that says that it failed.
+    /// Operations without a response, or with a response that counts as a failure.
     pub fn failures(&self) -> u64 {
         self.errors.total()
     }
 
-    /// How many failed, and the kinds of failure that occurred.
+    /// The number of failures, their share, and the kinds that occurred.
     fn failed_by_kind(&self) -> String {
         let Errors { connect, request, timeout, length, status, unsent: _ } = self.errors;
         let kinds = [
@@ -197,7 +202,7 @@ impl LoadReport {
             ("no connection", connect),
             ("broken", request),
             ("timed out", timeout),
-            ("other length", length),
+            ("different length", length),
         ];
         let occurred = kinds.into_iter().filter(|(_, count)| *count > 0);
         let occurred: Vec<_> = occurred.map(|(kind, count)| format!("{count} {kind}")).collect();
@@ -210,23 +215,23 @@ impl LoadReport {
         }
     }
 
-    /// What was put on.
+    /// The first line of the text, which describes the load.
     fn title(&self) -> String {
         let Self { protocol, connections, streams, .. } = self;
         let connections =
             if *connections == 1 { "1 connection".to_owned() } else { format!("{connections} connections") };
-        let streams = if *streams > 1 { format!(" of {streams} streams") } else { String::new() };
-        let rate = self.rate.map_or(String::new(), |rate| format!(", {rate}/s asked for"));
+        let streams = if *streams > 1 { format!(" x {streams} streams") } else { String::new() };
+        let rate = self.rate.map_or(String::new(), |rate| format!(", {rate}/s requested"));
         format!("{protocol}: {connections}{streams}{rate}")
     }
 
-    /// Share of the planned operations that were begun in time, 0 to 1; 1 for a closed loop.
+    /// The share of the planned operations that were started before the end, from 0 to 1; 1 for a closed loop.
     pub fn sent_share(&self) -> f64 {
         self.planned.filter(|&planned| planned > 0).map_or(1.0, |planned| self.sent as f64 / planned as f64)
     }
 }
 
-/// By their number. HTTP has no status as low as that.
+/// The names of the gRPC statuses, by number. HTTP has no status as low as these.
 const GRPC_STATUSES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -254,7 +259,7 @@ impl fmt::Display for LoadReport {
         writeln!(to, "{}", self.title())?;
         writeln!(to, "succeeded   {} in {seconds:.2} s, {:.0}/s{ended}", self.ok, self.ok_per_s)?;
         writeln!(to, "failed      {}", self.failed_by_kind())?;
-        // All of one status, and of one that says that all went well: nothing to tell.
+        // The statuses are printed only if one of them is not plain success.
         let is_plain = self.statuses.keys().all(|status| matches!(status, 0 | 200));
         if !is_plain {
             let named = |(status, count): (&u16, &u64)| match GRPC_STATUSES.get(usize::from(*status)) {
@@ -268,18 +273,18 @@ impl fmt::Display for LoadReport {
             writeln!(to, "            {count} x {reason}")?;
         }
         if self.reconnects + self.resent > 0 {
-            writeln!(to, "reconnects  {}, of which {} with the request sent again", self.reconnects, self.resent)?;
+            writeln!(to, "reconnects  {}  requests sent again {}", self.reconnects, self.resent)?;
         }
         if let Some(planned) = self.planned {
             let late = self.lateness_p99_us.map_or("-".to_owned(), super::micros);
             let queued = self.queued.unwrap_or_default();
-            writeln!(to, "schedule    due {planned}  late at p99 {late}  waited for a connection {queued}")?;
+            writeln!(to, "schedule    {planned} due, p99 lateness {late}, {queued} waited for a connection")?;
         }
         let unsent = self.errors.unsent;
         if unsent > 0 {
             let why = match self.interrupted {
-                true => "they were due or under way when the load was interrupted",
-                false => "every connection was busy, from when they were due to the end",
+                true => "they were due or in progress when the load was interrupted",
+                false => "no connection was free for them before the end",
             };
             writeln!(to, "not sent    {unsent}: {why}")?;
         }
@@ -289,7 +294,7 @@ impl fmt::Display for LoadReport {
             self.received_bytes, self.sent_bytes, self.gbit_per_s
         )?;
         if let Some((least, most)) = self.bytes_per_connection {
-            writeln!(to, "            {least} to {most} on a connection")?;
+            writeln!(to, "            {least} to {most} per connection")?;
         }
         let distributions = [
             ("from due", &self.response),
@@ -307,7 +312,7 @@ impl fmt::Display for LoadReport {
             }
         }
         let Generator { cpu_s, busiest_thread } = self.generator;
-        writeln!(to, "the load    {cpu_s:.2} s of CPU, busiest thread {:.0} %", busiest_thread * 100.0)?;
+        writeln!(to, "generator   {cpu_s:.2} s of CPU, busiest thread {:.0} %", busiest_thread * 100.0)?;
         for (when, origins) in [("", &self.origins), (" after the mark", &self.origins_after_mark)] {
             if !origins.is_empty() {
                 let shares: Vec<_> = origins.iter().map(|(name, count)| format!("{name} {count}")).collect();
@@ -325,7 +330,7 @@ pub(super) fn per_second(count: u64, elapsed: Duration) -> f64 {
     if elapsed.is_zero() { 0.0 } else { count as f64 / elapsed.as_secs_f64() }
 }
 
-/// A name as a server told it, without what a terminal would obey and without what would show other text in another order.
+/// A name from a server, without control characters, which a terminal would obey, and without characters that reorder or hide text.
 fn visible(name: &[u8]) -> String {
     let is_hidden = |c: char| {
         let is_format =

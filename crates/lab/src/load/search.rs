@@ -1,7 +1,7 @@
-//! Capacity: the greatest rate at which an objective still holds.
+//! The search for capacity, which is the highest rate that meets an objective.
 //!
-//! Doubling until it fails, then halving the interval until its ends are 3 % apart, then trying what was found three times for longer. Each
-//! step is an open loop: a closed one would never ask for more than it gets.
+//! The search doubles the rate until the objective fails, then halves the interval until its ends are within 3 % of each other, and then
+//! tries the result three times for longer. Each step is an open loop, because a closed loop never requests more than it gets.
 
 use std::fmt;
 use std::io;
@@ -13,75 +13,76 @@ use super::micros;
 use super::report::LoadReport;
 use super::shape::{Shape, Until};
 
-/// Where the search begins if nobody says.
+/// The first rate if none is given, in operations per second.
 const BEGIN_PER_S: f64 = 500.0;
 
-/// Lower rates are not tried.
+/// If no rate has passed, the search gives up below this one, in operations per second.
 const RATE_MIN: f64 = 0.1;
 
-/// Doublings, and halvings, at most.
+/// The maximum number of rates that are tried by doubling and halving.
 const STEPS_MAX: usize = 40;
 
-/// The ends of the interval are this close at the end.
+/// The search ends when the ratio of the lowest failed rate to the highest passed rate is at most this.
 const PRECISION: f64 = 1.03;
 
-/// Of planned operations, begun in time at least.
+/// The minimum share of the planned operations that must be started before the end of a step.
 const SENT_MIN: f64 = 0.99;
 
-/// Of begun operations, good at least.
+/// The minimum share of the operations that must succeed.
 const GOOD_MIN: f64 = 0.999;
 
-/// How often the rate that was found is tried, and how often it must hold.
+/// The number of runs of full length at the rate that was found, and the number of them that must pass.
 const VALIDATIONS: usize = 3;
 const VALIDATIONS_GOOD_MIN: usize = 2;
 
-/// What is searched for.
+/// The objective of a search, and its course.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Objective {
-    /// Of latency from when operations were due.
+    /// The maximum p99 latency, counted from when operations were due.
     pub p99: Duration,
-    /// How long a step of the search takes.
+    /// The duration of a step of the search.
     pub step: Duration,
-    /// Between two steps, for queues to run empty.
+    /// The pause between two steps, in which queues drain.
     pub cool_down: Duration,
-    /// The first rate; `None` for a low one.
+    /// The first rate in operations per second; if `None`, the search starts at 500.
     pub begin: Option<f64>,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CapacityReport {
-    /// Of this form, as JSON.
+    /// The version of the JSON format.
     pub version: u32,
-    /// As it was asked for, in µs.
+    /// The maximum p99 latency that was requested, in µs.
     pub objective_p99_us: f64,
-    /// Operations a second that kept to the objective, in two of three runs of full length; `None` if not even the lowest rate did.
+    /// The highest rate, in operations per second, that met the objective in two of three runs of full length. `None` if no rate did, or if
+    /// the search was interrupted.
     pub capacity_per_s: Option<f64>,
-    /// Every rate that was tried, in order.
+    /// The steps, in order.
     pub steps: Vec<RateStep>,
-    /// The last run of full length at that rate.
+    /// The report of the last run of full length.
     pub validation: Option<LoadReport>,
 }
 
-/// One rate that was tried.
+/// A run at one rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RateStep {
-    /// Operations a second that were offered.
+    /// The requested rate in operations per second.
     pub rate: f64,
-    /// That succeeded.
+    /// Successful operations per second.
     pub ok_per_s: f64,
-    /// From when they were due, at p99, in µs; `None` if nothing was answered.
+    /// The p99 latency from when operations were due, in µs; `None` if there was no response.
     pub p99_us: Option<f64>,
-    /// Why it does not keep to the objective; `None` if it does.
+    /// Why the run did not meet the objective; `None` if it did.
     pub failed: Option<String>,
-    /// Whether it is one of the runs of full length.
+    /// Whether this is one of the runs of full length.
     pub is_validation: bool,
 }
 
-/// Searches with loads like that of `shape`, at other rates and lengths.
+/// Searches for the capacity with loads like `shape`, at other rates and with other durations.
 ///
 /// # Errors
-/// Those of `run`.
+/// `run` fails.
 pub async fn find_capacity(
     objective: &Objective,
     shape: &Shape,
@@ -102,7 +103,7 @@ pub async fn find_capacity(
         }
         let step = judge(rate, objective, &run(step_shape(rate)).await?, false);
         if shape.stop.at().is_some() {
-            // The step was cut short, and says nothing.
+            // The step was interrupted, so its result is meaningless.
             break;
         }
         search.learn(rate, step.failed.is_none());
@@ -116,7 +117,7 @@ pub async fn find_capacity(
         if good {
             break;
         }
-        // What held for a short step does not for a long one: a little less.
+        // This rate passed a short step but not the long runs, so try a slightly lower one.
         let goes_on = steps.len() < 2 * STEPS_MAX && shape.stop.at().is_none();
         candidate = Some(rate / PRECISION).filter(|_| goes_on);
     }
@@ -155,16 +156,16 @@ fn judge(rate: f64, objective: &Objective, report: &LoadReport, is_validation: b
     let good_share = if ended == 0 { 0.0 } else { report.ok as f64 / ended as f64 };
     let objective_us = objective.p99.as_secs_f64() * 1e6;
     let failed = match p99_us {
-        _ if sent_share < SENT_MIN => Some(format!("{:.1} % of the plan were begun", sent_share * 100.0)),
-        _ if good_share < GOOD_MIN => Some(format!("{:.2} % succeeded", good_share * 100.0)),
+        _ if sent_share < SENT_MIN => Some(format!("only {:.1} % sent in time", sent_share * 100.0)),
+        _ if good_share < GOOD_MIN => Some(format!("only {:.2} % succeeded", good_share * 100.0)),
         Some(p99_us) if p99_us > objective_us => Some(format!("p99 is {}", micros(p99_us))),
         Some(_) => None,
-        None => Some("nothing was answered".to_owned()),
+        None => Some("no response".to_owned()),
     };
     RateStep { rate, ok_per_s: report.ok_per_s, p99_us, failed, is_validation }
 }
 
-/// The order of rates, without the load: `good < bad`, where both are known.
+/// The order in which rates are tried, without the load. `good < bad` if both are known.
 #[derive(Debug)]
 struct Search {
     next: f64,
@@ -205,13 +206,13 @@ impl fmt::Display for CapacityReport {
         for step in &self.steps {
             let p99 = step.p99_us.map_or("-".to_owned(), micros);
             let what = if step.is_validation { "validation" } else { "step" };
-            let outcome = step.failed.as_ref().map_or("holds".to_owned(), |why| format!("fails: {why}"));
+            let outcome = step.failed.as_ref().map_or("passed".to_owned(), |why| format!("failed: {why}"));
             writeln!(to, "{what:<12}{:.0}/s  ok {:.0}/s  p99 {p99}  {outcome}", step.rate, step.ok_per_s)?;
         }
         let objective = micros(self.objective_p99_us);
         match self.capacity_per_s {
-            Some(rate) => writeln!(to, "capacity    {rate:.0}/s with p99 within {objective}"),
-            None => writeln!(to, "capacity    none: not even the lowest rate kept p99 within {objective}"),
+            Some(rate) => writeln!(to, "capacity    {rate:.0}/s with a p99 of at most {objective}"),
+            None => writeln!(to, "capacity    not found: no rate passed the final runs (p99 at most {objective})"),
         }
     }
 }
@@ -224,7 +225,7 @@ mod tests {
     use super::super::tally::Tally;
     use super::*;
 
-    /// The rates that are tried where `capacity` holds, and what is found.
+    /// Searches a server with this capacity, and returns the rates that are tried and the result.
     fn check(begin: f64, capacity: f64) -> (Vec<f64>, Option<f64>) {
         let (mut search, mut tried) = (Search::new(begin), Vec::new());
         while let Some(rate) = search.next() {
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(check(100.0, 450.0).0[..4], [100.0, 200.0, 400.0, 800.0]);
     }
 
-    /// Loads on something that begins `limit` operations a second, and no more.
+    /// The loads are those of a server that can take `limit` operations per second.
     #[test]
     fn a_search_ends_with_runs_of_full_length() {
         let (limit, second) = (1_000.0, Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! How much load, when, and from where: what is the same for every protocol.
+//! The shape of a load, which does not depend on the protocol: connections, rate, duration and source addresses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,76 +9,79 @@ use tokio::sync::watch;
 use super::live::Progress;
 use crate::record::Pacing;
 
-/// How long a load goes on.
+/// When a load ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Until {
-    /// So long after ramp and warm-up. No operation is begun after that (and the trim); those under way are waited for.
+    /// After this time, which begins after the ramp and the warm-up, and the trim that follows it. No operation starts after that; those in
+    /// progress are finished.
     Elapsed(Duration),
-    /// That many operations are begun: in a closed loop the connections share them evenly, in an open one as they are due.
+    /// After this many operations. In a closed loop, the connections share them evenly. In an open loop, free connections take them when
+    /// they are due.
     Requests(u64),
 }
 
-/// Ends a load before its time: what it has met so far is reported. Clones stop together.
+/// Stops a load early; it then reports its results so far. Clones stop together.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<watch::Sender<Option<Instant>>>);
 
 impl Stop {
-    /// Ends the loads of this shape now.
+    /// Stops the loads of this shape now.
     pub fn now(&self) {
         self.0.send_replace(Some(Instant::now()));
     }
 
-    /// When it was told to, if it was.
+    /// The time at which `now` was called, if it was.
     pub(super) fn at(&self) -> Option<Instant> {
         *self.0.borrow()
     }
 
-    /// Waits until it is told to.
+    /// Waits until `now` is called.
     pub(super) async fn told(&self) {
-        // The sender lives as long as this does: there is no error to come.
+        // This cannot fail, because the sender lives as long as `self`.
         let _ = self.0.subscribe().wait_for(Option::is_some).await;
     }
 }
 
-/// The shape of a load.
+/// The shape of a load: everything that does not depend on the protocol.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Connections.
+    /// The number of connections.
     pub connections: usize,
-    /// Operations under way on each connection at once, where the protocol knows streams; else 1.
+    /// The maximum number of concurrent operations on each connection; 1 if the protocol has no streams.
     pub streams: usize,
-    /// Threads, each with its share of the connections; no more than connections.
+    /// The number of threads, which share the connections. More threads than connections are not used.
     pub threads: usize,
-    /// How long.
+    /// When the load ends.
     pub until: Until,
-    /// Operations a second over all connections, for an open loop; `None` is a closed one.
+    /// Open loop: operations per second over all connections. `None` means a closed loop.
     pub rate: Option<f64>,
-    /// How an open loop spreads them.
+    /// Open loop: how the operations are spread over each second.
     pub pacing: Pacing,
-    /// The connections are made one after the other over so long.
+    /// The time over which the connections are opened, one after the other.
     pub ramp: Duration,
-    /// Load that follows the ramp and is not measured.
+    /// The time after the ramp during which the load runs but is not measured.
     pub warm_up: Duration,
-    /// Load that follows the window and is not measured. Without it the window ends when the last operation does, and nothing is cut off.
+    /// The time after the window during which the load runs but is not measured. If it is zero, the window ends with the last operation, so
+    /// that no operation is cut off.
     pub trim: Duration,
-    /// How long one operation may take, with its connect if it needs one.
+    /// The maximum time of one operation, including its connect if it needs one.
     pub timeout: Duration,
-    /// How long the connections stay open, unused, after the load.
+    /// How long the connections stay open and idle after the load.
     pub hold: Duration,
-    /// Addresses of this host that connections are made from, in turn; none for the kernel's choice.
+    /// The addresses of this host that connections use in turn. If empty, the kernel chooses.
     pub sources: Vec<IpAddr>,
-    /// CPU time that is burnt before each operation: a generator that saturates on purpose.
+    /// How long to busy-wait before each operation. This saturates the load on purpose, for tests.
     pub work: Duration,
-    /// Whether to say on standard error when the window opens and closes.
+    /// Whether to print a line to standard error when the window opens and when it closes.
     pub announce: bool,
-    /// Ends it early.
+    /// Stops the load early.
     pub stop: Stop,
-    /// What it has met so far.
+    /// The results so far.
     pub progress: Progress,
 }
 
 impl Shape {
-    /// A closed loop on one thread, all of it measured, operations within 10 s.
+    /// A closed loop on one thread with a timeout of 10 s. All of it is measured.
     pub fn closed(connections: usize, until: Until) -> Self {
         Self {
             connections,
@@ -110,16 +113,16 @@ impl Shape {
     }
 }
 
-/// When what happens. `start <= window_start`, `window_end <= deadline`.
+/// The times of a load. `start <= ramped <= window_start`, and `window_end <= deadline`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeline {
     pub start: Instant,
-    /// When an open loop's first operation is due.
+    /// The end of the ramp. An open loop's first operation is due then.
     pub ramped: Instant,
     pub window_start: Instant,
-    /// `None`: with the last operation.
+    /// `None` if the window ends with the last operation.
     pub window_end: Option<Instant>,
-    /// No operation begins after it.
+    /// No operation starts after this.
     pub deadline: Option<Instant>,
 }
 
@@ -137,20 +140,20 @@ impl Timeline {
         Self { start, ramped, window_start, window_end, deadline }
     }
 
-    /// The same, of a load that was stopped.
+    /// The timeline if the load was stopped at `at`.
     pub(super) fn stopped(self, at: Option<Instant>) -> Self {
         let Some(at) = at.filter(|at| self.window_end.is_none_or(|end| *at < end)) else { return self };
         let at = at.max(self.window_start);
         Self { window_end: Some(at), deadline: Some(at), ..self }
     }
 
-    /// Whether something that happened, or was due, at `time` counts.
+    /// Whether `time` is within the window.
     pub(super) fn is_measured(&self, time: Instant) -> bool {
         time >= self.window_start && self.window_end.is_none_or(|end| time < end)
     }
 }
 
-/// Of `count` things numbered from zero and dealt evenly to `all`: the first that `index` gets, and how many.
+/// Divides `count` numbered items evenly among `all`. Returns the number of the first item that `index` gets, and how many it gets.
 pub(super) fn share_of(count: u64, index: u64, all: u64) -> (u64, u64) {
     let (each, extra) = (count / all, count % all);
     (each * index + extra.min(index), each + u64::from(index < extra))

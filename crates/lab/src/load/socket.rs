@@ -1,4 +1,4 @@
-//! A connection of a load: clear text, or TLS.
+//! A connection of a load, in clear text or over TLS.
 
 use std::fmt;
 use std::io;
@@ -20,39 +20,39 @@ use tokio_rustls::client::TlsStream;
 
 use super::dial::dial;
 
-/// The names of the protocols in ALPN (RFC 7301).
+/// The ALPN names of the protocols (RFC 7301).
 const ALPN_H2: &[u8] = b"h2";
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 
 /// Which certificates a load accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust<'a> {
-    /// Those that the host trusts.
+    /// Those signed by an authority that this host trusts.
     Host,
-    /// Those that an authority in this PEM file has signed.
+    /// Those signed by an authority in this PEM file.
     File(&'a Path),
     /// Any certificate.
     Anything,
 }
 
-/// Which protocols a load offers in the handshake.
+/// Which protocols a load offers in the TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offer {
-    /// HTTP/2 and HTTP/1.1: the server chooses.
+    /// HTTP/2 and HTTP/1.1, from which the server chooses.
     Both,
-    /// HTTP/2 alone.
+    /// Only HTTP/2.
     Http2,
-    /// HTTP/2 alone, since gRPC has no other way.
+    /// Only HTTP/2, because gRPC needs it. The messages about failures differ from those of `Http2`.
     Grpc,
-    /// HTTP/1.1 alone.
+    /// Only HTTP/1.1.
     Http1,
 }
 
-/// How the connections of a load are encrypted.
+/// The TLS settings of a load.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
-    /// The name in the URL: it is sent as SNI, and the certificate has to be for it.
+    /// The name in the URL. It is sent as SNI, and the certificate must be valid for it.
     name: ServerName<'static>,
 }
 
@@ -63,14 +63,14 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// For connections to `host`, a name or an IP address without brackets.
+    /// Creates the settings for connections to `host`, which is a name or an IP address without brackets.
     ///
     /// # Errors
-    /// `host` is neither, or there are no certificates to trust.
+    /// `host` is neither, or there are no trusted certificates.
     pub(super) fn new(host: &str, trust: Trust<'_>, offer: Offer) -> io::Result<Self> {
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| invalid(format!("{host} cannot be the name of a TLS server")))?;
+            .map_err(|_| invalid(format!("{host} is not a valid name for a TLS server")))?;
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone());
         let builder = builder.with_safe_default_protocol_versions().map_err(io::Error::other)?;
@@ -86,7 +86,7 @@ impl Tls {
         Ok(Self { config: Arc::new(config), name })
     }
 
-    /// The same with another offer.
+    /// The same settings with another offer.
     pub(super) fn offering(&self, offer: Offer) -> Self {
         let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols = offer.names();
@@ -125,12 +125,12 @@ fn roots_in(file: &Path) -> io::Result<RootCertStore> {
         roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(wrong("the file holds no certificate in PEM".to_owned()));
+        return Err(wrong("the file contains no certificate in PEM format".to_owned()));
     }
     Ok(roots)
 }
 
-/// Accepts every certificate, and still checks that the server has its key.
+/// Accepts every certificate, but still checks that the server has the key of its certificate.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 
@@ -176,7 +176,7 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Connects, and shakes hands where there is TLS.
+    /// Connects, and performs the TLS handshake if TLS is used.
     pub(super) async fn connect(address: SocketAddr, source: Option<IpAddr>, tls: Option<&Tls>) -> io::Result<Self> {
         let stream = dial(address, source).await?;
         stream.set_nodelay(true)?;
@@ -185,7 +185,7 @@ impl Socket {
         Ok(Self::Tls(Box::new(connector.connect(name.clone(), stream).await?)))
     }
 
-    /// Whether the server chose HTTP/2 in the handshake; `None`: it chose nothing.
+    /// Whether the server chose HTTP/2 in the TLS handshake; `None` if it chose no protocol or there is no TLS.
     pub(super) fn chose_http2(&self) -> Option<bool> {
         match self {
             Self::Plain(_) => None,
@@ -193,14 +193,14 @@ impl Socket {
         }
     }
 
-    /// Whether the other side has closed, or has sent what nobody asked for. Costs no system call while nothing has come.
+    /// Whether the server has closed the connection or sent unexpected bytes. This makes no system call if nothing has arrived.
     pub(super) fn is_spent(&mut self) -> bool {
         match self {
             Self::Plain(stream) => match stream.try_read(&mut [0]) {
                 Ok(_) => true,
                 Err(error) => error.kind() != io::ErrorKind::WouldBlock,
             },
-            // Bytes of TLS alone, such as a session ticket, are taken in here and are not an answer.
+            // This also processes TLS records without application data, such as session tickets, and does not take them for a response.
             Self::Tls(stream) => {
                 let mut byte = [0];
                 let mut context = Context::from_waker(Waker::noop());

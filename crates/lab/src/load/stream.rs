@@ -1,4 +1,4 @@
-//! Bulk over TCP (as iperf), and messages at a pace with the time that each took one way.
+//! Streams over TCP: bulk data (like iperf), and timed messages whose one-way latency is measured.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,41 +17,41 @@ use super::shape::{Shape, Until};
 use super::tally::{Met, Tally};
 use crate::message::{MessageReader, monotonic_ns};
 
-/// Bytes moved by one read or write at most.
+/// The maximum number of bytes of one read or write.
 const BLOCK_BYTES: usize = 128 * 1024;
 
-/// Bulk has no operations; so many bytes count as one, which is what the origin writes at once.
+/// Bulk data has no operations, so this many bytes count as one.
 const BYTES_PER_OPERATION: u64 = 100_000;
 
-/// Which way a stream flows.
+/// The direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// From here to a sink.
+    /// Send to a sink
     Send,
-    /// From an origin that sends, to here.
+    /// Receive from an origin that sends
     Receive,
-    /// To an echo, and back.
+    /// Send to an echo, and receive what it returns
     Echo,
 }
 
-/// What to move, and how.
+/// A load of streams.
 #[derive(Clone, Debug)]
 pub struct StreamLoad {
-    /// Where to.
+    /// The server's address.
     pub address: SocketAddr,
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// What comes are messages with time stamps; `Receive` only.
+    /// Whether the origin sends messages with time stamps; only for `Receive`.
     pub messages: bool,
-    /// How much, when, and from where. Neither a rate nor a number of operations: the origin says how fast.
+    /// Connections and duration of the load. A rate and a number of operations have no effect.
     pub shape: Shape,
 }
 
-/// Puts the load on; `Receive` ends earlier when the origin has sent what it was told to.
+/// Runs the load. With `Receive`, it ends early if the origin has sent everything.
 ///
 /// # Errors
-/// Threads that this host refuses. What the other side does is in the report.
+/// The host refuses a thread. The failures of connections are in the report.
 pub async fn run_stream(load: &StreamLoad) -> io::Result<LoadReport> {
     let name = match (load.direction, load.messages) {
         (Direction::Send, _) => "stream to a sink",
@@ -64,10 +64,10 @@ pub async fn run_stream(load: &StreamLoad) -> io::Result<LoadReport> {
     engine::drive(name, &shape, Arc::default(), move |thread| on_thread(thread, load.clone())).await
 }
 
-/// Bulk over `connections`, for `duration`.
+/// Transfers bulk data over this number of connections for this time.
 ///
 /// # Errors
-/// As [`run_stream`].
+/// The same as for [`run_stream`].
 pub async fn run_tcp_stream(
     address: SocketAddr,
     connections: usize,
@@ -88,7 +88,7 @@ async fn on_thread(thread: Thread, load: Arc<StreamLoad>) -> io::Result<()> {
     Ok(())
 }
 
-/// One connection, from its connect to its end.
+/// Runs one connection from its connect to its end.
 async fn connection(mut flow: Flow, load: Arc<StreamLoad>, number: u64) {
     flow.thread.run.ramp(number).await;
     let begun = Instant::now();
@@ -131,7 +131,7 @@ async fn carry(flow: &mut Flow, load: &StreamLoad, mut stream: TcpStream) -> io:
         Direction::Receive => receive(&mut stream, deadline, |count| flow.received(count)).await,
         Direction::Send => {
             send(&mut stream, deadline, |count| flow.sent(count)).await?;
-            // A sink closes when it has read everything: until then the bytes may lie in any buffer on the way.
+            // A sink closes when it has read everything. Until then, bytes may still be in any buffer along the path.
             within(timeout, receive(&mut stream, None, |_| ())).await
         }
         Direction::Echo => {
@@ -145,7 +145,7 @@ async fn carry(flow: &mut Flow, load: &StreamLoad, mut stream: TcpStream) -> io:
     }
 }
 
-/// Sends until the deadline, then says that this was all.
+/// Sends until the deadline, and then shuts down the sending side.
 async fn send<W: AsyncWriteExt + Unpin>(
     stream: &mut W,
     deadline: Option<Instant>,
@@ -164,7 +164,7 @@ async fn send<W: AsyncWriteExt + Unpin>(
     stream.shutdown().await
 }
 
-/// Reads to the end of the stream, or to the deadline.
+/// Reads until the end of the stream or the deadline.
 async fn receive<R: AsyncReadExt + Unpin>(
     stream: &mut R,
     deadline: Option<Instant>,
@@ -181,8 +181,8 @@ async fn receive<R: AsyncReadExt + Unpin>(
                 0 => return Ok(()),
                 count => {
                     received(count as u64);
-                    // tokio lets a task read 128 times in a row. Where one thread reads a hundred streams that never run dry, a stream
-                    // would then get its turn twice a second, and its sender's window closes meanwhile.
+                    // tokio lets a task read 128 times in a row. If one thread reads a hundred streams that always have data, each
+                    // stream would run only twice a second, and the window of its sender would close meanwhile.
                     tokio::task::yield_now().await;
                 }
             }
@@ -216,27 +216,27 @@ async fn receive_messages(flow: &mut Flow, stream: &mut TcpStream, deadline: Opt
     }
 }
 
-/// What one connection carries.
+/// Counts the bytes of one connection.
 struct Flow {
     thread: Thread,
-    /// All of it, whether within the window or not.
+    /// All bytes, within the window or not.
     bytes: u64,
 }
 
 impl Flow {
-    /// Counts what came, as operations of bulk.
+    /// Counts bytes of bulk data that were received.
     fn received(&mut self, count: u64) {
         let (is_measured, mut tally) = self.count(count, true);
         tally.received_bytes += if is_measured { count } else { 0 };
     }
 
-    /// Counts what went, as operations of bulk.
+    /// Counts bytes of bulk data that were sent.
     fn sent(&mut self, count: u64) {
         let (is_measured, mut tally) = self.count(count, true);
         tally.sent_bytes += if is_measured { count } else { 0 };
     }
 
-    /// Counts what came, of messages: they are operations of their own.
+    /// Counts bytes of messages that were received. The messages themselves are the operations, so the bytes count as none.
     fn received_of_messages(&mut self, count: u64) {
         let (is_measured, mut tally) = self.count(count, false);
         tally.received_bytes += if is_measured { count } else { 0 };
@@ -269,7 +269,7 @@ async fn within<T>(timeout: Duration, what: impl Future<Output = io::Result<T>>)
     }
 }
 
-/// The same, with the patience counted from the deadline.
+/// Like `within`, but the timeout begins at the deadline.
 async fn within_deadline<T>(
     deadline: Option<Instant>,
     timeout: Duration,

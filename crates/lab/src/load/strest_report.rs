@@ -1,15 +1,15 @@
-//! The final report of strest-grpc, for scripts that read it.
+//! A report in the format of strest-grpc's final report, for scripts that read it.
 //!
-//! It uses strest-grpc's names, in milliseconds, for the figures of a load. Two figures differ: its `p999` was the maximum, and is the
-//! 99.9th percentile here; its jitter, of replies within a stream, is not measured here and is omitted. Two figures are added: the rate
-//! that was reached, and latencies from the time when calls were due.
+//! The figures have strest-grpc's names and are in milliseconds. Two of them differ: `p999` is the 99.9th percentile here and the maximum
+//! there; the jitter of replies within a stream is not measured here and is omitted. Two are additional: the achieved rate, and the
+//! latencies from when calls were due.
 
 use serde::Serialize;
 
 use super::report::LoadReport;
 use crate::record::Distribution;
 
-/// The fields that strest-grpc calls a final report.
+/// The fields of strest-grpc's final report.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct StrestReport {
     /// Calls that succeeded.
@@ -18,9 +18,9 @@ pub(super) struct StrestReport {
     bad: u64,
     /// Bytes received.
     bytes: u64,
-    /// From the time when calls were sent.
+    /// The latency from when calls were sent.
     latency: Option<Milliseconds>,
-    /// From the time when they were due; only for an open loop.
+    /// The latency from when calls were due; only for an open loop.
     response: Option<Milliseconds>,
     /// Successful calls per second.
     achieved_rps: f64,

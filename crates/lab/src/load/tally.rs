@@ -1,4 +1,4 @@
-//! What one thread counts while a load goes on, and what all counted when it is over.
+//! The counts of one thread during a load, and their sum over all threads at its end.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -8,43 +8,43 @@ use super::latency::{CoarseLatencies, Latencies};
 use super::shape::Timeline;
 use crate::record::{Errors, Second};
 
-/// Names of origins that are told apart; further ones are counted together as `other`.
+/// The maximum number of origins that are counted separately. Further ones are counted together as `other`.
 pub(super) const ORIGINS_MAX: usize = 64;
 
-/// Reasons for failures that are told apart; further ones are counted together as `other`.
+/// The maximum number of reasons for failures that are counted separately. Further ones are counted together as `other`.
 const REASONS_MAX: usize = 16;
 
-/// Seconds that are told apart; what happens later is counted in the last of them.
+/// The maximum number of seconds that are counted separately. Later seconds are counted in the last of them.
 const SECONDS_MAX: usize = 3_600;
 
-/// What one operation met, filled in on its way. One for each lane, used again for each operation.
+/// The results of one operation, which its lane fills in. Each lane reuses one for all its operations.
 #[derive(Debug, Default)]
 pub(super) struct Met {
-    /// How long the connect took, if there was one.
+    /// The time to connect, if the operation connected.
     pub connected: Option<Duration>,
-    /// From the end of the send to the first byte of the answer.
+    /// The time from the end of the send to the first byte of the response.
     pub waiting: Option<Duration>,
-    /// HTTP's, or gRPC's.
+    /// The HTTP or gRPC status.
     pub status: Option<u16>,
-    /// The answer's length is not that of the first one.
+    /// Whether the length of the response differs from that of the first one.
     pub is_other_length: bool,
-    /// Connections made again, after the first.
+    /// Connections opened that replace an earlier one.
     pub reconnects: u64,
-    /// Times that it was sent again, on a new connection.
+    /// How often the request was sent again.
     pub resent: u64,
     pub received_bytes: u64,
     pub sent_bytes: u64,
-    /// What the answer said who it is from; empty for nothing.
+    /// The value of `x-origin` in the response; empty if there is none.
     pub origin: Vec<u8>,
-    /// Why there is no answer.
+    /// Why there is no response.
     pub why: Option<String>,
 }
 
 impl Met {
-    /// Why there is no answer: what failed, and what the system said of it.
+    /// Records why there is no response: the step that failed, and its error.
     pub(super) fn failed(&mut self, what: &str, error: &impl Display) {
         let error = error.to_string();
-        // The number says no more than the words before it.
+        // The number of the error adds nothing to its text.
         let words = error.split(" (os error").next().unwrap_or_default();
         self.why = Some(format!("{what}: {words}"));
     }
@@ -53,28 +53,28 @@ impl Met {
 /// How one operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// As it should.
+    /// It succeeded.
     Good,
-    /// With an answer that says that it failed.
+    /// The response says that it failed.
     Refused,
-    /// Without a connection.
+    /// A connection could not be opened.
     NoConnection,
-    /// Without an answer: the connection broke, or what came was none.
+    /// The connection broke, or the response was invalid.
     Broken,
-    /// Not in time.
+    /// There was no response in time.
     TimedOut,
 }
 
-/// When one operation was due, begun, and over.
+/// When one operation was due, started and ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// Open loop only, and whether a lane was free for it then.
+    /// Open loop only: when it was due, and whether a lane was free then.
     pub due: Option<(Instant, bool)>,
     pub begun: Instant,
     pub ended: Instant,
 }
 
-/// CPU time of a thread within the window.
+/// The CPU time of a thread within the window, and the length of the window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ThreadCost {
     pub cpu: Duration,
@@ -83,34 +83,34 @@ pub(super) struct ThreadCost {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
-    /// From the begin of an operation.
+    /// Latency from the start of an operation.
     pub service: Latencies,
-    /// From when it was due; open loop only.
+    /// Latency from when it was due; open loop only.
     pub response: Option<Latencies>,
     pub connect: Option<Latencies>,
     pub waiting: Option<Latencies>,
-    /// One way; stamped messages only.
+    /// One-way latency; stamped messages only.
     pub delivery: Option<Latencies>,
-    /// From when an operation was due to its begin, where a lane was free all the while: the load's own fault.
+    /// The time from when an operation was due to its start, if a lane was free. The load itself caused this delay.
     pub lateness: Option<Latencies>,
-    /// Operations that were due while no lane was free.
+    /// Operations that became due while no lane was free.
     pub queued: u64,
     pub planned: u64,
     pub sent: u64,
     pub ok: u64,
     pub errors: Errors,
     pub statuses: BTreeMap<u16, u64>,
-    /// Why operations had no answer, and how often.
+    /// Why operations got no response, and how often.
     pub reasons: BTreeMap<String, u64>,
     pub reconnects: u64,
     pub resent: u64,
     pub received_bytes: u64,
     pub sent_bytes: u64,
-    /// Operations outside of the window, good and failed.
+    /// Operations outside the window: those that succeeded, and those that failed.
     pub outside: (u64, u64),
-    /// When the last lane had done its last operation.
+    /// When the last lane ended its last operation.
     pub end: Option<Instant>,
-    /// Answers by origin, before and after the mark.
+    /// Responses by origin, before and after the mark.
     pub origins: [Vec<(Box<[u8]>, u64)>; 2],
     pub costs: Vec<ThreadCost>,
     pub streams: Vec<u64>,
@@ -125,8 +125,8 @@ pub(super) struct SecondTally {
 }
 
 impl Tally {
-    /// Counts one operation. A closed loop's belongs to the window in which it ended, so that throughput is not biased; an open loop's to
-    /// that in which it was due, so that one which a stall holds up beyond the end is not lost.
+    /// Counts one operation. In a closed loop, it belongs to the window if it ended there, so that throughput is not biased. In an open
+    /// loop, it belongs to the window if it was due there, so that an operation that a stall delays beyond the end is not lost.
     pub(super) fn count(&mut self, timeline: &Timeline, times: Times, outcome: Outcome, met: &Met) {
         let latency = times.ended - times.due.map_or(times.begun, |(due, _)| due);
         let is_good = outcome == Outcome::Good && !met.is_other_length;
@@ -151,7 +151,7 @@ impl Tally {
                 self.queued += 1;
             }
         }
-        // What never had an answer has no latency: it is an error, and a histogram with a timeout in it would depend on the timeout.
+        // An operation without a response has no latency: it is an error. A histogram that contained timeouts would depend on the timeout.
         if matches!(outcome, Outcome::Good | Outcome::Refused) {
             self.service.record(times.ended - times.begun);
             if times.due.is_some() {
@@ -221,7 +221,7 @@ impl Tally {
         }
     }
 
-    /// Counts `bytes` of a stream, as so many operations, that came at `at`.
+    /// Counts blocks of bulk data that were transferred at `at`. Each is one operation.
     pub(super) fn count_blocks(&mut self, timeline: &Timeline, at: Instant, blocks: u64) {
         self.second(timeline, at).ok += blocks;
         if timeline.is_measured(at) {
@@ -232,7 +232,7 @@ impl Tally {
         }
     }
 
-    /// Counts a message that came whole at `at`, so long after it was due and after it was sent.
+    /// Counts a message that was complete at `at`, with the times since it was due and since it was sent.
     pub(super) fn count_message(
         &mut self,
         timeline: &Timeline,
@@ -253,12 +253,13 @@ impl Tally {
         }
     }
 
-    /// Operations that ended well, and that failed, in the window or not.
+    /// The numbers of operations that succeeded and that failed, in the window or not.
     pub(super) fn so_far(&self) -> (u64, u64) {
         self.seconds.iter().fold((0, 0), |(ok, failed), second| (ok + second.ok, failed + second.errors))
     }
 
-    /// What ended well in one second of the load, and how long it took; `None`: nothing ended in it.
+    /// The successful operations of one second of the load, and their latencies. `None` if the load has not counted anything in that second
+    /// or later.
     pub(super) fn in_second(&self, second: usize) -> Option<(u64, &CoarseLatencies)> {
         self.seconds.get(second).map(|second| (second.ok, &second.latencies))
     }
@@ -332,7 +333,7 @@ impl Tally {
         }
     }
 
-    /// The load second by second. A second counts as measured when it began within the window.
+    /// The results of each second. A second counts as measured if it began within the window.
     pub(super) fn series(&self, timeline: &Timeline) -> Vec<Second> {
         let second = |(index, tally): (usize, &SecondTally)| Second {
             at_s: index as f64,
@@ -393,7 +394,7 @@ mod tests {
         let expect = Errors { connect: 1, request: 1, timeout: 1, length: 1, status: 1, unsent: 0 };
         assert_eq!((&tally.errors, tally.ok, tally.sent, tally.queued), (&expect, 0, 5, 5));
         assert_eq!(tally.statuses, BTreeMap::from([(200, 1), (503, 1)]));
-        // Only answers have latencies.
+        // Only operations with a response have latencies.
         assert_eq!((tally.service.count(), tally.response.unwrap().count(), tally.lateness.is_none()), (2, 2, true));
     }
 

@@ -1,38 +1,38 @@
-//! Where load goes: `http://host:port/path`, or `host:port`.
+//! The target of a load, parsed from `http://host:port/path`, `https://host:port/path` or `host:port`.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// A URL of the scheme `http`, and the address behind its host.
+/// The parts of a URL that a request needs, and the address of its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Where the connections go.
+    /// The address to connect to.
     pub address: SocketAddr,
-    /// The value of the header `host`.
+    /// The value of the `host` header.
     pub host: String,
-    /// Path and query.
+    /// The path and the query.
     pub path: String,
 }
 
-/// A URL, taken apart and not resolved yet.
+/// A parsed URL whose host is not resolved yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Url {
-    /// The scheme is `https`.
+    /// Whether the scheme is `https`.
     pub is_secure: bool,
-    /// Name or address, without brackets.
+    /// The name or address of the host, without brackets.
     pub name: String,
     pub port: u16,
-    /// Host and port as they were written: the value of the header `host`.
+    /// Host and port as written in the URL, which is the value of the `host` header.
     pub authority: String,
-    /// Path and query.
+    /// The path and the query.
     pub path: String,
 }
 
 impl Url {
-    /// Parses `http://`, `https://`, or what stands behind `http://`.
+    /// Parses a URL. Without a scheme, it means `http`.
     ///
     /// # Errors
-    /// Another scheme, characters that do not belong into a request line, no host, a bad port.
+    /// Another scheme, characters that are not allowed in a request line, a user name, no host, or an invalid port.
     pub(super) fn parse(url: &str) -> io::Result<Self> {
         let (is_secure, rest) = match url.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
@@ -52,10 +52,10 @@ impl Url {
             None => (rest, "/".to_owned()),
         };
         if authority.contains('@') {
-            return Err(unusable(url, "it has a user name; use -H 'Authorization: Basic ...' instead"));
+            return Err(unusable(url, "it contains a user name; use -H 'Authorization: Basic ...' instead"));
         }
         let default_port = if is_secure { 443 } else { 80 };
-        // The colons of an IPv6 address stand within brackets.
+        // The colons of an IPv6 address are inside brackets.
         let bracket = authority.rfind(']').map_or(0, |at| at + 1);
         let (name, port) = match authority[bracket..].split_once(':') {
             Some((name, port)) => {
@@ -71,7 +71,7 @@ impl Url {
         Ok(Self { is_secure, name: name.to_owned(), port, authority: authority.to_owned(), path })
     }
 
-    /// Every address of the host, which may block.
+    /// Returns every address of the host. This may block.
     ///
     /// # Errors
     /// The name does not resolve.
@@ -85,13 +85,13 @@ impl Url {
         Ok(addresses)
     }
 
-    /// The target behind one of its addresses.
+    /// Returns the target at one of its addresses.
     pub(super) fn at(self, address: SocketAddr) -> Target {
         Target { address, host: self.authority, path: self.path }
     }
 }
 
-/// What the resolver said, without its own preface.
+/// The error of the resolver, without its prefix.
 fn not_found(name: &str, error: &io::Error) -> io::Error {
     let text = error.to_string();
     let why = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
@@ -99,21 +99,21 @@ fn not_found(name: &str, error: &io::Error) -> io::Error {
 }
 
 impl Target {
-    /// Parses a URL and resolves its host, which may block; the first address is taken.
+    /// Parses a URL of the scheme `http` and resolves its host, which may block. Uses the first address.
     ///
     /// # Errors
-    /// Another scheme than `http`, characters that do not belong into a request line, a name that does not resolve.
+    /// The URL is invalid or uses `https`, or the name does not resolve.
     pub fn resolve(url: &str) -> io::Result<Self> {
         let parsed = Url::parse(url)?;
         if parsed.is_secure {
-            return Err(unusable(url, "this kind of load has no TLS; use http"));
+            return Err(unusable(url, "this kind of load does not support TLS; use http"));
         }
         let address = parsed.addresses()?.first().copied().ok_or_else(|| unusable(url, "the name has no address"))?;
         Ok(parsed.at(address))
     }
 }
 
-/// Resolves `host:port`, which may block; the first address is taken.
+/// Resolves `host:port`, which may block. Uses the first address.
 pub(crate) fn resolve_address(text: &str) -> io::Result<SocketAddr> {
     let mut addresses = text.to_socket_addrs().map_err(|error| unusable(text, &error.to_string()))?;
     addresses.next().ok_or_else(|| unusable(text, "the name has no address"))
@@ -168,6 +168,6 @@ mod tests {
         refused("http://a:b/", "\"b\" is not a port");
         refused("http://a:70000/", "\"70000\" is not a port");
         refused("http:///b", "it has no host");
-        refused("http://me:secret@a/", "it has a user name; use -H 'Authorization: Basic ...' instead");
+        refused("http://me:secret@a/", "it contains a user name; use -H 'Authorization: Basic ...' instead");
     }
 }

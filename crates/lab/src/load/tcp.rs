@@ -1,4 +1,5 @@
-//! TCP load: requests and answers of a fixed size on connections that stay (netperf's TCP_RR), or on a new one each (its TCP_CRR).
+//! TCP load: requests and responses of a fixed size, on connections that stay open (netperf's TCP_RR) or on a new connection for each
+//! request (its TCP_CRR).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,26 +15,26 @@ use super::report::LoadReport;
 use super::shape::Shape;
 use super::tally::{Met, Outcome};
 
-/// What to send, and how.
+/// A load of TCP requests.
 #[derive(Clone, Debug)]
 pub struct TcpLoad {
-    /// Where to; an echo must answer there.
+    /// The server's address. The server must echo what it receives.
     pub address: SocketAddr,
-    /// Bytes of a request, and of its answer.
+    /// The size of each request and of each response, in bytes.
     pub size: usize,
-    /// A connection for each request.
+    /// Whether to open a connection for each request.
     pub close: bool,
-    /// With `close`: the origin is the one that closes, and this side waits for it. TIME_WAIT is then the origin's, and this host does
-    /// not run out of ports.
+    /// With `close`: whether to wait until the origin closes each connection. TIME_WAIT is then on the side of the origin, and this host
+    /// does not run out of ports.
     pub wait_for_close: bool,
-    /// How much, when, and from where.
+    /// Connections, rate and duration of the load.
     pub shape: Shape,
 }
 
-/// Puts the load on.
+/// Runs the load.
 ///
 /// # Errors
-/// Threads or timers that this host refuses. What the other side does is in the report.
+/// The host refuses a thread or a timer. The failures of requests are in the report.
 pub async fn run_tcp(load: &TcpLoad) -> io::Result<LoadReport> {
     let name = if load.close { "tcp-crr" } else { "tcp-rr" };
     let shape = Shape { streams: 1, ..load.shape.clone() };
@@ -49,7 +50,7 @@ impl Protocol for Arc<TcpLoad> {
     }
 }
 
-/// One connection, through all its reconnects.
+/// A connection and its reconnects.
 pub(super) struct Connection {
     load: Arc<TcpLoad>,
     number: u64,
@@ -61,7 +62,7 @@ pub(super) struct Connection {
 
 impl Lane for Connection {
     async fn prepare(&mut self) {
-        // With a connection each, the first operation makes its own.
+        // With a connection for each request, the first operation opens its own.
         if !self.load.close {
             self.stream = self.connect().await.ok();
             self.has_connected = self.stream.is_some();

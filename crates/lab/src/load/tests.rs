@@ -1,4 +1,4 @@
-//! Loads against origins and against servers that misbehave in one way each.
+//! Loads against origins, and against servers that each misbehave in one way.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,13 +18,13 @@ fn run(load: &HttpLoad) -> LoadReport {
     host::runtime().unwrap().block_on(run_http(load)).unwrap()
 }
 
-/// Asks for what `change` makes of the shape.
+/// Changes the shape of a load.
 fn shaped(mut load: HttpLoad, change: impl FnOnce(&mut Shape)) -> HttpLoad {
     change(&mut load.shape);
     load
 }
 
-/// Serves each connection with `serve`, which gets its number, on a thread of its own. The threads end with the test.
+/// Runs `serve` with the number of each connection on a separate thread. The threads end with the test.
 fn server(serve: impl Fn(usize, TcpStream) + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,7 +37,7 @@ fn server(serve: impl Fn(usize, TcpStream) + Clone + Send + 'static) -> SocketAd
     address
 }
 
-/// Reads one request without a body; false at the end of the connection.
+/// Reads one request without a body. Returns false at the end of the connection.
 fn read_request(stream: &mut TcpStream) -> bool {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -134,7 +134,7 @@ fn a_server_that_closes_is_connected_to_again() {
 
 #[test]
 fn a_request_that_met_the_close_of_its_connection_is_sent_again_if_it_may() {
-    // Answers one request, takes a second, and closes without a word.
+    // The server answers one request, reads a second one, and closes the connection without a response.
     let address = server(|_, mut stream| {
         if read_request(&mut stream) {
             stream.write_all(OK).unwrap();
@@ -192,7 +192,7 @@ fn origins_are_counted_before_and_after_the_mark() {
 
 #[test]
 fn what_a_server_calls_itself_gives_the_terminal_no_orders() {
-    // C1 controls and directions of writing, in UTF-8; those below 0x20 are no part of a header.
+    // The name contains C1 controls, and characters for the direction of writing, in UTF-8. Characters below 0x20 cannot occur in a header.
     let hostile = server(|_, mut stream| {
         while read_request(&mut stream) {
             let name = "a\u{9b}2J\u{202e}b\u{200b}";
@@ -203,7 +203,7 @@ fn what_a_server_calls_itself_gives_the_terminal_no_orders() {
     assert_eq!(report.origins, [("a\u{fffd}2J\u{fffd}b\u{fffd}".to_owned(), 2)].into());
 }
 
-/// The mistake that a closed loop makes: the requests that would have come during a stall are never sent, so they are never late.
+/// A closed loop never sends the requests that would have arrived during a stall, so its latencies hide the stall.
 #[test]
 fn a_stall_shows_in_the_open_loop_and_not_in_the_closed_one() {
     const STALL: Duration = Duration::from_secs(1);
@@ -216,12 +216,12 @@ fn a_stall_shows_in_the_open_loop_and_not_in_the_closed_one() {
     assert!(service.count == 2_000 && service.max_us >= stall_us / 2.0, "{closed}");
     assert!(p99_us(&closed.service) < stall_us / 2.0, "{closed}");
 
-    // A request a ms: about a thousand of two thousand were due during the stall.
+    // At one request per ms, about 1000 of the 2000 are due during the stall.
     let open = run(&shaped(load(stalling().address, 1, Until::Requests(2_000)), |shape| shape.rate = Some(1_000.0)));
     assert_eq!(open.response.as_ref().unwrap().count, 2_000);
     assert!(p99_us(&open.response) >= stall_us / 2.0, "{open}");
     assert!(p99_us(&open.service) < stall_us / 2.0, "{open}");
-    // Who waited for the one connection was not kept waiting by the load.
+    // Requests that waited for the only connection are queued. The load did not delay them, so they are not late.
     assert!(open.queued.unwrap() > 500 && open.lateness_p99_us.unwrap() < stall_us / 2.0, "{open}");
 }
 
@@ -267,7 +267,7 @@ fn tcp_streams_count_what_arrived() {
         [("tcp --sink", Direction::Send), ("tcp --send 1MiB", Direction::Receive), ("tcp", Direction::Echo)]
     {
         let origin = Running::start(line);
-        // A receiver stops when it has everything, and must not stop before.
+        // A receiver stops when it has received everything, which must happen before the load ends.
         let duration =
             if direction == Direction::Receive { Duration::from_secs(60) } else { Duration::from_millis(50) };
         let run = run_tcp_stream(origin.address, 3, direction, duration);
@@ -294,13 +294,13 @@ fn messages_are_timed_one_way() {
     assert!(report.ok > 0 && report.failures() == 0);
     assert_eq!((delivery.count, response.count), (report.ok, report.ok));
     assert!(response.max_us >= delivery.min_us);
-    // Messages of one kind, but for those that the ends of the window cut.
+    // All messages have the same size. At most two on each connection are cut by the ends of the window.
     assert!(report.received_bytes.abs_diff(5_000 * report.ok) < 3 * 2 * 5_000, "{}", report.received_bytes);
 
     let bulk = Running::start("stream");
     let load = StreamLoad { address: bulk.address, ..load };
     let report = host::runtime().unwrap().block_on(run_stream(&load)).unwrap();
-    assert_eq!((report.ok, report.errors.request), (0, 3), "bulk is no message");
+    assert_eq!((report.ok, report.errors.request), (0, 3), "bulk data is not a message");
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn an_answer_of_another_length_is_a_failure_for_those_who_say_so() {
     assert_eq!((report.ok, report.errors.length, report.answers, report.failures()), (1, 2, 3, 2));
 }
 
-/// Whoever measures a redirect or a 304 measures what the server was to say.
+/// A redirect or a 304 is what the server is expected to send, so it is a success.
 #[test]
 fn redirects_are_successes_and_are_not_followed() {
     let statuses = [200, 204, 301, 302, 304, 404, 500];
@@ -375,7 +375,7 @@ fn redirects_are_successes_and_are_not_followed() {
     assert!(text.contains(counted), "{text}");
 }
 
-/// Sends back every body that comes over HTTP/2, and gives what each connection carried.
+/// Starts a server that echoes every body over HTTP/2. The channel delivers the `content-length` and the body length of each request.
 fn h2_echo() -> (SocketAddr, std::sync::mpsc::Receiver<(String, usize)>) {
     let (sender, seen) = std::sync::mpsc::channel();
     let address = server(move |_, stream| {
@@ -425,7 +425,7 @@ fn bodies_go_over_http2_as_its_windows_allow() {
     }
 }
 
-/// An answer before the end of the body is an answer: what is left of the body is not sent.
+/// A response before the end of the body counts as a response, and the rest of the body is not sent.
 #[test]
 fn an_early_answer_over_http2_counts() {
     let address = server(|_, stream| {
@@ -434,7 +434,7 @@ fn an_early_answer_over_http2_counts() {
             let stream = tokio::net::TcpStream::from_std(stream).unwrap();
             let mut connection = h2::server::handshake(stream).await.unwrap();
             while let Some(Ok((_, mut respond))) = connection.accept().await {
-                // It reads nothing of the body, which is larger than the window.
+                // The server does not read the body, which is larger than the window.
                 respond.send_response(::http::Response::builder().status(413).body(()).unwrap(), true).unwrap();
             }
         });
@@ -494,7 +494,7 @@ fn grpc_calls() {
     health.target.path = "/grpc.health.v1.Health/Check".to_owned();
     assert_eq!(call(&health).ok, 60);
 
-    // An HTTP/1 origin has no answer to the preface of HTTP/2.
+    // An HTTP/1 origin does not understand the preface of HTTP/2.
     let other = Running::start("http");
     let report = call(&grpc(other.address));
     assert_eq!((report.ok, report.failures()), (0, 60));
@@ -507,7 +507,7 @@ fn grpc_streams_replies_of_the_length_and_number_that_were_asked_for() {
     let report = call(&load);
     assert_eq!((report.ok, report.failures()), (60, 0));
     let bodies = 60 * 7 * 1_000;
-    // Besides: prefixes, stamps, frames, heads. By strest's reading, one body in a thousand is empty.
+    // There are also prefixes, time stamps, frames and heads. As in strest-grpc, one body in a thousand is empty.
     assert!((bodies - 10_000..bodies + 60 * 7 * 100).contains(&report.received_bytes), "{report}");
 }
 
@@ -523,7 +523,7 @@ fn a_wait_that_a_call_asks_for_is_kept_and_adds_to_the_origins_own() {
         let latency = ask.map(|text| crate::percentiles::Percentiles::strest(text).unwrap());
         let service = call(&GrpcLoad { latency, ..grpc(origin.address) }).service.unwrap();
         assert!(service.min_us >= least_ms * 1e3, "{line}: {service:?}");
-        // All of them wait, or nearly all: those that draw the bottom of strest's distribution do not.
+        // Nearly all calls wait. Only those that draw the minimum of strest's distribution, which is 0, do not.
         let p90_ms = service.percentile_us(90.0).unwrap() / 1e3;
         assert!(p90_ms >= if ask.is_some() { 30.0 } else { 8.0 }, "{line}: {service:?}");
     }
@@ -537,7 +537,7 @@ fn bursts_are_due_at_the_start_of_a_second() {
     });
     let report = run(&load);
     assert_eq!((report.ok, report.planned, report.pacing), (40, Some(40), Some(Pacing::Burst1hz)));
-    // Forty due at once, four lanes: most had to wait for one.
+    // Forty requests are due at once and there are four lanes, so most requests wait for a lane.
     assert!(report.queued.unwrap() >= 30, "{report}");
 }
 
@@ -558,7 +558,7 @@ fn what_lies_outside_the_window_is_apart() {
     assert_eq!((again.version, again.elapsed), (REPORT_VERSION, Duration::from_millis(100)));
 }
 
-/// What a judge goes by: a load whose own work takes all of its CPU says so, and so does one that has none.
+/// The busiest thread of a load shows whether the load saturates. The verdicts of the lab rely on this.
 #[test]
 fn a_load_that_saturates_says_so() {
     let origin = Running::start("http");
@@ -572,7 +572,7 @@ fn a_load_that_saturates_says_so() {
     assert!(busy.generator.cpu_s > 0.0);
 }
 
-/// Runs a command line to its end.
+/// Runs a command line until it ends.
 fn command(line: &str) -> Outcome {
     use clap::Parser;
     let cli = Cli::try_parse_from(["load"].into_iter().chain(line.split(' '))).unwrap();
@@ -618,7 +618,7 @@ fn a_threshold_that_is_missed_sets_the_exit_code() {
     });
     let line = format!("http http://{failing}/ -n 5 -c 1 --json --max-errors");
     assert_eq!(command(&format!("{line} 4")), Outcome::GateDoesNotHold);
-    // Kept to, and nothing succeeded all the same.
+    // The threshold is met, but no request succeeded.
     assert_eq!(command(&format!("{line} 5")), Outcome::Failed);
 }
 
@@ -666,7 +666,7 @@ fn a_load_that_is_stopped_reports_what_it_met() {
             running.join().unwrap()
         });
         assert!(report.interrupted && report.elapsed < hour, "{report}");
-        // What was under way is not counted.
+        // Requests in progress are not counted.
         assert!((90..=seen() - before).contains(&report.ok) && report.failures() == 0, "{report}");
         assert!(report.planned.is_none_or(|planned| (report.ok..3_000_000).contains(&planned)), "{report}");
         assert!(report.to_string().contains("/s, interrupted\n"), "{report}");
@@ -691,7 +691,7 @@ fn command_lines() {
     check("http http://x/ --max-p99 50", false);
     check("http http://x/ --max-errors 0.1", false);
     check("http http://x/ --find-capacity 10ms --max-p99 50ms", false);
-    // As wrk, hey, oha, ab and curl have them.
+    // These options are those of wrk, hey, oha, ab and curl.
     check("http http://x/ -d 2 -X POST -q 100 --timeout 3", true);
     check("http http://x/ -z 2s -c 8 -t 2", true);
     check("http http://x/ -z 1.5", true);

@@ -1,4 +1,4 @@
-//! Thresholds: what a load must keep to for the command to succeed.
+//! Thresholds that a load must meet for the command to succeed.
 
 use std::fmt;
 use std::time::Duration;
@@ -31,11 +31,11 @@ pub struct Thresholds {
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "find_capacity", help_heading = HEADING)]
     pub max_p999: Option<Duration>,
 
-    /// Fail if more operations fail, or with --rate cannot be sent in time, than this: a share, such as 0.1%, or a count, such as 5
+    /// Fail if more operations than this fail or, with --rate, cannot be sent in time: a share, such as 0.1%, or a count, such as 5
     #[arg(long, value_name = "SHARE|COUNT", value_parser = errors_max, conflicts_with = "find_capacity", help_heading = HEADING)]
     pub max_errors: Option<ErrorsMax>,
 
-    /// Fail if fewer operations succeed per second than this
+    /// Fail if fewer operations than this succeed per second
     #[arg(long, value_name = "PER_SECOND", value_parser = rate_min, conflicts_with = "find_capacity", help_heading = HEADING)]
     pub min_rate: Option<f64>,
 }
@@ -43,27 +43,27 @@ pub struct Thresholds {
 /// How many operations may fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ErrorsMax {
-    /// Of all, 0 to 1.
+    /// A share of all operations, from 0 to 1.
     Share(f64),
-    /// So many.
+    /// A number of operations.
     Count(u64),
 }
 
-/// A threshold, and whether a load kept to it.
+/// A threshold, and whether a load met it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     /// `p99`, `errors` and so on.
     pub name: String,
-    /// What was met, for people; in JSON as well, where `met` is for machines.
+    /// The measured value, as text for people.
     pub value: String,
-    /// What was allowed, for people.
+    /// The limit, as text for people.
     pub limit: String,
-    /// Whether the load kept to it.
+    /// Whether the load met the threshold.
     pub met: bool,
 }
 
 impl Thresholds {
-    /// Holds a report against them, in a fixed order.
+    /// Compares a report with the thresholds that are set, in a fixed order.
     pub fn judge(&self, report: &LoadReport) -> Vec<Judged> {
         let mut judged = Vec::new();
         // With a rate, latency counts from when an operation was due.
@@ -79,13 +79,13 @@ impl Thresholds {
             let value = latency.and_then(|latency| latency.percentile_us(percent));
             judged.push(Judged {
                 name: name.to_owned(),
-                value: value.map_or("nothing was answered".to_owned(), micros),
+                value: value.map_or("no response".to_owned(), micros),
                 limit: format!("at most {}", micros(limit_us)),
                 met: value.is_some_and(|value| value <= limit_us),
             });
         }
         if let Some(limit) = self.max_errors {
-            // What could not even be sent, since the server held every connection up, was not served either.
+            // Operations that could not be sent because the server kept every connection busy count as failures too.
             let unsent = if report.interrupted { 0 } else { report.errors.unsent };
             judged.push(of_errors(limit, report.failures() + unsent, report.requests() + unsent));
         }
@@ -114,7 +114,7 @@ fn of_errors(limit: ErrorsMax, failed: u64, all: u64) -> Judged {
     }
 }
 
-/// As many digits as tell a small share from none.
+/// Formats a share with enough digits to distinguish a small share from 0.
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
     let digits = if percent == 0.0 || percent >= 1.0 { 2 } else { 4 };
