@@ -18,7 +18,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use crate::index::{Kind, Name, Object, Watched};
+use crate::index::{Definition, Kind, Name, Object, Watched};
 use crate::objects::{
     BackendTLSPolicy, GRPCRoute, Gateway, GatewayClass, HTTPRoute, ListenerSet, ReferenceGrant, TCPRoute, TLSRoute,
     UDPRoute,
@@ -92,7 +92,8 @@ pub(crate) struct Watching {
 /// Every watch must have read its first list before anything is translated: half of the objects would give half of the routes.
 pub(crate) fn expected(namespaces: &[String]) -> BTreeSet<Scoped> {
     use crate::index::RouteKind::{Grpc, Http, Tcp, Tls, Udp};
-    let everywhere = [Kind::GatewayClass, Kind::IngressClass, Kind::Namespace].map(|kind| (kind, None));
+    let everywhere =
+        [Kind::GatewayClass, Kind::IngressClass, Kind::Namespace, Kind::Definition].map(|kind| (kind, None));
     let within = [
         Kind::Gateway,
         Kind::ListenerSet,
@@ -130,9 +131,11 @@ struct Begun<'w> {
 /// Begins all watches.
 pub(crate) fn begin(watching: &Watching, tasks: &mut JoinSet<()>) {
     let watching = &Begun { watching, turns: Arc::new(Semaphore::new(FIRST_LISTS_AT_ONCE)) };
-    everywhere::<GatewayClass>(watching, tasks);
-    everywhere::<IngressClass>(watching, tasks);
-    everywhere::<Namespace>(watching, tasks);
+    everywhere::<GatewayClass>(watching, tasks, paged(PAGE));
+    everywhere::<IngressClass>(watching, tasks, paged(PAGE));
+    everywhere::<Namespace>(watching, tasks, paged(PAGE));
+    // The only kind with fields of the experimental channel that are served.
+    everywhere::<Definition>(watching, tasks, paged(PAGE).fields("metadata.name=httproutes.gateway.networking.k8s.io"));
     within::<Gateway>(watching, tasks, paged(PAGE));
     within::<ListenerSet>(watching, tasks, paged(PAGE));
     within::<HTTPRoute>(watching, tasks, paged(PAGE));
@@ -155,13 +158,9 @@ fn paged(objects: u32) -> watcher::Config {
     watcher::Config::default().page_size(objects)
 }
 
-fn everywhere<K: Watched>(begun: &Begun<'_>, tasks: &mut JoinSet<()>) {
+fn everywhere<K: Watched>(begun: &Begun<'_>, tasks: &mut JoinSet<()>, config: watcher::Config) {
     let client = begun.watching.client.clone();
-    tasks.spawn(follow(
-        move |version| K::api(client.clone(), None, version),
-        paged(PAGE),
-        begun.following((K::KIND, None)),
-    ));
+    tasks.spawn(follow(move |version| K::api(client.clone(), None, version), config, begun.following((K::KIND, None))));
 }
 
 fn within<K: Watched>(begun: &Begun<'_>, tasks: &mut JoinSet<()>, config: watcher::Config) {

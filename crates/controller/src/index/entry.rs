@@ -3,12 +3,16 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::Transport;
 
+use super::object::Definition;
 use super::{Difference, Name};
 use crate::objects::{
     AncestorStatus, BackendTLSPolicy, BackendTlsSpec, Gateway, GatewayClass, GatewayClassSpec, GatewayClassStatus,
     GatewaySpec, GatewayStatus, GrantFrom, GrantTo, GrpcRule, HttpRule, ListenerSet, ListenerSetSpec, Others,
     ParentRef, ParentStatus, ReferenceGrant, RouteSpec, RouteStatus, StreamRule,
 };
+
+/// The annotation of a definition with the channel that it comes from.
+const CHANNEL: &str = "gateway.networking.k8s.io/channel";
 
 /// An entry that can be compared with the previous one.
 pub(crate) trait IndexEntry {
@@ -54,6 +58,26 @@ pub(super) fn transport(protocol: Option<&str>) -> Option<Transport> {
         Some("UDP") => Some(Transport::Udp),
         // We do not support SCTP.
         Some(_) => None,
+    }
+}
+
+/// The definition of a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DefinitionEntry {
+    /// The kind has the fields of the experimental channel.
+    pub is_experimental: bool,
+}
+
+impl DefinitionEntry {
+    pub(super) fn of(object: &Definition) -> (Name, Self) {
+        let channel = object.metadata.annotations.as_ref().and_then(|annotations| annotations.get(CHANNEL));
+        (name_of(&object.metadata), Self { is_experimental: channel.is_some_and(|channel| channel == "experimental") })
+    }
+}
+
+impl IndexEntry for DefinitionEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        if self == old { Difference::None } else { Difference::All }
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub use self::core::*;
 pub use entry::*;
 pub use keys::Keypair;
-pub use object::{Kind, Object, Watched};
+pub use object::{Definition, Kind, Object, Watched};
 pub use slice::{SliceEndpoint, SliceEntry, Standing};
 
 use crate::objects::Text;
@@ -75,6 +75,8 @@ pub struct Index {
     pub authorities: BTreeMap<Name, AuthorityEntry>,
     /// The labels of namespaces.
     pub namespaces: BTreeMap<Name, BTreeMap<String, String>>,
+    /// The definitions of kinds, of which only that of the HTTPRoute is read.
+    pub definitions: BTreeMap<Name, DefinitionEntry>,
     /// Objects that cannot be read at present, and why. Those that were read before are still known.
     pub unreadable: BTreeMap<Scoped, Unreadable>,
     slices: BTreeMap<Name, SliceEntry>,
@@ -187,6 +189,10 @@ impl Index {
                     self.changes.all = true;
                 }
             }
+            Object::Definition(object) => {
+                let (name, entry) = DefinitionEntry::of(&object);
+                set(&mut self.changes, Kind::Definition, &mut self.definitions, name, entry);
+            }
             Object::Slice(object) => {
                 if let Some((name, entry)) = SliceEntry::of(*object) {
                     self.apply_slice(name, entry);
@@ -255,6 +261,7 @@ impl Index {
             Kind::Secret => self.secrets.remove(name).is_some(),
             Kind::ConfigMap => self.authorities.remove(name).is_some(),
             Kind::Namespace => self.namespaces.remove(name).is_some(),
+            Kind::Definition => self.definitions.remove(name).is_some(),
             Kind::Slice => {
                 self.remove_slice(name);
                 false
@@ -280,6 +287,7 @@ impl Index {
             Kind::Secret => self.secrets.keys().cloned().collect(),
             Kind::ConfigMap => self.authorities.keys().cloned().collect(),
             Kind::Namespace => self.namespaces.keys().cloned().collect(),
+            Kind::Definition => self.definitions.keys().cloned().collect(),
             Kind::Slice => self.slices.keys().cloned().collect(),
         }
     }

@@ -6,7 +6,8 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
-use kube::core::DynamicResourceScope;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::{DynamicResourceScope, PartialObjectMeta};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
@@ -32,6 +33,8 @@ pub enum Kind {
     Secret,
     ConfigMap,
     Namespace,
+    /// The definition of a kind.
+    Definition,
 }
 
 impl Kind {
@@ -57,6 +60,7 @@ impl Kind {
             Self::Secret => ("", "Secret"),
             Self::ConfigMap => ("", "ConfigMap"),
             Self::Namespace => ("", "Namespace"),
+            Self::Definition => ("apiextensions.k8s.io", "CustomResourceDefinition"),
         }
     }
 }
@@ -76,7 +80,11 @@ pub enum Object {
     Secret(Box<Secret>),
     ConfigMap(Box<ConfigMap>),
     Namespace(Box<Namespace>),
+    Definition(Box<Definition>),
 }
+
+/// The metadata of a definition. The rest is half a megabyte of schemas.
+pub type Definition = PartialObjectMeta<CustomResourceDefinition>;
 
 /// A route of any kind.
 pub enum RouteObject {
@@ -181,4 +189,5 @@ watched! {
     Secret, &["v1"], namespaced => Kind::Secret, |object| Object::Secret(Box::new(object));
     ConfigMap, &["v1"], namespaced => Kind::ConfigMap, |object| Object::ConfigMap(Box::new(object));
     Namespace, &["v1"], cluster_wide => Kind::Namespace, |object| Object::Namespace(Box::new(object));
+    Definition, &["v1"], cluster_wide => Kind::Definition, |object| Object::Definition(Box::new(object));
 }

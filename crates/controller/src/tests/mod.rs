@@ -122,6 +122,7 @@ pub(crate) fn object(mut value: Value) -> Object {
         "Secret" => of::<k8s_openapi::api::core::v1::Secret>(value),
         "ConfigMap" => of::<k8s_openapi::api::core::v1::ConfigMap>(value),
         "Namespace" => of::<k8s_openapi::api::core::v1::Namespace>(value),
+        "CustomResourceDefinition" => of::<crate::index::Definition>(value),
         other => panic!("no such kind: {other}"),
     }
 }
@@ -130,7 +131,9 @@ pub(crate) fn object(mut value: Value) -> Object {
 fn complete(kind: &str, value: &mut Value) {
     let metadata = &mut value["metadata"];
     let place = metadata["name"].as_str().unwrap_or_else(|| panic!("{kind} without a name")).to_owned();
-    if metadata["namespace"].is_null() && !matches!(kind, "GatewayClass" | "IngressClass" | "Namespace") {
+    if metadata["namespace"].is_null()
+        && !matches!(kind, "GatewayClass" | "IngressClass" | "Namespace" | "CustomResourceDefinition")
+    {
         metadata["namespace"] = "shop".into();
     }
     for (key, default) in
@@ -249,6 +252,27 @@ fn an_endpoint_changes_its_cluster_and_nothing_else() {
     index.remove(Kind::Slice, &Name::new("shop", "web-1"));
     assert!(translation.follow(&index, &index.changes().endpoints.clone()));
     assert_eq!(translation.snapshot(&settings(&Value::Null)).clusters[1].endpoints.len(), 0);
+}
+
+#[test]
+fn features_of_the_experimental_channel_are_claimed_where_it_is_installed() {
+    let mut index = base();
+    let mut check = |channel: &str, expect: bool| {
+        index.apply(object(json!({"kind": "CustomResourceDefinition", "metadata": {
+            "name": "httproutes.gateway.networking.k8s.io",
+            "annotations": {"gateway.networking.k8s.io/channel": channel},
+        }})));
+        let translation = retranslate(&index);
+        let Desired::Class(status) = &translation.statuses[&(Kind::GatewayClass, Name::new("", "steelyard"))] else {
+            panic!("no status of the class")
+        };
+        let features: Vec<&str> = status.supported_features.iter().map(|feature| feature.name.as_str()).collect();
+        assert!(features.is_sorted() && features.contains(&"HTTPRouteCORS"), "{features:?}");
+        assert_eq!(features.contains(&"HTTPRouteRetry"), expect, "{channel}");
+    };
+    check("standard", false);
+    check("experimental", true);
+    check("standard", false);
 }
 
 #[test]

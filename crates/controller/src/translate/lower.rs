@@ -65,6 +65,10 @@ pub(crate) const FEATURES: &[&str] = &[
     "TLSRoute",
 ];
 
+/// The same, if the HTTPRoutes of the cluster have the fields of the experimental channel. Otherwise the API server drops `retry`.
+pub(crate) const EXPERIMENTAL_FEATURES: &[&str] =
+    &["HTTPRouteRetry", "HTTPRouteRetryBackendTimeout", "HTTPRouteRetryConnectionError"];
+
 /// The largest weight in the model.
 const WEIGHT_MAX: u32 = 1_000_000;
 

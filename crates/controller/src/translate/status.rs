@@ -42,6 +42,9 @@ pub(super) fn classes(index: &Index, settings: &Settings, statuses: &mut Statuse
     if super::service::no_kernel_plane(settings).is_none() {
         features.insert("UDPRoute");
     }
+    if index.definitions.values().any(|definition| definition.is_experimental) {
+        features.extend(lower::EXPERIMENTAL_FEATURES);
+    }
     // Every class that names the controller gets a status, because without one the controller would seem to be absent.
     let ours = index.classes.iter().filter(|(_, class)| class.spec.controller_name == settings.controller_name);
     for (name, class) in ours {
