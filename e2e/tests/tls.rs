@@ -117,6 +117,124 @@ fn a_connection_serves_the_hosts_that_it_was_made_for() {
     assert_eq!(edge.refused("misdirected"), 2.0);
 }
 
+/// One certificate for all names, so that it decides nothing.
+#[test]
+fn isolated_hosts_decide_which_requests_a_connection_carries() {
+    let scratch = Scratch::new();
+    let (pki, clients) = (Pki::new(&scratch.path().join("tls")), Pki::new(&scratch.path().join("clients")));
+    let names = ["example.org", "second.org", "third.wild.org", "fourth.wild.org", "admin.org", "unknown.org"];
+    pki.issue("all", &names);
+    clients.issue("alice", &["alice"]);
+    let origins = ["any", "second", "wild", "fourth", "admin"].map(Origin::start);
+    let [edge, strict] = [local(port()), local(port())];
+    let listener = |name: &str, bind: SocketAddr, more: &str| {
+        let path = |file: &str| pki.path(file).display().to_string();
+        format!(
+            "  {name}:
+    bind: {bind}
+    protocol: https
+    tls:
+      certificates: [{{cert: {}, key: {}}}]
+      client_ca: {{hosts: admin.org, ca: {}}}
+    isolated_hosts: [second.org, '*.wild.org', fourth.wild.org, admin.org]
+    routes:
+      - {{hosts: second.org, to: second}}
+      - {{hosts: '*.wild.org', to: wild}}
+      - {{hosts: fourth.wild.org, path: /only, to: fourth}}
+      - {{hosts: admin.org, to: admin}}
+{more}",
+            path("all.pem"),
+            path("all.key"),
+            clients.path("ca.pem").display()
+        )
+    };
+    let clusters = ["any", "second", "wild", "fourth", "admin"].iter().zip(&origins);
+    let clusters: Vec<String> =
+        clusters.map(|(name, origin)| format!("  {name}: {{endpoints: ['{}']}}\n", origin.address)).collect();
+    let any = "      - {hosts: example.org, to: any}\n";
+    let listeners = listener("edge", edge, any) + &listener("strict", strict, "");
+    let _balancer =
+        Steelyard::serve(&format!("admin: {{admin}}\nlisteners:\n{listeners}clusters:\n{}", clusters.concat()), 1);
+    let check = |address: SocketAddr, name: &str, host: &str, path: &str, expect: (u16, &str)| {
+        let mut tls = Tls::connect(&pki.client(None), address, name).unwrap();
+        let (status, body) = tls.get(host, path).unwrap();
+        let body = String::from_utf8_lossy(&body).into_owned();
+        let is_from = expect.1.is_empty() || body.starts_with(expect.1);
+        assert!(status == expect.0 && is_from, "{host}{path} over a connection for {name}: {status} {body}");
+    };
+    // Routes of other hosts do not take the requests of an isolated one.
+    check(edge, "fourth.wild.org", "fourth.wild.org", "/only", (200, "fourth"));
+    check(edge, "fourth.wild.org", "fourth.wild.org", "/", (404, ""));
+    check(edge, "third.wild.org", "third.wild.org", "/", (200, "wild"));
+    // A connection carries the requests of the host that it was made for, and of others that belong together with it.
+    check(edge, "example.org", "example.org", "/", (200, "any"));
+    check(edge, "example.org", "unknown.org", "/", (404, ""));
+    check(edge, "unknown.org", "example.org", "/", (200, "any"));
+    check(edge, "third.wild.org", "fifth.wild.org", "/", (200, "wild"));
+    for (name, host) in [
+        ("example.org", "second.org"),
+        ("second.org", "example.org"),
+        ("second.org", "unknown.org"),
+        ("third.wild.org", "fourth.wild.org"),
+        ("fourth.wild.org", "third.wild.org"),
+        ("example.org", "admin.org"),
+    ] {
+        check(edge, name, host, "/", (421, ""));
+    }
+    // If no route is for any other host, another connection would serve it no better.
+    check(strict, "second.org", "example.org", "/", (404, ""));
+    check(strict, "second.org", "admin.org", "/", (421, ""));
+    check(strict, "unknown.org", "second.org", "/", (421, ""));
+    let alice = pki.client(Some((&clients, "alice")));
+    let mut tls = Tls::connect(&alice, strict, "admin.org").unwrap();
+    let answers = ["admin.org", "second.org", "example.org"].map(|host| tls.get(host, "/").unwrap().0);
+    assert_eq!(answers, [200, 421, 404]);
+}
+
+/// With curl as the client, whose own message says whether the handshake failed.
+#[test]
+fn clients_that_are_not_verified_are_admitted_and_reported() {
+    let scratch = Scratch::new();
+    let (pki, clients) = (Pki::new(&scratch.path().join("tls")), Pki::new(&scratch.path().join("clients")));
+    pki.issue("www", &["www.example.com"]);
+    pki.issue("mallory", &["mallory"]);
+    clients.issue("alice", &["alice"]);
+    let (origin, address) = (Origin::start("o"), local(port()));
+    let config = |verify: bool| {
+        let path = |file: &str| pki.path(file).display().to_string();
+        format!(
+            "admin: {{admin}}\nlisteners: {{edge: {{bind: '{address}', protocol: https, to: web, tls: \
+             {{certificates: [{{cert: {}, key: {}}}], client_ca: {{ca: {}, verify: {verify}}}}}}}}}\n\
+             clusters: {{web: {{endpoints: ['{}']}}}}\n",
+            path("www.pem"),
+            path("www.key"),
+            clients.path("ca.pem").display(),
+            origin.address
+        )
+    };
+    let curl = |shows: Option<(&Pki, &str)>| {
+        let mut curl = std::process::Command::new("curl");
+        curl.args(["--silent", "--output", "/dev/null", "--write-out", "%{http_code}", "--max-time", "30", "--cacert"]);
+        curl.arg(pki.path("ca.pem")).args(["--connect-to", &format!("::{address}")]);
+        if let Some((of, name)) = shows {
+            let path = |suffix: &str| of.path(&format!("{name}.{suffix}"));
+            curl.arg("--cert").arg(path("pem")).arg("--key").arg(path("key"));
+        }
+        String::from_utf8(curl.arg("https://www.example.com/").output().expect("curl").stdout).unwrap()
+    };
+    let shown = [None, Some((&pki, "mallory")), Some((&clients, "alice"))];
+    let mut balancer = Steelyard::serve(&config(false), 1);
+    assert_eq!(shown.map(curl), ["200", "200", "200"]);
+    let listener = |balancer: &Steelyard| balancer.status()["listeners"][0]["admits_unverified_clients"].clone();
+    assert_eq!(listener(&balancer), true);
+    assert_eq!(balancer.status()["findings"][0]["kind"], "unverified_clients");
+    // A session that began without a certificate is of no use where one is required.
+    let before = balancer.generation();
+    balancer.reload(&config(true), |status| status["generation"].as_u64() > Some(before));
+    assert_eq!(shown.map(curl), ["000", "000", "200"]);
+    assert_eq!(listener(&balancer), false);
+}
+
 #[test]
 fn a_host_that_asks_for_a_certificate_gets_one_or_nobody() {
     let edge = Edge::start("");
@@ -199,7 +317,7 @@ fn bodies_pass_whole_and_the_endpoint_hears_of_the_scheme() {
 fn endpoints_are_believed_only_with_the_right_certificate() {
     let scratch = Scratch::new();
     let (pki, clients) = (Pki::new(&scratch.path().join("e")), Pki::new(&scratch.path().join("c")));
-    pki.issue("right", &["right.internal", "127.0.0.1"]);
+    pki.issue("right", &["right.internal", "127.0.0.1", "spiffe://internal/right"]);
     pki.issue_expired("old", &["127.0.0.1"]);
     clients.issue("us", &["us"]);
     pki.issue_ca("ca_like", &["127.0.0.1"]);
@@ -217,6 +335,9 @@ fn endpoints_are_believed_only_with_the_right_certificate() {
     let mut check = |endpoint, tls: &str, failure: Option<(&str, &str)>| {
         let before = balancer.generation();
         balancer.reload(&config(endpoint, tls), |status| status["generation"].as_u64() > Some(before));
+        let count =
+            |reason: &str| balancer.metric("steelyard_refused_total", &[("listener", "web"), ("reason", reason)]);
+        let counted = failure.map(|(reason, _)| count(reason));
         let response = support::get(web, "/").unwrap();
         let text = String::from_utf8_lossy(&response.body).into_owned();
         let expect = if failure.is_some() { 502 } else { 200 };
@@ -224,8 +345,7 @@ fn endpoints_are_believed_only_with_the_right_certificate() {
         let why = balancer.status()["clusters"][0]["endpoints"][0]["why"].clone();
         let Some((reason, piece)) = failure else { return assert!(why.is_null(), "{tls}: {why}") };
         assert_eq!(text, "502 Bad Gateway\n");
-        let counted = balancer.metric("steelyard_refused_total", &[("listener", "web"), ("reason", reason)]);
-        assert_eq!(counted, 1.0, "{tls}: {reason}");
+        assert_eq!(Some(count(reason) - 1.0), counted, "{tls}: {reason}");
         assert!(why.as_str().is_some_and(|why| why.starts_with("TLS: ") && why.contains(piece)), "{tls}: {why}");
     };
     check(plain, &format!("{{ca: {ca}}}"), None);
@@ -235,7 +355,18 @@ fn endpoints_are_believed_only_with_the_right_certificate() {
     let unknown = Some(("upstream_tls_issuer", "UnknownIssuer"));
     check(plain, &format!("{{ca: {}}}", clients.path("ca.pem").display()), unknown);
     check(plain, "{verify: false, server_name: wrong.internal}", None);
-    check(old, &format!("{{ca: {ca}}}"), Some(("upstream_tls_expired", "expired")));
+    // Other names count instead of the one that is asked for.
+    let named = |names: &str| format!("{{ca: {ca}, server_name: wrong.internal, subject_alt_names: [{names}]}}");
+    check(plain, &named("other.internal, right.internal"), None);
+    check(plain, &named("'*.internal'"), None);
+    check(plain, &named("'spiffe://internal/right'"), None);
+    let other = Some(("upstream_tls_name", "none of the names in subject_alt_names"));
+    check(plain, &named("wrong.internal, 'spiffe://internal/wrong'"), other);
+    let other_ca = clients.path("ca.pem").display().to_string();
+    check(plain, &format!("{{ca: {other_ca}, subject_alt_names: right.internal}}"), unknown);
+    let expired = Some(("upstream_tls_expired", "expired"));
+    check(old, &format!("{{ca: {ca}}}"), expired);
+    check(old, &format!("{{ca: {ca}, subject_alt_names: right.internal}}"), expired);
     check(ca_like, &format!("{{ca: {ca}}}"), Some(("upstream_tls_certificate", "basicConstraints says CA:TRUE")));
     let us = format!("{{cert: {}, key: {}}}", clients.path("us.pem").display(), clients.path("us.key").display());
     check(mutual, &format!("{{ca: {ca}, certificate: {us}}}"), None);
@@ -436,6 +567,80 @@ clusters:
     let mut heard = Vec::new();
     _ = TcpStream::connect(address).unwrap().read_to_end(&mut heard);
     assert_eq!(refused("open", "tls_handshake_timeout"), 1.0);
+}
+
+#[test]
+fn tls_ends_here_or_at_the_endpoint_as_the_name_says() {
+    let scratch = Scratch::new();
+    let (pki, clients) = (Pki::new(&scratch.path().join("tls")), Pki::new(&scratch.path().join("clients")));
+    pki.issue("here", &["here.example.com", "admin.example.com", "empty.example.com"]);
+    pki.issue("vault", &["vault.example.com"]);
+    clients.issue("alice", &["alice"]);
+    let (vault, plain) = (pki.origin("vault", None), Origin::start("plain"));
+    let address = local(port());
+    let path = |file: &str| pki.path(file).display().to_string();
+    let balancer = Steelyard::serve(
+        &format!(
+            "admin: {{admin}}
+listeners:
+  mixed:
+    bind: {address}
+    protocol: tls
+    tls:
+      certificates: [{{cert: {}, key: {}}}]
+      client_ca: {{hosts: admin.example.com, ca: {}}}
+    header_timeout: 5s
+    isolated_hosts: empty.example.com
+    routes:
+      - {{sni: vault.example.com, to: vault, passthrough: true}}
+      - {{sni: '*.example.com', to: plain}}
+clusters:
+  vault: {{endpoints: [{vault}]}}
+  plain: {{endpoints: ['{}']}}
+",
+            path("here.pem"),
+            path("here.key"),
+            clients.path("ca.pem").display(),
+            plain.address
+        ),
+        1,
+    );
+    assert_eq!(balancer.status()["listeners"][0]["protocol"], "tls");
+    let client = pki.client(None);
+    let mut tls = Tls::connect(&client, address, "here.example.com").unwrap();
+    assert_eq!(tls.shown(), pki.certificate("here"));
+    // The bytes are those of HTTP to the client and to the origin, and are no one's business in between: any host will do.
+    for host in ["here.example.com", "elsewhere.org"] {
+        let (status, heard) = tls.get(host, "/").unwrap();
+        assert!(status == 200 && heard.starts_with(b"plain"), "{}", String::from_utf8_lossy(&heard));
+    }
+    let mut tls = Tls::connect(&client, address, "vault.example.com").unwrap();
+    assert_eq!(tls.shown(), pki.certificate("vault"));
+    assert!(tls.get("vault.example.com", "/").unwrap().1.starts_with(b"sni vault.example.com\n"));
+    // The other client is not ours, offers a protocol, and learns that none was chosen.
+    let mut openssl = std::process::Command::new("openssl");
+    openssl.args(["s_client", "-connect", &address.to_string(), "-servername", "here.example.com", "-alpn", "h2,imap"]);
+    openssl.arg("-CAfile").arg(pki.path("ca.pem")).stdin(std::process::Stdio::null());
+    let heard = String::from_utf8_lossy(&openssl.output().expect("openssl").stdout).into_owned();
+    assert!(heard.contains("Verify return code: 0 (ok)") && heard.contains("No ALPN negotiated"), "{heard}");
+
+    assert!(Tls::connect(&client, address, "empty.example.com").is_err(), "no route of its own");
+    let refused = |config| {
+        let outcome = Tls::connect(&config, address, "admin.example.com");
+        outcome.and_then(|mut tls| tls.get("admin.example.com", "/")).is_err()
+    };
+    assert!(refused(client));
+    let mut tls = Tls::connect(&pki.client(Some((&clients, "alice"))), address, "admin.example.com").unwrap();
+    assert_eq!(tls.get("admin.example.com", "/").unwrap().0, 200);
+    let counted = |reason: &str| {
+        let labels = [("listener", "mixed"), ("reason", reason)];
+        testkit::until(testkit::PATIENCE, || {
+            (balancer.metric("steelyard_refused_total", &labels) == 1.0).then_some(())
+        })
+        .unwrap_or_else(|| panic!("{reason}"));
+    };
+    counted("no_route");
+    counted("tls_handshake");
 }
 
 #[test]

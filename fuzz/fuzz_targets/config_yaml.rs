@@ -38,8 +38,8 @@ fn check(snapshot: &Snapshot) {
                 }
             }
             Protocol::Tcp(tcp) => assert!(tcp.to.0 < snapshot.clusters.len()),
-            Protocol::TlsPassthrough(passthrough) => {
-                for route in &passthrough.routes {
+            Protocol::Tls(tls) => {
+                for route in &tls.routes {
                     assert!(route.to.0 < snapshot.clusters.len());
                 }
             }

@@ -177,6 +177,13 @@ fn refused_reload(status: &Status, reload: &Reload) -> String {
 fn of_listener(listener: &ListenerStatus, found: &mut Found) {
     let (name, recent) = (&listener.name, &listener.recent);
     let count = |reason: Reason| recent.refused.get(reason.name()).copied().unwrap_or_default();
+    if listener.admits_unverified_clients {
+        let text = format!(
+            "{name} asks clients for certificates and also admits clients without a valid one: its client_ca has \
+             `verify: false`, or its Gateway has the mode AllowInsecureFallback"
+        );
+        found.notice("unverified_clients", name, text);
+    }
     if recent.accept_failures > 0 {
         let text = format!(
             "{name} failed to accept connections {} in the last minute because file descriptors or memory ran out: \

@@ -99,8 +99,11 @@ pub struct ListenerStatus {
     pub name: String,
     /// Where it listens.
     pub bind: String,
-    /// `http`, `https`, `tcp` or `tls_passthrough`.
+    /// `http`, `https`, `tcp`, `tls` or `tls_passthrough`.
     pub protocol: String,
+    /// Whether it asks clients for certificates and admits them whatever they answer.
+    #[serde(default)]
+    pub admits_unverified_clients: bool,
     /// Connections open now.
     pub connections_open: u64,
     /// Connections accepted.
@@ -354,12 +357,15 @@ pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<
             Protocol::Http(_) if listener.tls.is_some() => "https",
             Protocol::Http(_) => "http",
             Protocol::Tcp(_) => "tcp",
-            Protocol::TlsPassthrough(_) => "tls_passthrough",
+            Protocol::Tls(_) if listener.tls.is_some() => "tls",
+            Protocol::Tls(_) => "tls_passthrough",
         };
+        let client_ca = listener.tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
         ListenerStatus {
             name: listener.name.clone(),
             bind: listener.bind.to_string(),
             protocol: protocol.into(),
+            admits_unverified_clients: client_ca.is_some_and(|client| !client.verify),
             connections_open: total.open,
             connections_total: total.connections,
             requests: total.requests,
@@ -441,6 +447,7 @@ mod tests {
     fn snapshot() -> Snapshot {
         let route = |name: &str, to: ClusterId| Route::to_all(name, to.into());
         let http = Protocol::Http(HttpListener {
+            isolated_hosts: Vec::new(),
             routes: [route("/hit", ClusterId(1)), route("/quiet", ClusterId(0))].into(),
             trusted_proxies: Vec::new(),
             forwarded: ForwardedHeaders::Off,
@@ -501,6 +508,7 @@ mod tests {
             name: "web".into(),
             bind: "127.0.0.1:80".into(),
             protocol: "http".into(),
+            admits_unverified_clients: false,
             connections_open: 1,
             connections_total: 3,
             requests: 5,

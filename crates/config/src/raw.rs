@@ -15,9 +15,9 @@ use crate::define::{Kind, Object, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
-    Admin, Bind, ByteSize, CookieName, EndpointText, FileName, GrpcName, GrpcService, HeaderName, HostHeader, HostText,
-    HttpPath, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName, RoutePath, Server,
-    StatusRange, Text, Wait, duration_text, percent_text, size_text,
+    Admin, Bind, ByteSize, CertificateName, CookieName, EndpointText, FileName, GrpcName, GrpcService, HeaderName,
+    HostHeader, HostText, HttpPath, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName,
+    RoutePath, Server, StatusRange, Text, Wait, duration_text, percent_text, size_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -103,9 +103,14 @@ keys! {
         /// The cluster that every connection (TCP) or request (HTTP) goes to.
         optional to: Label;
         /// Rules that send requests to clusters. The first matching route wins, and a more specific host comes before a less specific one.
-        optional routes: Many<RawRoute>, only "http, tls_passthrough";
-        /// Certificates and requirements for clients. Required with protocol https.
-        optional tls: RawListenerTls, default "none", only "https";
+        optional routes: Many<RawRoute>, only "http, tls, tls_passthrough";
+        /// Certificates and requirements for clients. Required with protocol https, and with protocol tls.
+        optional tls: RawListenerTls, default "none", only "https, tls";
+        /// Hosts with routes of their own, as the server blocks of nginx and the virtual hosts of Envoy have. A request belongs to the most
+        /// specific of these hosts that matches, and only routes whose `hosts` (`sni`) are within it can take it; other requests take the
+        /// other routes. A request on a TLS connection that was made for a name of another isolated host is answered 421.
+        optional isolated_hosts: OneOrMany<HostText>, default "none: the most specific route that matches takes a request",
+            only "http, tls, tls_passthrough";
         /// Every connection must begin with a PROXY protocol header, v1 or v2; others are refused. For listeners behind another load
         /// balancer.
         optional proxy_protocol: Flag, default "false";
@@ -123,7 +128,7 @@ keys! {
         /// tell a client that has left from a client that has nothing more to send. A reset ends the request in either case.
         optional abort_on_half_close: Flag, default "false", only "http";
         /// From the first byte of a request, or from accept, to the end of its headers; then 408. It also limits a TLS handshake.
-        optional header_timeout: Positive, default duration_text(LIMITS.header_timeout), only "http, tls_passthrough";
+        optional header_timeout: Positive, default duration_text(LIMITS.header_timeout), only "http, tls, tls_passthrough";
         /// The longest pause within a request body (then 408), or while the client does not read its response (then the connection is
         /// closed). A shorter limit from `min_rate` takes precedence.
         optional stall_timeout: Positive, default duration_text(LIMITS.stall_timeout), only "http";
@@ -176,6 +181,9 @@ keys! {
         optional hosts: OneOrMany<HostText>, default "every host";
         /// A PEM file with the CA certificates that may have signed them.
         required ca: FileName;
+        /// false: ask for a certificate, and also admit clients that show none, or one that `ca` has not signed. Only for tests and
+        /// migrations.
+        optional verify: Flag, default "true";
     }
 }
 
@@ -184,6 +192,9 @@ keys! {
     pub struct RawClusterTls as "the TLS of a cluster" {
         /// The name that Steelyard asks for, and that an endpoint's certificate must have.
         optional server_name: HostHeader, default "the name in the endpoint's address, or the address";
+        /// Names of which an endpoint's certificate must have one, instead of the name that Steelyard asks for: DNS names, where
+        /// `*.example.com` stands for one label in front, and URIs. At most 64.
+        optional subject_alt_names: OneOrMany<CertificateName>, default "the name that Steelyard asks for";
         /// A PEM file with the CA certificates that may have signed it.
         optional ca: FileName, default "the CA certificates that this host trusts";
         /// The certificate to present to endpoints that ask for one.
@@ -250,8 +261,8 @@ keys! {
         optional cookies: Named<CookieName, RawValue>, default "any cookies", only "http";
         /// All of these query parameters: each name with the text that its decoded value must equal.
         optional query: Named<QueryName, RawValue>, default "any query", only "http";
-        /// The cluster that serves the requests, or a list of clusters with weights that share them. With TLS passthrough it must be one
-        /// cluster.
+        /// The cluster that serves the requests, or a list of clusters with weights that share them. With the protocols tls and
+        /// tls_passthrough it must be one cluster.
         optional to: RawTo;
         /// Redirects clients to another URL.
         optional redirect: RawRedirect, only "http";
@@ -274,7 +285,9 @@ keys! {
         optional cors: RawCors, default "the endpoint decides", only "http";
         /// Any of these names, as the client asks for it in its first message: `vault.example.com`, or `*.example.com` for one or more
         /// labels in front.
-        optional sni: OneOrMany<HostText>, default "every name, and clients that send none", only "tls_passthrough";
+        optional sni: OneOrMany<HostText>, default "every name, and clients that send none", only "tls, tls_passthrough";
+        /// Leaves TLS to the endpoint, which gets the bytes as the client sent them. With `false`, TLS ends here.
+        optional passthrough: Flag, default "false", only "tls";
     }
 }
 
@@ -550,10 +563,16 @@ pub enum ProtocolName {
     Http,
     Https,
     Tcp,
+    Tls,
     TlsPassthrough,
 }
 
 impl ProtocolName {
+    /// Whether it tells connections apart by the name that the client asks for, and does not interpret what is within TLS.
+    pub fn is_by_name(self) -> bool {
+        matches!(self, Self::Tls | Self::TlsPassthrough)
+    }
+
     pub fn name(self) -> &'static str {
         word(&self)
     }
@@ -604,6 +623,12 @@ impl Choice for ProtocolName {
         ("http", Self::Http, "HTTP/1.0 and HTTP/1.1, and HTTP/2 by prior knowledge"),
         ("https", Self::Https, "the same within TLS, where ALPN offers `h2` and `http/1.1`"),
         ("tcp", Self::Tcp, "bytes, not interpreted"),
+        (
+            "tls",
+            Self::Tls,
+            "TLS around bytes that are not interpreted, routed by the name that the client asks for; a route with `passthrough` \
+             leaves TLS to the endpoint",
+        ),
         (
             "tls_passthrough",
             Self::TlsPassthrough,

@@ -51,8 +51,8 @@ pub use cluster::{
 };
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
 pub use listener::{
-    ForwardPath, ForwardedHeaders, HttpListener, Listener, ListenerLimits, MinRate, PassthroughListener,
-    PassthroughRoute, PathRules, Ping, Protocol, TcpListener,
+    ForwardPath, ForwardedHeaders, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Ping, Protocol,
+    TcpListener, TlsListener, TlsMode, TlsRoute,
 };
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{
@@ -60,7 +60,7 @@ pub use policy::{
     RoutePolicy, Scheme, Sticky, WeightedCluster,
 };
 pub use route::Route;
-pub use tls::{Certificate, ClientCa, ClusterTls, ListenerTls, Pem, TlsVersion};
+pub use tls::{Certificate, ClientCa, ClusterTls, ListenerTls, Pem, SubjectAltName, TlsVersion};
 pub use vip::{FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode};
 
 /// The version of the PROXY protocol header (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>) for an endpoint.

@@ -17,7 +17,8 @@ pub struct Listener {
     pub bind: SocketAddr,
     /// The protocol.
     pub protocol: Protocol,
-    /// TLS around the protocol; `None` means no encryption. Only with [`Protocol::Http`].
+    /// TLS around the protocol; `None` means no encryption. Only with [`Protocol::Http`], and with [`Protocol::Tls`] if one of its routes
+    /// terminates TLS.
     pub tls: Option<ListenerTls>,
     /// Every connection must begin with a PROXY protocol header, v1 or v2; others are refused.
     pub accept_proxy_protocol: bool,
@@ -32,8 +33,8 @@ pub enum Protocol {
     Http(HttpListener),
     /// Bytes.
     Tcp(TcpListener),
-    /// TLS that is not decrypted.
-    TlsPassthrough(PassthroughListener),
+    /// TLS connections, told apart by the name that the client asks for, and then treated as bytes.
+    Tls(TlsListener),
 }
 
 /// A listener that speaks HTTP.
@@ -42,6 +43,11 @@ pub struct HttpListener {
     /// In the order of the source. The first matching route wins, and a more specific host comes before a less specific one. Shared: a
     /// snapshot that only differs in other things has the same routes in memory, and a plane can keep what it derived from them.
     pub routes: Arc<[Route]>,
+    /// Hosts with routes of their own. A request belongs to the most specific of these hosts that matches its own, and only routes with
+    /// hosts within that one can take it. If the listener has TLS, a request must belong to the same one as the name that its connection
+    /// was made for; otherwise it is answered 421. Empty means that the most specific route that matches takes a request, and that the
+    /// certificates decide which requests a connection may carry.
+    pub isolated_hosts: Vec<HostMatcher>,
     /// Downstream addresses whose `X-Forwarded-*` and `Forwarded` headers are trusted and extended; those of any other are replaced.
     pub trusted_proxies: Vec<IpNet>,
     /// The headers that are sent upstream.
@@ -195,12 +201,15 @@ pub struct TcpListener {
     pub idle_timeout: Duration,
 }
 
-/// A listener that forwards the bytes of TLS connections by the name that the client asks for, without decrypting them.
+/// A listener that forwards TLS connections by the name that the client asks for: decrypted, or as they are.
 #[derive(Clone, Debug)]
-pub struct PassthroughListener {
+pub struct TlsListener {
     /// In the order of the file. The first match wins, and a more specific name comes before a less specific one.
-    pub routes: Vec<PassthroughRoute>,
-    /// From accept to the end of the client's first message; then the connection is closed.
+    pub routes: Vec<TlsRoute>,
+    /// Names with routes of their own: a connection belongs to the most specific of these names that matches the one that its client asks
+    /// for, and only routes with names within it can take it.
+    pub isolated_hosts: Vec<HostMatcher>,
+    /// From accept to the end of the handshake, or of the client's first message if TLS passes through; then the connection is closed.
     pub hello_timeout: Duration,
     /// How long both directions may be silent; then the connection is closed.
     pub idle_timeout: Duration,
@@ -208,9 +217,20 @@ pub struct PassthroughListener {
 
 /// Names, and the cluster that serves them.
 #[derive(Clone, Debug)]
-pub struct PassthroughRoute {
+pub struct TlsRoute {
     /// Any of these names, as the client asks for it (SNI). Empty means every name, and clients that send none.
     pub sni: Vec<HostMatcher>,
     /// The cluster.
     pub to: ClusterId,
+    /// Whether TLS ends here, with [`Listener::tls`], or at the endpoint.
+    pub mode: TlsMode,
+}
+
+/// Where TLS ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsMode {
+    /// Here: the endpoint gets the decrypted bytes.
+    Terminate,
+    /// At the endpoint: it gets the bytes as the client sent them.
+    Passthrough,
 }

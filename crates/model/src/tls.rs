@@ -77,6 +77,8 @@ pub struct ClientCa {
     pub hosts: Vec<HostMatcher>,
     /// The CA certificates that may have signed it.
     pub ca: Pem,
+    /// False means that clients are asked for a certificate, and are admitted whatever they answer. Only for tests and migrations.
+    pub verify: bool,
 }
 
 /// A version of TLS.
@@ -91,13 +93,24 @@ pub enum TlsVersion {
 /// TLS towards the endpoints of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterTls {
-    /// The name that is asked for (SNI) and that the endpoint's certificate must have; `None` means the name in the endpoint's address, or
-    /// the address.
+    /// The name that is asked for (SNI), and that the endpoint's certificate must have unless `subject_alt_names` says otherwise; `None`
+    /// means the name in the endpoint's address, or the address.
     pub server_name: Option<String>,
+    /// The endpoint's certificate must have one of these names instead. Empty means the name that is asked for.
+    pub subject_alt_names: Vec<SubjectAltName>,
     /// The CA certificates that may have signed it; `None` means those that the host trusts.
     pub ca: Option<Pem>,
     /// The certificate to present to an endpoint that asks for one.
     pub certificate: Option<Certificate>,
     /// False means that any certificate is accepted. Only for tests.
     pub verify: bool,
+}
+
+/// A name in a certificate (RFC 5280 section 4.2.1.6).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SubjectAltName {
+    /// A DNS name. `*.example.com` stands for exactly one label in front.
+    Dns(String),
+    /// A URI such as `spiffe://example.com/shop`, byte for byte.
+    Uri(String),
 }

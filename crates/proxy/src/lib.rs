@@ -15,7 +15,7 @@
 //! | gRPC: how calls end, how long they may take, gRPC-Web | `grpc` |
 //! | what a route does besides choosing a cluster | `policy` |
 //! | TLS on both sides | `tls` |
-//! | TCP listeners, TLS passthrough, tunnels | `tcp` |
+//! | TCP and TLS listeners, tunnels | `tcp` |
 //! | workers: snapshots, spreading connections, the access log | `worker` |
 //!
 //! All of them use three files: `stream` (a connection in plain text or with TLS, or one HTTP/2 stream), `error` and `deadline`.

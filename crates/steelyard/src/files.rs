@@ -87,13 +87,31 @@ pub(crate) fn check(path: &Path) -> Exit {
                 _ => String::new(),
             };
             let what = format!("{}, {}{vips}", counted(listeners, "listener"), counted(clusters, "cluster"));
-            crate::print_line(&format!("{}: good ({what}){missing}", path.display()))
+            let insecure = insecure(&snapshot);
+            crate::print_line(&format!("{}: good ({what}){missing}{insecure}", path.display()))
         }
         Err(errors) => {
             eprintln!("{}", errors.trim_end());
             Exit::BadConfig
         }
     }
+}
+
+/// A line for each listener and cluster whose TLS accepts a certificate that was not verified.
+fn insecure(snapshot: &Snapshot) -> String {
+    let is_open = |tls: &model::ListenerTls| tls.client_ca.as_ref().is_some_and(|client| !client.verify);
+    let listeners = snapshot.listeners.iter().filter(|listener| listener.tls.as_ref().is_some_and(is_open));
+    let listeners = listeners.map(|listener| {
+        format!(
+            "\nlistener {} admits clients without a valid certificate: client_ca has `verify: false`",
+            listener.name
+        )
+    });
+    let clusters = snapshot.clusters.iter().filter(|cluster| cluster.tls.as_ref().is_some_and(|tls| !tls.verify));
+    let clusters = clusters.map(|cluster| {
+        format!("\ncluster {} accepts any certificate of its endpoints: tls has `verify: false`", cluster.name)
+    });
+    listeners.chain(clusters).collect()
 }
 
 /// For example "1 listener" or "2 listeners".
@@ -336,6 +354,22 @@ mod tests {
         assert_eq!(after.modified().unwrap(), before.modified().unwrap());
         assert!(is_seen(&mut watch, 3).await);
         assert!(!is_seen(&mut watch, 3).await);
+    }
+
+    #[test]
+    fn what_accepts_anyone_is_named() {
+        let check = |verify: bool, expect: &str| {
+            let text = format!(
+                "listeners: {{edge: {{bind: ':1', protocol: https, to: web, tls: {{certificates: [{{cert: a.pem, key: a.key}}], \
+                 client_ca: {{ca: ca.pem, verify: {verify}}}}}}}}}\n\
+                 clusters: {{web: {{endpoints: ['a:1'], tls: {{verify: {verify}}}}}}}\n"
+            );
+            assert_eq!(insecure(&config::parse("f", &text, Generation(1)).unwrap()), expect);
+        };
+        check(true, "");
+        let expect = "\nlistener edge admits clients without a valid certificate: client_ca has `verify: false`\n\
+                      cluster web accepts any certificate of its endpoints: tls has `verify: false`";
+        check(false, expect);
     }
 
     #[test]

@@ -185,7 +185,7 @@ fn routes(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &Route)> {
     snapshot.listeners.iter().flat_map(|listener| {
         let routes = match &listener.protocol {
             Protocol::Http(http) => &*http.routes,
-            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => &[],
+            Protocol::Tcp(_) | Protocol::Tls(_) => &[],
         };
         routes.iter().map(|route| (listener.name.as_str(), route))
     })

@@ -2,7 +2,7 @@
 
 use testkit::{PATIENCE, until};
 
-use crate::edge::{Edge, LEAVING, answer, ask, gateway, header, holds, origin, pod, until_endpoints, within};
+use crate::edge::{Edge, LEAVING, answer, ask, fails, gateway, header, holds, origin, pod, until_endpoints, within};
 use crate::grpc::{Caller, Greeter, SAY_HELLO, framed};
 use crate::harness::{GATEWAY, condition};
 use crate::support::echo::{ECHO_PORT, Echo, exchange};
@@ -168,6 +168,91 @@ fn tls_route() {
             assert_eq!(tls.get(host, "/").unwrap().0, 200);
         }
         assert!(Tls::connect(&pki.client(None), gateway(443), "c.example.com").is_err());
+    });
+}
+
+#[test]
+fn tls_on_both_sides_of_a_gateway() {
+    within("tls_on_both_sides_of_a_gateway", |edge| {
+        let scratch = Scratch::new();
+        let (pki, clients) = (Pki::new(&scratch.path().join("tls")), Pki::new(&scratch.path().join("clients")));
+        pki.issue("site", &["a.example.com", "b.example.com", "db.example.com"]);
+        pki.issue("up", &["up.internal", "spiffe://internal/up"]);
+        clients.issue("gateway", &["gateway"]);
+        edge.secret("site", &pki, "site");
+        edge.secret("identity", &clients, "gateway");
+        let ca = std::fs::read_to_string(pki.path("ca.pem")).unwrap();
+        let ca = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ca"}, "data": {"ca.crt": ca}});
+        edge.cluster.apply(&ca.to_string());
+        // The endpoint wants a certificate of the Gateway, and its own has none of the names that it is asked for by.
+        edge.service("up", &[pki.origin_at(pod(1, 8443), "up", Some(&clients))]);
+        let plain = origin(2);
+        edge.service("db", &[plain.address]);
+        edge.cluster.apply(&format!(
+            "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: edge}}
+spec:
+  gatewayClassName: {}
+  tls:
+    backend: {{clientCertificateRef: {{name: identity}}}}
+    frontend: {{default: {{validation: {{mode: AllowInsecureFallback, caCertificateRefs: [{{kind: ConfigMap, group: '', name: ca}}]}}}}}}
+  listeners:
+    - {{name: any, port: 443, protocol: HTTPS, tls: {{certificateRefs: [{{name: site}}]}}}}
+    - {{name: b, port: 443, protocol: HTTPS, hostname: b.example.com, tls: {{certificateRefs: [{{name: site}}]}}}}
+    - {{name: db, port: 5432, protocol: TLS, hostname: '*.example.com', tls: {{certificateRefs: [{{name: site}}]}}}}
+    - {{name: through, port: 5432, protocol: TLS, tls: {{mode: Passthrough}}}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {{name: up}}
+spec:
+  targetRefs: [{{group: '', kind: Service, name: up}}]
+  validation:
+    caCertificateRefs: [{{kind: ConfigMap, group: '', name: ca}}]
+    hostname: asked.internal
+    subjectAltNames: [{{type: Hostname, hostname: other.internal}}, {{type: URI, uri: 'spiffe://internal/up'}}]
+",
+            edge.name
+        ));
+        edge.route("HTTPRoute", "up", "rules: [{backendRefs: [{name: up, port: 80}]}]");
+        edge.route(
+            "TLSRoute",
+            "db",
+            "hostnames: [db.example.com, up.internal], rules: [{backendRefs: [{name: db, port: 80}]}]",
+        );
+        let _controller = edge.controller();
+        edge.until_served("HTTPRoute", "up");
+        edge.until_served("TLSRoute", "db");
+        edge.cluster.until("resolved", "Gateway", "edge", |gateway| {
+            let kinds = ["Accepted", "Programmed", "ResolvedRefs", "InsecureFrontendValidationMode"];
+            holds(gateway, &gateway["status"], &kinds)
+        });
+        let client = pki.client(None);
+        let mut tls = Tls::connect(&client, gateway(443), "a.example.com").unwrap();
+        let (status, heard) = tls.get("a.example.com", "/").unwrap();
+        assert!(
+            status == 200 && heard.starts_with(b"sni asked.internal\n"),
+            "{status} {}",
+            String::from_utf8_lossy(&heard)
+        );
+        // Another listener of the port has this host.
+        assert_eq!(tls.get("b.example.com", "/").unwrap().0, 421);
+        let mut tls = Tls::connect(&client, gateway(5432), "db.example.com").unwrap();
+        assert_eq!(tls.shown(), pki.certificate("site"));
+        let (status, heard) = tls.get("db.example.com", "/").unwrap();
+        assert!(status == 200 && heard.starts_with(b"pod-2"), "{status} {}", String::from_utf8_lossy(&heard));
+        // What passes through ends at an origin that speaks no TLS.
+        assert!(Tls::connect(&client, gateway(5432), "up.internal").is_err());
+
+        // Without its certificate the Gateway does not go there as somebody else.
+        edge.cluster.delete("Secret", "identity");
+        edge.cluster.until("unresolved", "Gateway", "edge", |gateway| {
+            fails(gateway, &gateway["status"], "ResolvedRefs") == "InvalidClientCertificateRef"
+        });
+        let mut tls = Tls::connect(&client, gateway(443), "a.example.com").unwrap();
+        assert_eq!(tls.get("a.example.com", "/").unwrap().0, 503);
     });
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
@@ -33,7 +33,7 @@ impl Pki {
         pki
     }
 
-    /// Writes `NAME.pem` and `NAME.key`, for these hosts.
+    /// Writes `NAME.pem` and `NAME.key`, for these hosts, addresses and URIs.
     pub fn issue(&self, name: &str, hosts: &[&str]) {
         self.issue_with(name, hosts, |_| {});
     }
@@ -54,9 +54,11 @@ impl Pki {
     }
 
     fn issue_with(&self, name: &str, hosts: &[&str], change: impl FnOnce(&mut CertificateParams)) {
-        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let (uris, hosts): (Vec<&str>, Vec<&str>) = hosts.iter().partition(|name| name.contains("://"));
         let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(hosts).unwrap();
+        let mut params = CertificateParams::new(hosts.into_iter().map(str::to_owned).collect::<Vec<_>>()).unwrap();
+        let uris = uris.into_iter().map(|uri| SanType::URI(uri.try_into().unwrap()));
+        params.subject_alt_names.extend(uris);
         params.distinguished_name.push(DnType::CommonName, name);
         change(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).unwrap();

@@ -65,6 +65,15 @@ fn the_process() {
 }
 
 #[test]
+fn clients_that_are_not_verified() {
+    let mut status = status();
+    status.listeners[0].admits_unverified_clients = true;
+    let text = "web asks clients for certificates and also admits clients without a valid one: its client_ca has \
+                `verify: false`, or its Gateway has the mode AllowInsecureFallback";
+    check(&status, &[("unverified_clients", Notice, text)]);
+}
+
+#[test]
 fn shares_of_failures() {
     let check = |failed, all, expect| assert_eq!(is_worth_a_look(failed, all), expect, "{failed} of {all}");
     check(0, 0, false);

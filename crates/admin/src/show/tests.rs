@@ -29,6 +29,7 @@ pub(crate) fn status() -> Status {
         name: "web".into(),
         bind: "0.0.0.0:80".into(),
         protocol: "http".into(),
+        admits_unverified_clients: false,
         connections_open: 12,
         connections_total: 3456,
         requests: 70_000,

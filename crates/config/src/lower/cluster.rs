@@ -54,7 +54,7 @@ pub fn cluster(name: &str, raw: RawCluster, base: &Path, report: &mut Report) ->
         cluster.idle_connections_max = count(connections.value.0);
     }
     cluster.send_proxy_protocol = raw.proxy_protocol.map(|version| version.value.0);
-    cluster.tls = raw.tls.map(|tls| tls::cluster(&tls.value, base));
+    cluster.tls = raw.tls.map(|tls| tls::cluster(&tls.value, base, report));
     Some(cluster)
 }
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use model::{
-    ClusterId, HttpListener, Listener, ListenerLimits, MinRate, PassthroughListener, PathRules, Protocol, TcpListener,
+    ClusterId, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol, TcpListener,
+    TlsListener, TlsMode, TlsRoute,
 };
 
 use super::{ClusterIds, count, positive, route, tls};
@@ -23,9 +24,9 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     let tls = raw.tls.as_ref().and_then(|tls| tls::listener(&tls.value, base));
     let Located { location, value: OneOf(protocol) } = protocol?;
     refuse_keys(&raw, *protocol, report);
-    if *protocol == ProtocolName::Https && raw.tls.is_none() {
+    if matches!(protocol, ProtocolName::Https | ProtocolName::Tls) && raw.tls.is_none() {
         let hint = "add `tls: {certificates: [{cert: www.pem, key: www.key}]}`";
-        report.add(*location, Wrong::new("protocol https needs a certificate").hint(hint));
+        report.add(*location, Wrong::new(format!("protocol {} needs a certificate", protocol.name())).hint(hint));
     }
     let bind = raw.bind.as_ref()?.value.0;
     let routes = match routes {
@@ -37,7 +38,8 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
             Protocol::Tcp(TcpListener { idle_timeout: positive(&raw.idle_timeout, defaults::TCP_IDLE_TIMEOUT), to })
         }
         Routes::Http(routes) => Protocol::Http(http(&raw, routes)),
-        Routes::Sni(routes) => Protocol::TlsPassthrough(PassthroughListener {
+        Routes::Sni(routes) => Protocol::Tls(TlsListener {
+            isolated_hosts: isolated(&raw, routes.iter().map(|route| &route.sni)),
             routes,
             hello_timeout: positive(&raw.header_timeout, ListenerLimits::default().header_timeout),
             idle_timeout: positive(&raw.idle_timeout, defaults::TCP_IDLE_TIMEOUT),
@@ -59,7 +61,7 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
 enum Routes {
     None(ClusterId),
     Http(Vec<model::Route>),
-    Sni(Vec<model::PassthroughRoute>),
+    Sni(Vec<TlsRoute>),
 }
 
 impl Routes {
@@ -67,7 +69,8 @@ impl Routes {
     fn of(raw: &RawListener, protocol: Option<ProtocolName>, ids: &ClusterIds, report: &mut Report) -> Option<Self> {
         let routes = raw.routes.as_ref()?;
         Some(match protocol {
-            Some(ProtocolName::TlsPassthrough) => Self::Sni(route::passthrough(routes, ids, report)),
+            Some(ProtocolName::Tls) => Self::Sni(route::by_name(routes, TlsMode::Terminate, ids, report)),
+            Some(ProtocolName::TlsPassthrough) => Self::Sni(route::by_name(routes, TlsMode::Passthrough, ids, report)),
             _ => Self::Http(route::routes(routes, ids, report)),
         })
     }
@@ -77,7 +80,10 @@ impl Routes {
         match protocol {
             ProtocolName::Tcp => Self::None(to),
             ProtocolName::Http | ProtocolName::Https => Self::Http(vec![route::catch_all(to)]),
-            ProtocolName::TlsPassthrough => Self::Sni(vec![model::PassthroughRoute { sni: Vec::new(), to }]),
+            ProtocolName::Tls => Self::Sni(vec![TlsRoute { sni: Vec::new(), to, mode: TlsMode::Terminate }]),
+            ProtocolName::TlsPassthrough => {
+                Self::Sni(vec![TlsRoute { sni: Vec::new(), to, mode: TlsMode::Passthrough }])
+            }
         }
     }
 }
@@ -102,6 +108,7 @@ pub fn bare(name: &str, bind: SocketAddr, tcp: bool, to: ClusterId) -> Listener 
 fn bare_http(routes: Vec<model::Route>) -> HttpListener {
     HttpListener {
         routes: routes.into(),
+        isolated_hosts: Vec::new(),
         trusted_proxies: Vec::new(),
         forwarded: defaults::FORWARDED,
         paths: PathRules::default(),
@@ -109,8 +116,20 @@ fn bare_http(routes: Vec<model::Route>) -> HttpListener {
     }
 }
 
+/// The isolated hosts. If any route has a host outside of them, all other hosts together count as one more.
+fn isolated<'r>(raw: &RawListener, hosts: impl Iterator<Item = &'r Vec<HostMatcher>>) -> Vec<HostMatcher> {
+    let mut isolated = route::listed(&raw.isolated_hosts, |host| host.0.clone());
+    let is_outside = |host: &HostMatcher| !isolated.iter().any(|isolated| isolated.covers(host));
+    let mut hosts = hosts;
+    if !isolated.is_empty() && hosts.any(|hosts| hosts.is_empty() || hosts.iter().any(is_outside)) {
+        isolated.push(HostMatcher::Any);
+    }
+    isolated
+}
+
 fn http(raw: &RawListener, routes: Vec<model::Route>) -> HttpListener {
-    let mut http = bare_http(routes);
+    let isolated_hosts = isolated(raw, routes.iter().map(|route| &route.hosts));
+    let mut http = HttpListener { isolated_hosts, ..bare_http(routes) };
     if let Some(trusted) = &raw.trusted_proxies {
         http.trusted_proxies = trusted.value.0.iter().map(|network| network.value.0).collect();
     }
@@ -194,9 +213,11 @@ fn refuse_keys_of_others<T: Keyed>(raw: &T, protocol: ProtocolName, report: &mut
             let wrong = Wrong::new(format!("`{key}` needs protocol {only}, and this listener has protocol {name}"));
             let hint = match *key {
                 "routes" => "name the cluster with `to`",
-                "hosts" if protocol == ProtocolName::TlsPassthrough => "write `sni`",
+                "hosts" if protocol.is_by_name() => "write `sni`",
                 "sni" => "write `hosts`",
                 "tls" if protocol == ProtocolName::Http => "write `protocol: https`",
+                "tls" if protocol == ProtocolName::Tcp => "write `protocol: tls`",
+                "passthrough" if protocol == ProtocolName::TlsPassthrough => "remove it: all routes pass TLS through",
                 _ => "remove it",
             };
             report.add(*location, wrong.hint(hint));

@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use model::{
-    ClusterId, GrpcMatcher, HostMatcher, PassthroughRoute, PathMatcher, Route, RouteAction, TextMatcher, ValueMatcher,
-};
+use model::{ClusterId, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, TlsMode, TlsRoute, ValueMatcher};
 
 use super::{ClusterIds, policy, reachable};
 use crate::diagnostic::{Location, Report, Wrong, ticked};
@@ -34,18 +32,20 @@ pub fn routes(raw: &Located<Many<RawRoute>>, ids: &ClusterIds, report: &mut Repo
     routes
 }
 
-/// Lowers the routes of a TLS passthrough listener: names and their clusters.
-pub fn passthrough(raw: &Located<Many<RawRoute>>, ids: &ClusterIds, report: &mut Report) -> Vec<PassthroughRoute> {
+/// Lowers the routes of a TLS listener: names and their clusters. `mode` is that of a route without `passthrough`.
+pub fn by_name(raw: &Located<Many<RawRoute>>, mode: TlsMode, ids: &ClusterIds, report: &mut Report) -> Vec<TlsRoute> {
     let route = |raw: &Located<RawRoute>, report: &mut Report| {
         let to = raw.value.to.as_ref()?;
         let RawTo::One(name) = &to.value else {
             let wrong =
-                Wrong::new("TLS passthrough cannot split traffic between clusters").hint("name one cluster in `to`");
+                Wrong::new("a TLS listener cannot split traffic between clusters").hint("name one cluster in `to`");
             report.add(to.location, wrong);
             return None;
         };
         let to = ids.find(&Located { location: to.location, value: name.clone() }, report)?;
-        Some(PassthroughRoute { sni: listed(&raw.value.sni, |host| host.0.clone()), to })
+        let passes = raw.value.passthrough.as_ref().is_some_and(|flag| flag.value.0);
+        let mode = if passes { TlsMode::Passthrough } else { mode };
+        Some(TlsRoute { sni: listed(&raw.value.sni, |host| host.0.clone()), to, mode })
     };
     raw.value.0.iter().filter_map(|raw| route(raw, report)).collect()
 }
@@ -209,10 +209,8 @@ fn conditions(route: &Route, path: Option<&RawPath>) -> String {
     } else if !route.methods.is_empty() {
         name = format!("{} ", route.methods.join(","));
     }
-    match route.hosts.first() {
-        Some(HostMatcher::Exact(host)) => name.push_str(host),
-        Some(HostMatcher::Suffix(domain)) => name.push_str(&format!("*.{domain}")),
-        None => {}
+    if let Some(host) = route.hosts.first() {
+        name.push_str(&host.to_string());
     }
     if route.hosts.len() > 1 {
         name.push_str(&format!("+{}", route.hosts.len() - 1));

@@ -12,8 +12,8 @@ use std::time::Duration;
 use model::{
     Algorithm, Changes, ClusterId, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts, ForwardedHeaders,
     Generation, GrpcMatcher, HeaderChanges, HostMatcher, HttpListener, Mirror, Outlier, PathMatcher, PortRange, Probe,
-    Protocol, RateKey, RateLimit, Redirect, Retry, RouteAction, RoutePolicy, Scheme, Snapshot, Sticky, TcpListener,
-    TlsVersion, Transport, VipAlgorithm, VipMode, WeightedCluster,
+    Protocol, RateKey, RateLimit, Redirect, Retry, RouteAction, RoutePolicy, Scheme, Snapshot, Sticky, SubjectAltName,
+    TcpListener, TlsMode, TlsVersion, Transport, VipAlgorithm, VipMode, WeightedCluster,
 };
 
 use proptest::test_runner::{Config, RngSeed};
@@ -112,9 +112,56 @@ fn the_tls_example_means_what_it_says() {
     assert_eq!(tls.min_version, TlsVersion::V1_2);
     assert_eq!(http(&snapshot).routes[0].hosts.len(), 3);
     assert!(snapshot.listeners[1].tls.is_none());
-    let Protocol::TlsPassthrough(passthrough) = &snapshot.listeners[1].protocol else { panic!("{snapshot:?}") };
+    assert!(client_ca.verify);
+    let Protocol::Tls(passthrough) = &snapshot.listeners[1].protocol else { panic!("{snapshot:?}") };
     let [route] = passthrough.routes.as_slice() else { panic!("{passthrough:?}") };
     assert_eq!((&route.sni[..], route.to), (&[HostMatcher::Exact("vault.example.com".to_owned())][..], ClusterId(1)));
+    assert_eq!(route.mode, TlsMode::Passthrough);
+}
+
+#[test]
+fn tls_that_ends_here_or_at_the_endpoint() {
+    let listener = "bind: ':1', protocol: tls, tls: {certificates: [{cert: a.pem, key: a.key}], \
+                    client_ca: {ca: ca.pem, verify: false}}";
+    let clusters = "clusters: {web: {endpoints: [\"127.0.0.1:1\"], tls: {server_name: a.example, \
+                    subject_alt_names: [\"*.a.example\", \"spiffe://a.example/web\"]}}}";
+    let parse = |more: &str| {
+        let text = format!("listeners: {{l: {{{listener}, {more}}}}}\n{clusters}\n");
+        parse("f", &text, Generation(1)).unwrap_or_else(|errors| panic!("{errors}"))
+    };
+    let snapshot =
+        parse("routes: [{sni: a.example, to: web}, {passthrough: true, to: web}], isolated_hosts: a.example");
+    assert!(!snapshot.listeners[0].tls.as_ref().unwrap().client_ca.as_ref().unwrap().verify);
+    let Protocol::Tls(tls) = &snapshot.listeners[0].protocol else { panic!("{snapshot:?}") };
+    assert_eq!(
+        tls.routes.iter().map(|route| route.mode).collect::<Vec<_>>(),
+        [TlsMode::Terminate, TlsMode::Passthrough]
+    );
+    assert_eq!(tls.isolated_hosts, [HostMatcher::Exact("a.example".to_owned()), HostMatcher::Any]);
+    let names = &snapshot.cluster(ClusterId(0)).tls.as_ref().unwrap().subject_alt_names;
+    let expect =
+        [SubjectAltName::Dns("*.a.example".to_owned()), SubjectAltName::Uri("spiffe://a.example/web".to_owned())];
+    assert_eq!(names, &expect);
+    let snapshot = parse("to: web");
+    let Protocol::Tls(tls) = &snapshot.listeners[0].protocol else { panic!("{snapshot:?}") };
+    assert_eq!((tls.routes[0].mode, tls.routes[0].sni.len()), (TlsMode::Terminate, 0));
+}
+
+#[test]
+fn isolated_hosts_and_the_others() {
+    let check = |isolated: &str, routes: &str, expect: &[&str]| {
+        let text = format!(
+            "listeners: {{l: {{bind: ':1', protocol: http, isolated_hosts: {isolated}, routes: [{routes}]}}}}\n\
+             clusters: {{web: {{endpoints: [\"127.0.0.1:1\"]}}}}\n"
+        );
+        let snapshot = parse("f", &text, Generation(1)).unwrap_or_else(|errors| panic!("{errors}"));
+        let hosts: Vec<String> = http(&snapshot).isolated_hosts.iter().map(ToString::to_string).collect();
+        assert_eq!(hosts, expect, "{isolated} {routes}");
+    };
+    check("[a.example, \"*.b.example\"]", "{hosts: [a.example, c.b.example], to: web}", &["a.example", "*.b.example"]);
+    check("a.example", "{hosts: [a.example, c.example], to: web}", &["a.example", "*"]);
+    check("a.example", "{hosts: a.example, to: web}, {to: web}", &["a.example", "*"]);
+    check("\"*.example\"", "{hosts: \"*.a.example\", to: web}", &["*.example"]);
 }
 
 #[test]

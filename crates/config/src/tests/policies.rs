@@ -193,7 +193,7 @@ fn splits_and_redirects_are_refused() {
     let passthrough = "listeners: {l: {bind: :1, protocol: tls_passthrough, routes: [{to: [{cluster: web}]}]}}\n";
     check(
         &format!("{passthrough}clusters: {{web: {{endpoints: [\"a:1\"]}}}}"),
-        "1:68: TLS passthrough cannot split traffic between clusters; name one cluster in `to`",
+        "1:68: a TLS listener cannot split traffic between clusters; name one cluster in `to`",
     );
 }
 

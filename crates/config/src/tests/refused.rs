@@ -263,7 +263,7 @@ fn listeners_with_tls() {
     );
     listener(
         "bind: ':1', protocol: http, to: web, tls: {certificates: [{cert: a.pem}]}",
-        r#"2:54: `tls` needs protocol https, and this listener has protocol http; write `protocol: https`
+        r#"2:54: `tls` needs protocol https or tls, and this listener has protocol http; write `protocol: https`
 2:75: a certificate needs `key`; it must be a file such as tls/www.pem"#,
     );
     listener(
@@ -272,7 +272,24 @@ fn listeners_with_tls() {
     );
     listener(
         "bind: ':1', protocol: http, routes: [{sni: a.example, to: web}]",
-        "2:55: `sni` needs protocol tls_passthrough, and this listener has protocol http; write `hosts`",
+        "2:55: `sni` needs protocol tls or tls_passthrough, and this listener has protocol http; write `hosts`",
+    );
+    listener(
+        "bind: ':1', protocol: tls, to: web",
+        "2:39: protocol tls needs a certificate; add `tls: {certificates: [{cert: www.pem, key: www.key}]}`",
+    );
+    listener(
+        "bind: ':1', protocol: tcp, to: web, tls: {certificates: [{cert: a.pem, key: a.key}]}, isolated_hosts: a.example",
+        r#"2:53: `tls` needs protocol https or tls, and this listener has protocol tcp; write `protocol: tls`
+2:103: `isolated_hosts` needs protocol http or tls or tls_passthrough, and this listener has protocol tcp; remove it"#,
+    );
+    listener(
+        "bind: ':1', protocol: tls_passthrough, routes: [{passthrough: true, to: web}]",
+        "2:66: `passthrough` needs protocol tls, and this listener has protocol tls_passthrough; remove it: all routes pass TLS through",
+    );
+    check(
+        "clusters: {web: {endpoints: [\"a:1\"], tls: {verify: false, subject_alt_names: a.example}}}\nlisteners: {l: {bind: \":1\", protocol: http, to: web}}",
+        "1:78: `subject_alt_names` has no effect with `verify: false`, which accepts any certificate; remove one of them",
     );
 }
 
@@ -281,7 +298,7 @@ fn listeners() {
     listener(
         "",
         r#"2:16: a listener needs `bind`; it must be an address and port such as 127.0.0.1:8080
-2:16: a listener needs `protocol`; it must be http, https, tcp or tls_passthrough
+2:16: a listener needs `protocol`; it must be http, https, tcp, tls or tls_passthrough
 2:16: a listener needs `to` or `routes`"#,
     );
     listener("bind: ':1', protocol: http", "2:16: a listener needs `to` or `routes`");
@@ -295,11 +312,11 @@ fn listeners() {
     );
     listener(
         "bind: ':1', protocol: tcp, routes: [{to: web}]",
-        "2:44: `routes` needs protocol http or tls_passthrough, and this listener has protocol tcp; name the cluster with `to`",
+        "2:44: `routes` needs protocol http or tls or tls_passthrough, and this listener has protocol tcp; name the cluster with `to`",
     );
     listener(
         "bind: ':1', protocol: tcp, to: web, header_timeout: 1s, limits: {header_bytes: 1KiB, connections: 0}",
-        r#"2:53: `header_timeout` needs protocol http or tls_passthrough, and this listener has protocol tcp; remove it
+        r#"2:53: `header_timeout` needs protocol http or tls or tls_passthrough, and this listener has protocol tcp; remove it
 2:82: `header_bytes` needs protocol http, and this listener has protocol tcp; remove it
 2:115: `connections`: "0" is not a whole number from 1 to 10000000"#,
     );
@@ -323,7 +340,7 @@ fn listeners() {
     );
     listener(
         "bind: ':1', protocol: htps, to: wob",
-        r#"2:39: `protocol`: "htps" is not valid; it must be http, https, tcp or tls_passthrough; did you mean https?
+        r#"2:39: `protocol`: "htps" is not valid; it must be http, https, tcp, tls or tls_passthrough; did you mean https?
 2:49: `to` names the cluster `wob`, which is not in `clusters`; did you mean `web`?"#,
     );
 }

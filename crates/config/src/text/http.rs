@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
-use model::HostMatcher;
+use model::{HostMatcher, SubjectAltName};
 use regex::{Regex, RegexBuilder};
 
 use super::dns_name;
@@ -54,6 +54,10 @@ pub struct QueryName(pub String);
 /// A host to match: a name, `*.` and a name, or an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostText(pub HostMatcher);
+
+/// A name in a certificate: a DNS name, which may begin with `*.`, or a URI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateName(pub SubjectAltName);
 
 /// The content of a `Host` header: a host, with an optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,6 +207,32 @@ impl Formed for HostText {
     }
 }
 
+impl Formed for CertificateName {
+    const FORM: Form =
+        Form { noun: "a name in a certificate", example: "spiffe://example.com/shop", pattern: Some(r"^[!-~]+$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let wrong = || Wrong::new(format!("{} is not a name in a certificate", quoted(text)));
+        if let Some((scheme, rest)) = text.split_once("://") {
+            // RFC 3986 section 3.1.
+            let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+                && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));
+            if !is_scheme || rest.is_empty() || !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(wrong().hint("write a URI such as spiffe://example.com/shop"));
+            }
+            return Ok(Self(SubjectAltName::Uri(text.to_owned())));
+        }
+        if text.contains(':') || text.parse::<std::net::IpAddr>().is_ok() {
+            return Err(wrong().hint("write a DNS name without a port, or a URI with `://`"));
+        }
+        let name = match text.strip_prefix("*.") {
+            Some(domain) => format!("*.{}", dns_name(domain)?),
+            None => dns_name(text)?,
+        };
+        Ok(Self(SubjectAltName::Dns(name)))
+    }
+}
+
 impl Formed for HostHeader {
     const FORM: Form = Form { noun: "a host", example: "shop.example.com", pattern: Some(r"^[A-Za-z0-9_.:\[\]-]+$") };
 
@@ -219,7 +249,7 @@ impl Formed for HostHeader {
         }
         match HostText::parse(host)?.0 {
             HostMatcher::Exact(_) => Ok(Self(text.to_owned())),
-            HostMatcher::Suffix(_) => Err(Wrong::new(format!("{} stands for many hosts", quoted(text)))
+            _ => Err(Wrong::new(format!("{} stands for many hosts", quoted(text)))
                 .hint("write one host that the endpoint serves")),
         }
     }
@@ -411,6 +441,22 @@ mod tests {
     /// The parsed value as text, or the error in one line.
     fn check<T: Formed>(text: &str, expect: &str, show: impl Fn(T) -> String) {
         assert_eq!(T::parse(text).map_or_else(|wrong| wrong.to_string(), show), expect, "{text:?}");
+    }
+
+    #[test]
+    fn names_in_certificates() {
+        let check = |text: &str, expect: &str| check(text, expect, |CertificateName(name)| format!("{name:?}"));
+        check("Web.Example.com", r#"Dns("web.example.com")"#);
+        check("*.example.com", r#"Dns("*.example.com")"#);
+        check("spiffe://example.com/Shop", r#"Uri("spiffe://example.com/Shop")"#);
+        let wrong = "is not a name in a certificate; write a DNS name without a port, or a URI with `://`";
+        for text in ["web.example.com:443", "10.0.0.1", "fd00::1", "urn:shop"] {
+            check(text, &format!("\"{text}\" {wrong}"));
+        }
+        let wrong = "is not a name in a certificate; write a URI such as spiffe://example.com/shop";
+        for text in ["spiffe://", "://shop", "1x://shop", "spiffe://a b"] {
+            check(text, &format!("\"{text}\" {wrong}"));
+        }
     }
 
     #[test]

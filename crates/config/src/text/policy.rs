@@ -101,9 +101,7 @@ impl Formed for PlainHost {
     fn parse(text: &str) -> Result<Self, Wrong> {
         match HostText::parse(text)?.0 {
             HostMatcher::Exact(host) => Ok(Self(host)),
-            HostMatcher::Suffix(_) => {
-                Err(Wrong::new(format!("{} stands for many hosts", quoted(text))).hint("write one host"))
-            }
+            _ => Err(Wrong::new(format!("{} stands for many hosts", quoted(text))).hint("write one host")),
         }
     }
 }

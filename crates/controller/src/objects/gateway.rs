@@ -81,9 +81,20 @@ pub struct Infrastructure {
 #[serde(default)]
 pub struct GatewayTls {
     /// Towards endpoints.
-    pub backend: Option<serde_json::Value>,
+    pub backend: Option<BackendTls>,
     /// Towards clients.
     pub frontend: Option<FrontendTls>,
+    /// Unknown fields.
+    #[serde(flatten)]
+    pub others: Others,
+}
+
+/// What a Gateway presents to endpoints.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BackendTls {
+    /// A Secret with a certificate.
+    pub client_certificate_ref: Option<ObjectRef>,
     /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,

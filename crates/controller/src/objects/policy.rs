@@ -91,7 +91,20 @@ pub struct BackendValidation {
     /// The name that we ask for and that the certificate must have.
     pub hostname: String,
     /// Other names, one of which the certificate must have instead.
-    pub subject_alt_names: Vec<serde_json::Value>,
+    pub subject_alt_names: Vec<SubjectAltName>,
+}
+
+/// A name in a certificate.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct SubjectAltName {
+    /// `Hostname` or `URI`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The name of the type `Hostname`.
+    pub hostname: Option<String>,
+    /// The name of the type `URI`.
+    pub uri: Option<String>,
 }
 
 /// The status of a policy.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use model::{
     Changes, Endpoint, EndpointAddress, HostMatcher, Listener, PathMatcher, Protocol, Retry, Route, RouteAction,
-    Snapshot, TextMatcher, Vip, VipMode,
+    Snapshot, TextMatcher, TlsMode, Vip, VipMode,
 };
 
 use crate::objects::{Condition, GatewayStatus, ParentRef};
@@ -25,7 +25,14 @@ pub(super) fn told(translation: &Translation) -> String {
         }
         let tls = cluster.tls.as_ref().map_or_else(String::new, |tls| {
             let ca = tls.ca.as_ref().map_or_else(|| "the host's".to_owned(), ToString::to_string);
-            format!(" tls={} ca={ca}", tls.server_name.as_deref().unwrap_or("-"))
+            let mut text = format!(" tls={} ca={ca}", tls.server_name.as_deref().unwrap_or("-"));
+            for name in &tls.subject_alt_names {
+                let _ = write!(text, " {name:?}");
+            }
+            if let Some(certificate) = &tls.certificate {
+                let _ = write!(text, " as [{}]", certificate.cert);
+            }
+            text
         });
         let _ = writeln!(text, "cluster {}{tls}{}", cluster.name, endpoints(&cluster.endpoints));
     }
@@ -47,14 +54,23 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
         Protocol::Http(_) if listener.tls.is_some() => "https",
         Protocol::Http(_) => "http",
         Protocol::Tcp(_) => "tcp",
-        Protocol::TlsPassthrough(_) => "tls",
+        Protocol::Tls(_) => "tls",
     };
     let _ = write!(text, "listener {} {kind}", listener.name);
     for certificate in listener.tls.iter().flat_map(|tls| &tls.certificates) {
         let _ = write!(text, " [{}]", certificate.cert);
     }
     if let Some(asked) = listener.tls.as_ref().and_then(|tls| tls.client_ca.as_ref()) {
-        let _ = write!(text, " clients of {} by {}", hosts(&asked.hosts), asked.ca);
+        let verified = if asked.verify { "" } else { " or not" };
+        let _ = write!(text, " clients of {} by {}{verified}", hosts(&asked.hosts), asked.ca);
+    }
+    let isolated = match &listener.protocol {
+        Protocol::Http(http) => http.isolated_hosts.as_slice(),
+        Protocol::Tls(tls) => &tls.isolated_hosts,
+        Protocol::Tcp(_) => &[],
+    };
+    if !isolated.is_empty() {
+        let _ = write!(text, " for {}", isolated.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | "));
     }
     match &listener.protocol {
         Protocol::Http(http) => {
@@ -73,10 +89,11 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
         Protocol::Tcp(tcp) => {
             let _ = writeln!(text, " -> {}", cluster(tcp.to));
         }
-        Protocol::TlsPassthrough(passthrough) => {
+        Protocol::Tls(tls) => {
             text.push('\n');
-            for route in &passthrough.routes {
-                let _ = writeln!(text, "  {} -> {}", hosts(&route.sni), cluster(route.to));
+            for route in &tls.routes {
+                let ends = if route.mode == TlsMode::Terminate { " ends" } else { "" };
+                let _ = writeln!(text, "  {}{ends} -> {}", hosts(&route.sni), cluster(route.to));
             }
         }
     }
@@ -138,8 +155,8 @@ fn changes(changes: &Changes) -> String {
 
 fn hosts(hosts: &[HostMatcher]) -> String {
     let one = |host: &HostMatcher| match host {
-        HostMatcher::Exact(host) => host.clone(),
-        HostMatcher::Suffix(domain) => format!("*.{domain}"),
+        HostMatcher::OneLabel(domain) => format!("?.{domain}"),
+        host => host.to_string(),
     };
     if hosts.is_empty() { "*".to_owned() } else { hosts.iter().map(one).collect::<Vec<_>>().join(",") }
 }

@@ -9,12 +9,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use model::{
-    Certificate, ClientCa, ClusterId, ForwardedHeaders, HostMatcher, HttpListener, Listener, ListenerLimits,
-    ListenerTls, PassthroughListener, PassthroughRoute, PathMatcher, PathRules, Pem, Protocol, Route, TcpListener,
-    TextMatcher, TlsVersion,
+    ClientCa, ClusterId, ForwardedHeaders, HostMatcher, HttpListener, Listener, ListenerLimits, ListenerTls,
+    PathMatcher, PathRules, Pem, Protocol, Route, TcpListener, TextMatcher, TlsListener, TlsRoute, TlsVersion,
 };
 
-use super::cluster::held;
+use super::cluster;
+use super::hosts::Isolated;
 use crate::index::{Keypair, Name};
 use crate::settings::Settings;
 
@@ -90,18 +90,31 @@ struct Bind {
     claimed: HashMap<u64, Name>,
     certificates: Vec<(Name, Keypair)>,
     clients: Clients,
-    sni: Vec<PassthroughRoute>,
+    /// The hosts of the listeners of Gateways.
+    isolated: Isolated,
+    /// Whether Ingresses are served here too.
+    has_ingresses: bool,
+    sni: Vec<TlsRoute>,
     /// The cluster of its connections, and the route that names it.
     tcp: Option<(Name, ClusterId)>,
 }
 
-/// Which clients must present a certificate at one address.
+/// What is asked of clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    /// The CA that must have signed their certificates.
+    pub(crate) ca: Pem,
+    /// False means that they are admitted whatever they answer.
+    pub(crate) verify: bool,
+}
+
+/// Which clients are asked for a certificate at one address.
 #[derive(Default)]
 struct Clients {
-    ca: Option<Pem>,
-    /// For these names they must; `None` stands for all names.
+    ask: Option<Ask>,
+    /// For these names they are; `None` stands for all names.
     asked: Vec<Option<HostMatcher>>,
-    /// For these names they need not.
+    /// For these names they are not.
     open: Vec<Option<HostMatcher>>,
 }
 
@@ -145,6 +158,8 @@ impl Binds {
             claimed: HashMap::new(),
             certificates: Vec::new(),
             clients: Clients::default(),
+            isolated: Isolated::default(),
+            has_ingresses: false,
             sni: Vec::new(),
             tcp: None,
         });
@@ -180,8 +195,28 @@ impl Binds {
         }
     }
 
-    /// Whether clients that ask for this name (`None`: for any name) can be required to have a certificate signed by `ca`, or, if `ca` is
-    /// `None`, can be admitted without one.
+    /// Gives a host (`None`: every host that has no listener of its own) to a listener of this Gateway.
+    pub(crate) fn isolate(&mut self, place: SocketAddr, host: Option<&str>, gateway: &Name) {
+        if let Some(bind) = self.places.get_mut(&place) {
+            bind.isolated.add(host.map_or(HostMatcher::Any, self::host), gateway);
+        }
+    }
+
+    /// The Gateway with a listener that takes the requests for a route's host from the listener `own`; `None` if none does.
+    pub(crate) fn taken(&self, place: SocketAddr, own: Option<&str>, host: &HostMatcher) -> Option<&Name> {
+        let (found, gateway) = self.places.get(&place)?.isolated.of(host)?;
+        (*found != own.map_or(HostMatcher::Any, self::host)).then_some(gateway)
+    }
+
+    /// Notes that Ingresses are served there.
+    pub(crate) fn serves_ingresses(&mut self, place: SocketAddr) {
+        if let Some(bind) = self.places.get_mut(&place) {
+            bind.has_ingresses = true;
+        }
+    }
+
+    /// Whether clients that ask for this name (`None`: for any name) can be asked for a certificate in this way, or, if `ask` is `None`, can
+    /// be admitted without one.
     ///
     /// # Errors
     /// Returns a sentence if an older object demands something else of the same clients: the certificate is requested before the route is
@@ -190,11 +225,11 @@ impl Binds {
         &self,
         place: SocketAddr,
         host: Option<&str>,
-        ca: Option<&Pem>,
+        ask: Option<&Ask>,
     ) -> Result<(), String> {
         match self.places.get(&place) {
             Some(bind) => {
-                bind.clients.check(host.map(self::host).as_ref(), ca).map_err(|why| format!("{place}: {why}"))
+                bind.clients.check(host.map(self::host).as_ref(), ask).map_err(|why| format!("{place}: {why}"))
             }
             None => Ok(()),
         }
@@ -211,15 +246,15 @@ impl Binds {
     }
 
     /// Requests certificates of clients that ask for this name from now on. The caller has checked it with [`Binds::may_ask_clients`].
-    pub(crate) fn note_clients(&mut self, place: SocketAddr, host: Option<&str>, ca: Option<&Pem>) {
+    pub(crate) fn note_clients(&mut self, place: SocketAddr, host: Option<&str>, ask: Option<&Ask>) {
         if let Some(bind) = self.places.get_mut(&place) {
-            bind.clients.note(host.map(self::host), ca);
+            bind.clients.note(host.map(self::host), ask);
         }
     }
 
-    pub(crate) fn sni(&mut self, place: SocketAddr, sni: Vec<HostMatcher>, to: ClusterId) {
+    pub(crate) fn sni(&mut self, place: SocketAddr, route: TlsRoute) {
         if let Some(bind) = self.places.get_mut(&place) {
-            bind.sni.push(PassthroughRoute { sni, to });
+            bind.sni.push(route);
         }
     }
 
@@ -247,9 +282,11 @@ impl Bind {
         if self.speaks == Speaks::Https && self.certificates.is_empty() {
             return None;
         }
+        let isolated_hosts = self.isolated_hosts();
         let protocol = match self.speaks {
             Speaks::Http | Speaks::Https => Protocol::Http(HttpListener {
                 routes: sorted(std::mem::take(&mut self.routes)).into(),
+                isolated_hosts,
                 trusted_proxies: settings.trusted_proxies.clone(),
                 forwarded: ForwardedHeaders::XForwarded,
                 paths: PathRules::default(),
@@ -259,19 +296,16 @@ impl Bind {
                 to: self.tcp.map_or(nowhere, |(_, to)| to),
                 idle_timeout: TCP_IDLE_TIMEOUT,
             }),
-            Speaks::Tls => Protocol::TlsPassthrough(PassthroughListener {
+            Speaks::Tls => Protocol::Tls(TlsListener {
                 routes: std::mem::take(&mut self.sni),
+                isolated_hosts,
                 hello_timeout: ListenerLimits::default().header_timeout,
                 idle_timeout: TCP_IDLE_TIMEOUT,
             }),
         };
-        let file = |(name, keypair): &(Name, Keypair)| Certificate {
-            cert: held(format!("Secret {name} tls.crt"), &keypair.cert),
-            key: held(format!("Secret {name} tls.key"), &keypair.key),
-            ocsp: None,
-        };
-        let tls = (self.speaks == Speaks::Https).then(|| ListenerTls {
-            certificates: self.certificates.iter().map(file).collect(),
+        // A TLS listener that only passes TLS through has no certificates.
+        let tls = (!self.certificates.is_empty()).then(|| ListenerTls {
+            certificates: self.certificates.iter().map(|(name, keypair)| cluster::certificate(name, keypair)).collect(),
             client_ca: self.clients.into_model(),
             min_version: TlsVersion::V1_2,
         });
@@ -284,18 +318,34 @@ impl Bind {
             connections_max: CONNECTIONS_MAX,
         })
     }
+
+    fn isolated_hosts(&mut self) -> Vec<HostMatcher> {
+        let mut hosts = std::mem::take(&mut self.isolated).into_list();
+        if self.has_ingresses && !hosts.is_empty() && !hosts.contains(&HostMatcher::Any) {
+            hosts.push(HostMatcher::Any);
+        }
+        match (self.speaks, hosts.as_slice()) {
+            // A single listener for every host shares them with no other. With HTTPS, it still decides which requests a connection may
+            // carry.
+            (Speaks::Http | Speaks::Tls, [HostMatcher::Any]) => Vec::new(),
+            _ => hosts,
+        }
+    }
 }
 
 impl Clients {
-    fn check(&self, host: Option<&HostMatcher>, ca: Option<&Pem>) -> Result<(), &'static str> {
-        let Some(ca) = ca else {
+    fn check(&self, host: Option<&HostMatcher>, ask: Option<&Ask>) -> Result<(), &'static str> {
+        let Some(ask) = ask else {
             return match self.asked.iter().any(|asked| covers(asked.as_ref(), host)) {
                 true => Err("an older object asks clients of this name for a certificate"),
                 false => Ok(()),
             };
         };
-        if self.ca.as_ref().is_some_and(|other| other != ca) {
+        if self.ask.as_ref().is_some_and(|other| other.ca != ask.ca) {
             return Err("an older object trusts other client certificates");
+        }
+        if self.ask.as_ref().is_some_and(|other| other.verify != ask.verify) {
+            return Err("an older object has another mode for client certificates");
         }
         if self.open.iter().any(|open| covers(host, open.as_ref())) {
             return Err("an older object admits clients of this name without a certificate");
@@ -303,10 +353,10 @@ impl Clients {
         Ok(())
     }
 
-    fn note(&mut self, host: Option<HostMatcher>, ca: Option<&Pem>) {
-        match ca {
-            Some(ca) => {
-                self.ca.get_or_insert_with(|| ca.clone());
+    fn note(&mut self, host: Option<HostMatcher>, ask: Option<&Ask>) {
+        match ask {
+            Some(ask) => {
+                self.ask.get_or_insert_with(|| ask.clone());
                 self.asked.push(host);
             }
             None => self.open.push(host),
@@ -314,9 +364,9 @@ impl Clients {
     }
 
     fn into_model(self) -> Option<ClientCa> {
-        let ca = self.ca?;
+        let Ask { ca, verify } = self.ask?;
         let hosts: Option<Vec<HostMatcher>> = self.asked.into_iter().collect();
-        Some(ClientCa { hosts: hosts.unwrap_or_default(), ca })
+        Some(ClientCa { hosts: hosts.unwrap_or_default(), ca, verify })
     }
 }
 
@@ -325,7 +375,7 @@ fn covers(one: Option<&HostMatcher>, other: Option<&HostMatcher>) -> bool {
     match (one, other) {
         (None, _) => true,
         (Some(_), None) => false,
-        (Some(one), Some(other)) => narrower(one, other).as_ref() == Some(other),
+        (Some(one), Some(other)) => one.covers(other),
     }
 }
 
@@ -350,13 +400,13 @@ fn fingerprints(route: &Route) -> impl Iterator<Item = u64> {
             (&value.name, text).hash(&mut hasher);
         }
     }
-    let of = move |host: Option<&HostMatcher>| {
+    let of = move |host: &HostMatcher| {
         let mut hasher = hasher.clone();
         host.hash(&mut hasher);
         hasher.finish()
     };
-    let any = route.hosts.is_empty().then_some(None);
-    any.into_iter().chain(route.hosts.iter().map(Some)).map(of)
+    let any = route.hosts.is_empty().then_some(&HostMatcher::Any);
+    any.into_iter().chain(&route.hosts).map(of)
 }
 
 /// In the order of their ranks, each with a unique name.
@@ -387,14 +437,9 @@ pub(crate) fn intersection(listener: Option<&str>, route: &[String]) -> Option<V
 }
 
 fn narrower(a: &HostMatcher, b: &HostMatcher) -> Option<HostMatcher> {
-    use HostMatcher::{Exact, Suffix};
-    match (a, b) {
-        (Exact(one), Exact(other)) => (one == other).then(|| a.clone()),
-        (Suffix(_), Exact(host)) => a.matches(host).then(|| b.clone()),
-        (Exact(host), Suffix(_)) => b.matches(host).then(|| a.clone()),
-        (Suffix(one), Suffix(other)) if one == other => Some(a.clone()),
-        (Suffix(_), Suffix(other)) if a.matches(other) => Some(b.clone()),
-        (Suffix(one), Suffix(_)) if b.matches(one) => Some(a.clone()),
+    match (a.covers(b), b.covers(a)) {
+        (true, _) => Some(b.clone()),
+        (_, true) => Some(a.clone()),
         _ => None,
     }
 }
@@ -426,11 +471,12 @@ mod tests {
     #[test]
     fn certificates_of_clients() {
         let ca = |name: &str| Pem::Held { name: name.into(), text: [].into() };
-        // Each is a name and the CA of its clients; `-` means none.
+        // Each is a name and the CA of its clients; `-` means none, and `!` that they are not verified.
         let check = |asked: &[(&str, &str)], expect: Option<&str>| {
             let mut clients = Clients::default();
             let mut ask = |(name, signer): &(&str, &str)| {
-                let signer = (*signer != "-").then(|| ca(signer));
+                let ask = |signer: &str| Ask { ca: ca(signer.trim_end_matches('!')), verify: !signer.ends_with('!') };
+                let signer = (*signer != "-").then(|| ask(signer));
                 let name = (!name.is_empty()).then(|| host(name));
                 clients.check(name.as_ref(), signer.as_ref())?;
                 clients.note(name, signer.as_ref());
@@ -454,9 +500,12 @@ mod tests {
         check(&[("*.example.com", "x"), ("a.example.com", "-")], Some("asks clients"));
         check(&[("a.example.com", "x"), ("", "-")], None);
         check(&[("a.example.com", "x"), ("b.example.com", "y")], Some("trusts other"));
+        check(&[("a.example.com", "x"), ("b.example.com", "x!")], Some("another mode"));
+        check(&[("a.example.com", "x!"), ("b.example.com", "x!")], None);
         let mut clients = Clients::default();
-        clients.note(Some(host("a.example.com")), Some(&ca("x")));
-        clients.note(None, Some(&ca("x")));
+        let ask = Ask { ca: ca("x"), verify: true };
+        clients.note(Some(host("a.example.com")), Some(&ask));
+        clients.note(None, Some(&ask));
         assert!(
             clients.into_model().is_some_and(|asked| asked.hosts.is_empty()),
             "all, and not those of one name alone"

@@ -7,10 +7,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use model::{Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, Transport};
+use model::{Certificate, Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, Transport};
 
 use super::reference::Why;
-use crate::index::{Index, Name, SliceEndpoint, Standing};
+use crate::index::{Index, Keypair, Name, SliceEndpoint, Standing};
 
 /// The largest weight in the model.
 const WEIGHT_MAX: u64 = 65_535;
@@ -26,17 +26,35 @@ pub(crate) struct Share {
     pub(crate) h2: bool,
 }
 
+/// What is presented to endpoints over TLS.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Identity {
+    /// No certificate.
+    #[default]
+    Anonymous,
+    /// The certificate in this Secret.
+    Secret(Name),
+    /// A certificate that cannot be found. Endpoints with TLS are not used then: they would take us for somebody else.
+    Missing,
+}
+
 /// All clusters, each once.
 #[derive(Default)]
 pub(crate) struct Clusters {
     pub(crate) list: Vec<Arc<Cluster>>,
     /// The ports of each cluster: `made_of.len() == list.len()`.
     made_of: Vec<Vec<Share>>,
-    ids: HashMap<Vec<Share>, ClusterId>,
+    ids: HashMap<Identity, HashMap<Vec<Share>, ClusterId>>,
     of_service: HashMap<Name, Vec<usize>>,
+    identity: Identity,
 }
 
 impl Clusters {
+    /// Sets what clusters with TLS present to their endpoints, from now on.
+    pub(crate) fn present(&mut self, identity: &Identity) {
+        self.identity.clone_from(identity);
+    }
+
     /// The cluster of these shares. Without any share it has no endpoints, and stands for references that cannot be resolved.
     ///
     /// # Errors
@@ -46,18 +64,27 @@ impl Clusters {
         if let [one] = shares.as_mut_slice() {
             one.weight = 1;
         }
-        if let Some(id) = self.ids.get(&shares) {
-            return Ok(*id);
+        let known = |ids: &HashMap<Identity, HashMap<Vec<Share>, ClusterId>>, identity: &Identity| {
+            ids.get(identity).and_then(|ids| ids.get(&shares)).copied()
+        };
+        if let Some(id) = known(&self.ids, &self.identity) {
+            return Ok(id);
         }
-        let mut cluster = Cluster::new(name(&shares), Vec::new());
+        let tls = tls(index, &shares)?;
+        // In the clear, nothing is presented.
+        let identity = if matches!(tls, Ok(None)) { Identity::Anonymous } else { self.identity.clone() };
+        if let Some(id) = known(&self.ids, &identity) {
+            return Ok(id);
+        }
+        let mut cluster = Cluster::new(name(&shares, &identity), Vec::new());
         cluster.is_missing = shares.is_empty();
         // If the required TLS is not possible, the cluster has no endpoints: nothing is sent in the clear instead.
-        let made_of = match tls(index, &shares)? {
-            Ok(tls) => {
+        let made_of = match tls.ok().and_then(|tls| with(index, tls, &identity)) {
+            Some(tls) => {
                 cluster.tls = tls;
                 shares.clone()
             }
-            Err(_) => Vec::new(),
+            None => Vec::new(),
         };
         cluster.endpoints = endpoints(index, &made_of);
         if shares.iter().any(|share| share.h2) {
@@ -72,7 +99,7 @@ impl Clusters {
             }
         }
         self.made_of.push(made_of);
-        self.ids.insert(shares, id);
+        self.ids.entry(identity).or_default().insert(shares, id);
         Ok(id)
     }
 
@@ -122,7 +149,7 @@ impl Clusters {
 }
 
 /// Services with the same name in two namespaces must differ, so the name is like a DNS name.
-fn name(shares: &[Share]) -> String {
+fn name(shares: &[Share], identity: &Identity) -> String {
     if shares.is_empty() {
         return "nowhere".to_owned();
     }
@@ -133,7 +160,22 @@ fn name(shares: &[Share]) -> String {
         let weight = if several { format!("={}", share.weight) } else { String::new() };
         format!("{name}.{namespace}:{port}{h2}{weight}")
     };
-    shares.iter().map(one).collect::<Vec<_>>().join(",")
+    let identity = match identity {
+        Identity::Anonymous => String::new(),
+        Identity::Secret(secret) => format!("+as={secret}"),
+        Identity::Missing => "+as=nobody".to_owned(),
+    };
+    shares.iter().map(one).collect::<Vec<_>>().join(",") + &identity
+}
+
+/// The TLS settings with the certificate to present; `None` if that cannot be found.
+fn with(index: &Index, tls: Option<ClusterTls>, identity: &Identity) -> Option<Option<ClusterTls>> {
+    let certificate = match identity {
+        Identity::Anonymous => None,
+        Identity::Secret(secret) => Some(certificate(secret, index.secrets.get(secret)?.good.as_ref()?)),
+        Identity::Missing => return None,
+    };
+    Some(tls.map(|tls| ClusterTls { certificate, ..tls }))
 }
 
 /// The TLS settings that every share wants, or why they are not possible.
@@ -219,6 +261,15 @@ fn addresses(
         }
     }
     if ready.is_empty() { leaving } else { ready }.into_iter().collect()
+}
+
+/// The certificate in a Secret.
+pub(crate) fn certificate(secret: &Name, keypair: &Keypair) -> Certificate {
+    Certificate {
+        cert: held(format!("Secret {secret} tls.crt"), &keypair.cert),
+        key: held(format!("Secret {secret} tls.key"), &keypair.key),
+        ocsp: None,
+    }
 }
 
 /// PEM text in memory instead of a file.

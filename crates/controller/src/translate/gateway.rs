@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use model::{HostMatcher, Pem};
+use model::HostMatcher;
 
 use super::address::{self, Claim};
-use super::bind::Binds;
+use super::bind::{Ask, Binds};
+use super::cluster::Identity;
 use super::hosts::HostSet;
-use super::listener::{Held, claim, conflicts, gateway_listener};
-use super::reference::{Why, is_allowed};
+use super::listener::{self, Held, claim, conflicts, gateway_listener};
+use super::reference::{self, Why, is_allowed};
 use super::{Circumstances, published};
 use crate::index::{GatewayEntry, Index, Keypair, Kind, ListenerSetEntry, Name, RouteKind};
 use crate::objects::{GROUP, GatewayAddress, GatewaySpec, ListenerSpec, ObjectRef};
@@ -31,6 +32,10 @@ pub(crate) struct Plan<'i> {
     pub(crate) published: Vec<GatewayAddress>,
     /// The Service that `published` comes from, if it comes from one.
     pub(crate) service: Option<&'i ServiceName>,
+    /// What it presents to endpoints.
+    pub(crate) identity: Identity,
+    /// Why the certificate that it should present cannot be found, or is an older one.
+    pub(crate) unidentified: Option<Why>,
 }
 
 /// A ListenerSet that names a Gateway that we manage.
@@ -56,8 +61,8 @@ pub(crate) struct GatewayListener<'i> {
     /// The first reference that cannot be resolved.
     pub(crate) references: Option<Why>,
     pub(crate) certificates: Vec<(Name, Keypair)>,
-    /// The CA that must have signed the certificates of its clients; `None` means that they need none.
-    pub(crate) client_ca: Option<Pem>,
+    /// What is asked of its clients; `None` means nothing.
+    pub(crate) ask: Option<Ask>,
     pub(crate) attached: BTreeSet<(RouteKind, Name)>,
     /// The hosts of its HTTPRoutes, and of its GRPCRoutes.
     pub(crate) hosts: (HostSet, HostSet),
@@ -69,9 +74,15 @@ impl GatewayListener<'_> {
         self.conflict.is_none() && self.refused.is_none()
     }
 
+    /// Whether it terminates TLS.
+    pub(crate) fn terminates(&self) -> bool {
+        let passes = self.spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()) == Some("Passthrough");
+        self.spec.protocol == "HTTPS" || (self.spec.protocol == "TLS" && !passes)
+    }
+
     /// Whether it terminates TLS but has no certificate to present.
     pub(crate) fn lacks_certificate(&self) -> bool {
-        self.spec.protocol == "HTTPS" && self.certificates.is_empty()
+        self.terminates() && self.certificates.is_empty()
     }
 
     /// Whether it is being served.
@@ -114,6 +125,8 @@ pub(crate) struct Gateways<'i> {
     pub(crate) listeners: Vec<GatewayListener<'i>>,
     /// The listeners of each Gateway and ListenerSet, as a range of `listeners`; empty if it was refused.
     pub(crate) owners: BTreeMap<(Kind, Name), Range<usize>>,
+    /// What those Gateways present to endpoints that present anything.
+    pub(crate) identities: BTreeMap<Name, Identity>,
 }
 
 /// Finds the Gateways and reserves their addresses.
@@ -157,7 +170,9 @@ pub(crate) fn gateways<'i>(
             held.add(listeners);
         }
     }
-    Gateways { plans, sets, listeners, owners }
+    let presenting = plans.iter().filter(|plan| plan.identity != Identity::Anonymous);
+    let identities = presenting.map(|plan| (plan.name.clone(), plan.identity.clone())).collect();
+    Gateways { plans, sets, listeners, owners, identities }
 }
 
 fn plans<'i>(index: &'i Index, settings: &'i Settings, allots: bool) -> Vec<Plan<'i>> {
@@ -180,9 +195,30 @@ fn plans<'i>(index: &'i Index, settings: &'i Settings, allots: bool) -> Vec<Plan
                 false => own(allotted),
             };
             let refused = unsupported(&entry.spec).or_else(|| odd_address(&entry.spec, settings));
-            Plan { name, entry, refused, places, published, service: settings.publish_service.as_ref() }
+            let (identity, unidentified) = identity(index, name, &entry.spec);
+            let service = settings.publish_service.as_ref();
+            Plan { name, entry, refused, places, published, service, identity, unidentified }
         })
         .collect()
+}
+
+/// What a Gateway presents to endpoints, and what is wrong with that.
+fn identity(index: &Index, name: &Name, spec: &GatewaySpec) -> (Identity, Option<Why>) {
+    let backend = spec.tls.as_ref().and_then(|tls| tls.backend.as_ref());
+    let Some(reference) = backend.and_then(|backend| backend.client_certificate_ref.as_ref()) else {
+        return (Identity::Anonymous, None);
+    };
+    const INVALID: &str = "InvalidClientCertificateRef";
+    let found = reference::core_object(index, "Gateway", &name.namespace, "Secret", reference, INVALID);
+    let missing = |Why { reason, message }| {
+        let reason = if reason == "RefNotPermitted" { reason } else { INVALID };
+        let message = format!("{message}; requests to endpoints with TLS are answered 503");
+        (Identity::Missing, Some(Why::new(reason, message)))
+    };
+    match found.and_then(|secret| listener::certificate(index, secret)) {
+        Ok((secret, _, wrong)) => (Identity::Secret(secret), wrong.map(|why| Why::new(INVALID, why.message))),
+        Err(why) => missing(why),
+    }
 }
 
 /// Whether an address has an unsupported type.
@@ -260,14 +296,11 @@ fn gateway_address(kind: &str, value: String) -> GatewayAddress {
 /// A field of a Gateway that we do not support. Ignoring a demand for client certificates silently would be dangerous.
 fn unsupported(spec: &GatewaySpec) -> Option<Why> {
     let tls = spec.tls.as_ref();
-    let what = [
-        (tls.is_some_and(|tls| tls.backend.is_some()), "Invalid", "tls.backend"),
-        (
-            spec.infrastructure.as_ref().is_some_and(|infrastructure| infrastructure.parameters_ref.is_some()),
-            "InvalidParameters",
-            "infrastructure.parametersRef",
-        ),
-    ];
+    let what = [(
+        spec.infrastructure.as_ref().is_some_and(|infrastructure| infrastructure.parameters_ref.is_some()),
+        "InvalidParameters",
+        "infrastructure.parametersRef",
+    )];
     let found = what.into_iter().find(|(is_there, ..)| *is_there).map(|(_, reason, field)| (reason, field.to_owned()));
     let frontend = tls.and_then(|tls| tls.frontend.as_ref());
     let client_tls = frontend
@@ -278,8 +311,9 @@ fn unsupported(spec: &GatewaySpec) -> Option<Why> {
             tls.others.keys().chain(tls.validation.iter().flat_map(|validation| validation.others.keys()))
         });
         let of_tls = tls.into_iter().flat_map(|tls| tls.others.keys());
+        let of_backend = tls.and_then(|tls| tls.backend.as_ref()).into_iter().flat_map(|backend| backend.others.keys());
         let of_frontend = frontend.into_iter().flat_map(|frontend| frontend.others.keys());
-        let mut all = spec.others.keys().chain(of_tls).chain(of_frontend).chain(of_clients);
+        let mut all = spec.others.keys().chain(of_tls).chain(of_backend).chain(of_frontend).chain(of_clients);
         all.next().map(|field| ("Invalid", field.clone()))
     };
     found.or_else(unknown).map(|(reason, field)| Why::new(reason, format!("`{field}` is not supported")))

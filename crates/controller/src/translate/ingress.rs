@@ -73,6 +73,7 @@ fn place(
     let place = SocketAddr::new(settings.listen, port);
     let refused = circumstances.binds.get(&place).cloned();
     let outcome = refused.map_or_else(|| binds.claim(place, speaks), Err);
+    binds.serves_ingresses(place);
     outcome.map(|()| place).map_err(|why| Why::new("PortUnavailable", why))
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use model::{AdminAddress, Transport};
 
-use super::bind::{Binds, Speaks};
+use super::bind::{Ask, Binds, Speaks};
 use super::gateway::{GatewayListener, Plan};
 use super::policy::Authority;
 use super::reference::{self, Why};
@@ -30,7 +30,7 @@ pub(crate) fn gateway_listener<'i>(
         refused: None,
         references: None,
         certificates: Vec::new(),
-        client_ca: None,
+        ask: None,
         attached: BTreeSet::new(),
         hosts: Default::default(),
     };
@@ -54,10 +54,8 @@ pub(crate) fn gateway_listener<'i>(
             terminate(index, &mut listener);
             ask_clients(index, plan, &mut listener);
         }
-        "TLS" if spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()) != Some("Passthrough") => {
-            let message = "a TLS listener only passes TLS through: set tls.mode to Passthrough, or use protocol HTTPS to terminate it";
-            listener.refused = Some(Why::new("UnsupportedValue", message));
-        }
+        // The API asks only the clients of HTTPS listeners for certificates.
+        "TLS" if listener.terminates() => terminate(index, &mut listener),
         _ => {}
     }
     if listener.refused.as_ref().is_some_and(|why| why.reason == "UnsupportedValue") {
@@ -92,13 +90,23 @@ fn kinds(wanted: &[RouteGroupKind], possible: &[RouteKind]) -> (Vec<RouteKind>, 
 
 /// Finds the certificates of a listener that terminates TLS.
 fn terminate(index: &Index, listener: &mut GatewayListener<'_>) {
+    let protocol = listener.spec.protocol.as_str();
     let Some(tls) = &listener.spec.tls else {
-        listener.references = Some(Why::new("InvalidCertificateRef", "an HTTPS listener needs tls.certificateRefs"));
+        let message = match protocol {
+            "HTTPS" => "an HTTPS listener needs tls.certificateRefs",
+            _ => {
+                "a TLS listener that terminates TLS needs tls.certificateRefs; to pass TLS through, set tls.mode to Passthrough"
+            }
+        };
+        listener.references = Some(Why::new("InvalidCertificateRef", message));
         return;
     };
     if tls.mode.as_deref().is_some_and(|mode| mode != "Terminate") {
-        listener.refused =
-            Some(Why::new("UnsupportedValue", "an HTTPS listener terminates TLS: set tls.mode to Terminate"));
+        let message = match protocol {
+            "HTTPS" => "an HTTPS listener terminates TLS: set tls.mode to Terminate",
+            _ => "tls.mode must be Terminate or Passthrough",
+        };
+        listener.refused = Some(Why::new("UnsupportedValue", message));
     }
     if let Some(field) = tls.options.keys().chain(tls.others.keys()).next() {
         listener.refused = Some(Why::new("UnsupportedValue", format!("`{field}` in tls is not supported")));
@@ -125,11 +133,16 @@ fn ask_clients(index: &Index, plan: &Plan<'_>, listener: &mut GatewayListener<'_
     let Some(frontend) = plan.entry.spec.tls.as_ref().and_then(|tls| tls.frontend.as_ref()) else { return };
     let of_port = frontend.per_port.iter().find(|of| of.port == listener.spec.port).map(|of| &of.tls);
     let Some(validation) = &of_port.unwrap_or(&frontend.default).validation else { return };
-    if validation.mode.as_deref().is_some_and(|mode| mode != "AllowValidOnly") {
-        let message = "tls.frontend: AllowValidOnly is the only supported mode";
-        listener.refused = Some(Why::new("UnsupportedValue", message));
-        return;
-    }
+    let verify = match validation.mode.as_deref() {
+        None | Some("AllowValidOnly") => true,
+        Some("AllowInsecureFallback") => false,
+        Some(other) => {
+            let message =
+                format!("tls.frontend: the mode {other} is not supported; use AllowValidOnly or AllowInsecureFallback");
+            listener.refused = Some(Why::new("UnsupportedValue", message));
+            return;
+        }
+    };
     let found = match validation.ca_certificate_refs.as_slice() {
         [reference] => {
             let (kind, namespace) = ("Gateway", &plan.name.namespace);
@@ -139,7 +152,7 @@ fn ask_clients(index: &Index, plan: &Plan<'_>, listener: &mut GatewayListener<'_
     };
     let invalid = |message| Why::new("InvalidCACertificateRef", message);
     match found.and_then(|name| Authority::find(index, name).map_err(invalid)) {
-        Ok(authority) => listener.client_ca = Some(authority.pem()),
+        Ok(authority) => listener.ask = Some(Ask { ca: authority.pem(), verify }),
         Err(why) => {
             // The alternatives would be to admit all clients or none, so the listener is not served at all.
             listener.refused = Some(Why::new("NoValidCACertificate", why.message.clone()));
@@ -287,8 +300,12 @@ pub(crate) fn claim(
     for place in &places {
         let Some(speaks) = speaks(listener) else { continue };
         binds.open(*place, speaks);
+        if speaks != Speaks::Tcp {
+            // Even if it cannot be served, because its requests are for no other listener.
+            binds.isolate(*place, listener.hostname(), listener.gateway);
+        }
         if speaks == Speaks::Https {
-            binds.note_clients(*place, listener.hostname(), listener.client_ca.as_ref());
+            binds.note_clients(*place, listener.hostname(), listener.ask.as_ref());
         }
         listener.certificates.iter().for_each(|(secret, keypair)| binds.certificate(*place, secret, keypair));
     }
@@ -330,7 +347,7 @@ fn unavailable(
         return Some(port(why));
     }
     let asked = match speaks {
-        Speaks::Https => binds.may_ask_clients(place, listener.hostname(), listener.client_ca.as_ref()),
+        Speaks::Https => binds.may_ask_clients(place, listener.hostname(), listener.ask.as_ref()),
         Speaks::Http | Speaks::Tls | Speaks::Tcp => Ok(()),
     };
     asked.err().map(|why| Why::new("UnsupportedValue", why))

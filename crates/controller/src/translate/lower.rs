@@ -23,16 +23,19 @@ pub(crate) const HTTP_KINDS: &[RouteKind] = &[RouteKind::Http, RouteKind::Grpc];
 /// Features that the controller claims (`pkg/features` of the Gateway API v1.6). Each of them is implemented completely. `UDPRoute` is
 /// added if there is a kernel plane.
 ///
-/// These features of the standard channel are missing: BackendTLSPolicySANValidation, GatewayBackendClientCertificate, GatewayHTTPListenerIsolation,
-/// GatewayInfrastructure (nothing is created for a Gateway), GatewayFrontendClientCertificateValidationInsecureFallback,
-/// TLSRouteModeTerminate, TLSRouteModeMixed.
+/// Of the standard channel, GatewayInfrastructure is missing (nothing is created for a Gateway).
 pub(crate) const FEATURES: &[&str] = &[
     "BackendTLSPolicy",
+    "BackendTLSPolicySANValidation",
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",
     "Gateway",
     "GatewayAddressEmpty",
+    "GatewayBackendClientCertificate",
     "GatewayFrontendClientCertificateValidation",
+    "GatewayFrontendClientCertificateValidationInsecureFallback",
+    "GatewayHTTPListenerIsolation",
+    "GatewayHTTPSListenerDetectMisdirectedRequests",
     "GatewayPort8080",
     "GatewayStaticAddresses",
     "HTTPRoute",
@@ -63,6 +66,8 @@ pub(crate) const FEATURES: &[&str] = &[
     "ReferenceGrant",
     "TCPRoute",
     "TLSRoute",
+    "TLSRouteModeMixed",
+    "TLSRouteModeTerminate",
 ];
 
 /// The same, if the HTTPRoutes of the cluster have the fields of the experimental channel. Otherwise the API server drops `retry`.

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{ClusterTls, Pem, Transport};
+use model::{ClusterTls, Pem, SubjectAltName, Transport};
 use rustls::pki_types::ServerName;
 
 use super::cluster::held;
 use super::reference::Why;
 use super::{Desired, Statuses};
 use crate::index::{AuthorityEntry, Index, Kind, Name, PolicyEntry, ServicePort};
-use crate::objects::{AncestorStatus, Condition, GROUP, ParentRef};
+use crate::objects::{AncestorStatus, BackendValidation, Condition, GROUP, ParentRef};
 use crate::settings::Settings;
 
 /// The most entries that the API allows in a status.
@@ -49,6 +49,7 @@ pub(super) fn tls(index: &Index, service: &Name, port: u16, transport: Transport
     let ca = believed(index, name, policy)?.map(|authority| authority.pem());
     Ok(Some(ClusterTls {
         server_name: Some(policy.spec.validation.hostname.clone()),
+        subject_alt_names: names(&policy.spec.validation)?,
         ca,
         certificate: None,
         verify: true,
@@ -83,12 +84,7 @@ impl<'i> Authority<'i> {
 /// The certificates that must have signed those of the endpoints; `None` means those that the host trusts.
 fn believed<'i>(index: &'i Index, name: &Name, policy: &PolicyEntry) -> Result<Option<Authority<'i>>, Why> {
     let validation = &policy.spec.validation;
-    if !validation.subject_alt_names.is_empty() {
-        return Err(Why::new(
-            "Invalid",
-            "subjectAltNames is not supported: the certificate must have the name in `hostname`",
-        ));
-    }
+    names(validation)?;
     if let Some(option) = policy.spec.options.keys().next() {
         return Err(Why::new("Invalid", format!("the option {option} is not supported")));
     }
@@ -110,6 +106,30 @@ fn believed<'i>(index: &'i Index, name: &Name, policy: &PolicyEntry) -> Result<O
         }
         _ => Err(Why::new("InvalidCACertificateRef", "more than one entry in caCertificateRefs is not supported")),
     }
+}
+
+/// The names of which the certificates of the endpoints must have one, instead of `hostname`.
+fn names(validation: &BackendValidation) -> Result<Vec<SubjectAltName>, Why> {
+    let invalid = |message: String| Why::new("Invalid", format!("subjectAltNames: {message}"));
+    let one = |name: &crate::objects::SubjectAltName| match (&*name.kind, &name.hostname, &name.uri) {
+        ("Hostname", Some(host), None) => {
+            // What cannot be verified must not reach the proxy plane, which would refuse everything else with it.
+            match ServerName::try_from(host.strip_prefix("*.").unwrap_or(host)) {
+                Ok(ServerName::DnsName(_)) => Ok(SubjectAltName::Dns(host.to_ascii_lowercase())),
+                _ => Err(invalid(format!("{host:?} is not a DNS name"))),
+            }
+        }
+        ("URI", None, Some(uri)) if uri.split_once(':').is_some_and(|(_, rest)| !rest.is_empty()) => {
+            Ok(SubjectAltName::Uri(uri.clone()))
+        }
+        ("URI", None, Some(uri)) => {
+            Err(invalid(format!("{uri:?} is not a URI; write it like spiffe://example.com/shop")))
+        }
+        ("Hostname", ..) => Err(invalid("an entry of the type Hostname needs `hostname`, and nothing else".to_owned())),
+        ("URI", ..) => Err(invalid("an entry of the type URI needs `uri`, and nothing else".to_owned())),
+        (other, ..) => Err(invalid(format!("the type {other} is not supported; use Hostname or URI"))),
+    };
+    validation.subject_alt_names.iter().map(one).collect()
 }
 
 /// The status of each policy, for each Gateway that serves its target.

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use model::{HostMatcher, Route};
+use model::{HostMatcher, Route, TlsMode};
 
 use super::bind::{Binds, Rank, intersection};
-use super::cluster::{Clusters, Share};
+use super::cluster::{Clusters, Identity, Share};
 use super::gateway::{GatewayListener, Gateways};
 use super::hosts::Hosts;
 use super::notice::{BACKENDS_AVAILABLE, OVERLAPPED};
@@ -56,6 +56,12 @@ pub(crate) fn attach(index: &Index, settings: &Settings, gateways: &mut Gateways
 
 type Found<'i> = (RouteKind, &'i Name, &'i RouteEntry);
 
+/// The reason if an older route takes the requests of another.
+pub(crate) const OLDER: &str = "OlderRoute";
+
+/// What the rules of a route mean differs with these. Where TLS ends matters for TLSRoutes only.
+type Variant = (Identity, TlsMode);
+
 fn attach_one(
     index: &Index,
     settings: &Settings,
@@ -65,8 +71,9 @@ fn attach_one(
 ) {
     let (kind, name, entry) = route;
     let mut parents = Vec::new();
-    let mut places: BTreeMap<SocketAddr, Hosts> = BTreeMap::new();
+    let mut places: BTreeMap<Variant, BTreeMap<SocketAddr, Hosts>> = BTreeMap::new();
     let mut of: BTreeSet<&Name> = BTreeSet::new();
+    let mut taken = None;
     for parent in &entry.parents {
         let Some(listeners) = slots_of(gateways, name, parent) else { continue };
         let outcome = find(index, route, parent, listeners, &gateways.listeners).map(|found| {
@@ -77,8 +84,12 @@ fn attach_one(
                     own.add(&both);
                 }
                 of.insert(listener.gateway);
+                let mode = if listener.terminates() { TlsMode::Terminate } else { TlsMode::Passthrough };
+                let identity = gateways.identities.get(listener.gateway).cloned().unwrap_or_default();
                 for place in listener.places.iter().filter(|_| listener.is_served()) {
-                    places.entry(*place).or_default().add(&both);
+                    let Some(own) = own_hosts(out.binds, *place, listener, &both, &mut taken) else { continue };
+                    let variant = if kind == RouteKind::Udp { Default::default() } else { identity.clone() };
+                    places.entry((variant, mode)).or_default().entry(*place).or_default().add(&own);
                 }
             }
         });
@@ -91,7 +102,10 @@ fn attach_one(
         }
         return;
     }
-    let made = serve(index, route, &places, out);
+    let mut made = serve_variants(index, route, places, out);
+    if let Some(why) = taken {
+        made.overlapped.get_or_insert(why);
+    }
     for service in &made.services {
         out.users.entry(service.clone()).or_default().extend(of.iter().map(|gateway| (*gateway).clone()));
     }
@@ -102,6 +116,59 @@ fn attach_one(
     };
     let statuses = parents.into_iter().map(status).collect();
     out.statuses.insert((Kind::Route(kind), name.clone()), Desired::Route(statuses));
+}
+
+/// The hosts of a route at an address without those that belong to more specific listeners; `None` if none is left. A listener of another
+/// Gateway that takes one is named in `taken`: that its own Gateway has one, the author of a route can see.
+fn own_hosts(
+    binds: &Binds,
+    place: SocketAddr,
+    listener: &GatewayListener<'_>,
+    hosts: &[HostMatcher],
+    taken: &mut Option<Why>,
+) -> Option<Vec<HostMatcher>> {
+    let mut is_own = |host: &HostMatcher| match binds.taken(place, listener.hostname(), host) {
+        None => true,
+        Some(gateway) => {
+            if gateway != listener.gateway {
+                taken.get_or_insert_with(|| {
+                    let message =
+                        format!("the Gateway {gateway} has a listener at {place} that takes the requests for {host}");
+                    Why::new("OtherGateway", message)
+                });
+            }
+            false
+        }
+    };
+    if hosts.is_empty() {
+        return is_own(&HostMatcher::Any).then(Vec::new);
+    }
+    let own: Vec<HostMatcher> = hosts.iter().filter(|host| is_own(host)).cloned().collect();
+    (!own.is_empty()).then_some(own)
+}
+
+/// Serves each variant of a route at its addresses. The results only differ in what they say about older routes.
+fn serve_variants(
+    index: &Index,
+    route: Found<'_>,
+    mut places: BTreeMap<Variant, BTreeMap<SocketAddr, Hosts>>,
+    out: &mut Attaching<'_>,
+) -> Made {
+    if places.is_empty() {
+        // There is no address, but what is wrong with the route is reported all the same.
+        places.insert((Identity::default(), TlsMode::Passthrough), BTreeMap::new());
+    }
+    let mut all: Option<Made> = None;
+    for (number, ((identity, mode), places)) in places.into_iter().enumerate() {
+        out.clusters.present(&identity);
+        let made = serve(index, route, (number, mode), &places, out);
+        match &mut all {
+            None => all = Some(made),
+            Some(all) => all.join(made),
+        }
+    }
+    out.clusters.present(&Identity::default());
+    all.unwrap_or_default()
 }
 
 /// The listeners of the object that a parentRef names, if we manage it.
@@ -179,8 +246,8 @@ pub(crate) struct Made {
     pub(crate) refused: Option<Why>,
     /// Rules that were dropped, and why.
     pub(crate) dropped: Vec<String>,
-    /// A sentence about the older route that takes some or all of its requests.
-    pub(crate) overlapped: Option<String>,
+    /// What takes some or all of its requests: an older route, or a listener of another Gateway.
+    pub(crate) overlapped: Option<Why>,
     /// The first reference that cannot be resolved.
     pub(crate) references: Option<Why>,
     /// The Services that it refers to.
@@ -203,8 +270,8 @@ impl Made {
             let message = format!("Dropped Rule: {}", self.dropped.join("; "));
             conditions.push(status::at(Condition::holds("PartiallyInvalid", "UnsupportedValue", message), generation));
         }
-        if let Some(message) = &self.overlapped {
-            conditions.push(status::at(Condition::holds(OVERLAPPED, "OlderRoute", message.as_str()), generation));
+        if let Some(why) = &self.overlapped {
+            conditions.push(status::at(Condition::holds(OVERLAPPED, why.reason, why.message.as_str()), generation));
         }
         if let Some(service) = self.services.intersection(empty).next() {
             let message =
@@ -212,6 +279,15 @@ impl Made {
             conditions.push(status::at(Condition::fails(BACKENDS_AVAILABLE, "NoEndpoints", message), generation));
         }
         conditions.into()
+    }
+
+    /// Adds the result of another variant of the route.
+    fn join(&mut self, other: Self) {
+        self.refused = self.refused.take().or(other.refused);
+        self.overlapped = self.overlapped.take().or(other.overlapped);
+        let known = std::mem::take(&mut self.dropped);
+        let fresh = other.dropped.into_iter().filter(|why| !known.contains(why)).collect::<Vec<_>>();
+        self.dropped = known.into_iter().chain(fresh).collect();
     }
 
     /// Notes the result of a reference.
@@ -229,7 +305,13 @@ impl Made {
     }
 }
 
-fn serve(index: &Index, route: Found<'_>, places: &BTreeMap<SocketAddr, Hosts>, out: &mut Attaching<'_>) -> Made {
+fn serve(
+    index: &Index,
+    route: Found<'_>,
+    (variant, mode): (usize, TlsMode),
+    places: &BTreeMap<SocketAddr, Hosts>,
+    out: &mut Attaching<'_>,
+) -> Made {
     let (_, _, entry) = route;
     if let Some(field) = entry.others.keys().next() {
         let why = Why::new("UnsupportedValue", format!("`{field}` is not supported"));
@@ -238,13 +320,13 @@ fn serve(index: &Index, route: Found<'_>, places: &BTreeMap<SocketAddr, Hosts>, 
     match &entry.rules {
         Rules::Http(rules) => {
             let lowering = |rule: &HttpRule, with: &mut lower::Lowering<'_>| lower::http(rule, with);
-            rules_of(index, route, rules, lowering, places, out)
+            rules_of(index, route, variant, rules, lowering, places, out)
         }
         Rules::Grpc(rules) => {
             let lowering = |rule: &GrpcRule, with: &mut lower::Lowering<'_>| lower::grpc(rule, with);
-            rules_of(index, route, rules, lowering, places, out)
+            rules_of(index, route, variant, rules, lowering, places, out)
         }
-        Rules::Stream(rules) => stream::serve(index, (route.0, route.1), rules, places, out),
+        Rules::Stream(rules) => stream::serve(index, (route.0, route.1, mode), rules, places, out),
     }
 }
 
@@ -252,14 +334,17 @@ fn serve(index: &Index, route: Found<'_>, places: &BTreeMap<SocketAddr, Hosts>, 
 fn rules_of<R>(
     index: &Index,
     (kind, name, entry): Found<'_>,
+    variant: usize,
     rules: &[R],
     lowering: impl Fn(&R, &mut lower::Lowering<'_>) -> Result<Vec<Route>, String>,
     places: &BTreeMap<SocketAddr, Hosts>,
     out: &mut Attaching<'_>,
 ) -> Made {
     let mut made = Made::default();
+    // Two variants may have one address, where each route needs a name of its own.
+    let variant = if variant == 0 { String::new() } else { format!("+{variant}") };
     for (place, rule) in rules.iter().enumerate() {
-        let label = format!("{}/{name}#{place}", kind.name().to_ascii_lowercase());
+        let label = format!("{}/{name}{variant}#{place}", kind.name().to_ascii_lowercase());
         let (clusters, regexes) = (&mut *out.clusters, &mut *out.regexes);
         let mut with = lower::Lowering { index, kind, name, label, made: &mut made, clusters, regexes };
         let routes = match lowering(rule, &mut with) {
@@ -276,7 +361,7 @@ fn rules_of<R>(
                 match out.binds.route(*at, rank.clone(), route) {
                     Ok(None) => {}
                     Ok(Some(older)) => drop(made.overlapped.get_or_insert_with(|| {
-                        format!("rule {place}: the older route {older} takes the same requests")
+                        Why::new(OLDER, format!("rule {place}: the older route {older} takes the same requests"))
                     })),
                     Err(why) => made.dropped.push(format!("rule {place}: {why}")),
                 }

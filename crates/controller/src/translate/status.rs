@@ -11,8 +11,8 @@ use super::reference::Why;
 use super::{Circumstances, Desired, Statuses, lower};
 use crate::index::{Index, Kind, Name};
 use crate::objects::{
-    AncestorStatus, Condition, GROUP, GatewayClassStatus, GatewayStatus, ListenerStatus, ParentRef, ParentStatus,
-    RouteGroupKind, SupportedFeature,
+    AncestorStatus, Condition, FrontendTls, GROUP, GatewayClassStatus, GatewayStatus, ListenerStatus, ParentRef,
+    ParentStatus, RouteGroupKind, SupportedFeature,
 };
 use crate::settings::Settings;
 use crate::watch::Unreadable;
@@ -171,7 +171,25 @@ fn of_gateway(plan: &Plan<'_>, listeners: &[GatewayListener<'_>], circumstances:
     } else {
         Ok(())
     };
-    vec![accepted, condition("Programmed", "Programmed", &programmed, generation)]
+    let mut conditions = vec![accepted, condition("Programmed", "Programmed", &programmed, generation)];
+    let tls = plan.entry.spec.tls.as_ref();
+    if tls.and_then(|tls| tls.backend.as_ref()).is_some_and(|backend| backend.client_certificate_ref.is_some()) {
+        let resolved = plan.unidentified.clone().map_or(Ok(()), Err);
+        conditions.push(condition("ResolvedRefs", "ResolvedRefs", &resolved, generation));
+    }
+    if tls.and_then(|tls| tls.frontend.as_ref()).is_some_and(admits_anyone) {
+        let message =
+            "tls.frontend has the mode AllowInsecureFallback: clients without a valid certificate are admitted";
+        conditions.push(at(Condition::holds(INSECURE, "ConfigurationChanged", message), generation));
+    }
+    conditions
+}
+
+/// Whether clients of any port are admitted without a valid certificate although they are asked for one.
+fn admits_anyone(frontend: &FrontendTls) -> bool {
+    let all = std::iter::once(&frontend.default).chain(frontend.per_port.iter().map(|port| &port.tls));
+    let mut modes = all.filter_map(|tls| tls.validation.as_ref()?.mode.as_deref());
+    modes.any(|mode| mode == "AllowInsecureFallback")
 }
 
 /// The API wants a ListenerSet to be refused if its only listener has no usable certificate. It does not want this for a Gateway.
@@ -391,7 +409,7 @@ fn merge(present: &[Condition], wanted: &[Condition], now: &str) -> Vec<Conditio
 }
 
 /// The kinds of conditions that we own. One that is no longer wanted is removed.
-const OUR_CONDITIONS: [&str; 8] = [
+const OUR_CONDITIONS: [&str; 9] = [
     "Accepted",
     "Programmed",
     "ResolvedRefs",
@@ -400,7 +418,11 @@ const OUR_CONDITIONS: [&str; 8] = [
     OVERLAPPED,
     BACKENDS_AVAILABLE,
     OBJECTS_READABLE,
+    INSECURE,
 ];
+
+/// The kind of the condition of a Gateway that admits clients without a valid certificate.
+const INSECURE: &str = "InsecureFrontendValidationMode";
 
 fn same(present: &[Condition], merged: &[Condition]) -> bool {
     present.len() == merged.len()

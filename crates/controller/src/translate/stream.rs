@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use model::{PortRange, Transport, Vip, VipAlgorithm, VipMode};
+use model::{PortRange, TlsMode, TlsRoute, Transport, Vip, VipAlgorithm, VipMode};
 
 use super::RefusedVip;
 use super::cluster::{self, Share};
 use super::hosts::Hosts;
 use super::reference::{self, Why};
-use super::route::{Attaching, Made};
+use super::route::{Attaching, Made, OLDER};
 use crate::index::{Index, Name, RouteKind, SliceEndpoint};
 use crate::objects::StreamRule;
 
@@ -126,10 +126,10 @@ pub(crate) fn vip(name: String, place: SocketAddr, transport: Transport, mode: V
     }
 }
 
-/// Serves a route at its addresses.
+/// Serves a route at its addresses. `mode` is where TLS ends there.
 pub(crate) fn serve(
     index: &Index,
-    (kind, name): (RouteKind, &Name),
+    (kind, name, mode): (RouteKind, &Name, TlsMode),
     rules: &[StreamRule],
     places: &BTreeMap<SocketAddr, Hosts>,
     out: &mut Attaching<'_>,
@@ -157,12 +157,13 @@ pub(crate) fn serve(
     }
     let outcome = match kind {
         RouteKind::Udp => udp(index, name, shares, places, out),
-        _ => tcp(index, (kind, name), shares, places, out),
+        _ => tcp(index, (kind, name, mode), shares, places, out),
     };
     match outcome {
         // Nothing distinguishes the connections of two routes: the API wants both accepted and the older one served.
         Ok(older) => {
-            let overlapped = older.map(|older| format!("the older route {older} already serves this listener"));
+            let already = |older| Why::new(OLDER, format!("the older route {older} already serves this listener"));
+            let overlapped = older.map(already);
             Made { overlapped, ..made }
         }
         Err(Why { reason, message }) => refuse(reason, message, made),
@@ -172,7 +173,7 @@ pub(crate) fn serve(
 /// Returns the older route that has one of the addresses, if there is one.
 fn tcp(
     index: &Index,
-    (kind, name): (RouteKind, &Name),
+    (kind, name, mode): (RouteKind, &Name, TlsMode),
     shares: Vec<Share>,
     places: &BTreeMap<SocketAddr, Hosts>,
     out: &mut Attaching<'_>,
@@ -181,7 +182,7 @@ fn tcp(
     let mut older = None;
     for (place, hosts) in places {
         match kind {
-            RouteKind::Tls => out.binds.sni(*place, hosts.list(), to),
+            RouteKind::Tls => out.binds.sni(*place, TlsRoute { sni: hosts.list(), to, mode }),
             _ => older = older.or(out.binds.tcp(*place, name, to)),
         }
     }

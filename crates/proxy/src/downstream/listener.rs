@@ -27,7 +27,7 @@ use crate::stream::Stream;
 use crate::upstream::connect::OnBehalfOf;
 use crate::worker::connection_balance::AcceptedConnection;
 use crate::worker::{ConnectionGuard, ListenerView, Worker};
-use crate::{downstream::session, http::headers, http::respond, tcp, tcp::passthrough, tls};
+use crate::{downstream::session, http::headers, http::respond, tcp, tcp::by_name, tls};
 
 /// The time limit for a PROXY protocol header. The proxy in front sends it at once.
 const PROXY_PROTOCOL_TIMEOUT_MS: u64 = 5_000;
@@ -229,7 +229,7 @@ async fn serve(
             Box::pin(session::serve(worker, active, stream, input, who, secured)).await;
         }
         Protocol::Tcp(_) => Box::pin(tcp::serve(worker, view, stream, input, who, connection)).await,
-        Protocol::TlsPassthrough(_) => Box::pin(passthrough::serve(worker, view, stream, input, who, connection)).await,
+        Protocol::Tls(_) => Box::pin(by_name::serve(worker, view, stream, input, who, connection)).await,
     }
 }
 

@@ -52,7 +52,7 @@ use self::attempt::{Attempt, Awaiting, RetryCause};
 use self::faults::InjectedFault;
 use self::record::AccessRecord;
 use self::relay::{Relay, Terms};
-use self::route::HostText;
+use self::route::{HostText, Router};
 use self::transfer::{BodyError, Framing, Head, Transfer};
 use crate::deadline::Deadline;
 use crate::error::{Error, Side};

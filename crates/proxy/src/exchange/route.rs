@@ -1,7 +1,8 @@
 //! Finds the route of a request, at a cost that does not grow with the number of routes.
 //!
 //! The routes of a snapshot are compiled into tables by host, and within a host into a tree of path segments, a map of exact paths and one
-//! automaton for all regular expressions. Of the matching routes, the most specific host wins, and within a host the first in the file.
+//! automaton for all regular expressions. Of the matching routes, the most specific host wins, and within a host the first in the file. The
+//! search ends at a host that is isolated.
 
 use std::collections::HashMap;
 
@@ -21,9 +22,13 @@ use crate::policy::cors::Preflight;
 pub(crate) struct Router {
     /// By complete host, in lower case.
     exact: HashMap<Box<str>, Table>,
-    /// By the part after `*.`.
+    /// By the part after `*.`, which stands for one label.
+    one_label: HashMap<Box<str>, Table>,
+    /// By the part after `*.`, which stands for one or more labels.
     suffix: HashMap<Box<str>, Table>,
     any: Table,
+    /// Whether any host is isolated.
+    isolates: bool,
     conditions: Vec<Conditions>,
 }
 
@@ -45,6 +50,8 @@ struct Table {
     exact: HashMap<Box<[u8]>, Vec<usize>>,
     prefixes: Segment,
     regexes: Option<Regexes>,
+    /// The number of the isolated host, if it is one. Routes of less specific hosts do not take its requests.
+    isolated: Option<usize>,
 }
 
 /// A node of the tree of path prefixes: the routes whose prefix ends here, and the segments that may follow.
@@ -80,32 +87,59 @@ pub(crate) fn normal_target(target: &[u8], rules: &PathRules) -> Result<Option<V
 }
 
 impl Router {
-    /// `merge_slashes`: as in [`PathRules`].
-    pub(crate) fn new(routes: &[Route], merge_slashes: bool) -> Self {
-        let mut by_host: HashMap<Option<&HostMatcher>, Vec<usize>> = HashMap::new();
+    /// `isolated`: as [`model::HttpListener::isolated_hosts`]. `merge_slashes`: as in [`PathRules`].
+    pub(crate) fn new(routes: &[Route], isolated: &[HostMatcher], merge_slashes: bool) -> Self {
+        let mut by_host: HashMap<&HostMatcher, Vec<usize>> = HashMap::new();
         for (index, route) in routes.iter().enumerate() {
-            for host in &route.hosts {
-                by_host.entry(Some(host)).or_default().push(index);
-            }
-            if route.hosts.is_empty() {
-                by_host.entry(None).or_default().push(index);
+            let any = route.hosts.is_empty().then_some(&HostMatcher::Any);
+            for host in route.hosts.iter().chain(any) {
+                by_host.entry(host).or_default().push(index);
             }
         }
         let mut router = Self {
             exact: HashMap::new(),
+            one_label: HashMap::new(),
             suffix: HashMap::new(),
             any: Table::default(),
+            isolates: !isolated.is_empty(),
             conditions: routes.iter().map(Conditions::new).collect(),
         };
         for (host, members) in by_host {
-            let table = Table::new(routes, members, merge_slashes);
-            match host {
-                Some(HostMatcher::Exact(host)) => drop(router.exact.insert(host.as_str().into(), table)),
-                Some(HostMatcher::Suffix(host)) => drop(router.suffix.insert(host.as_str().into(), table)),
-                None => router.any = table,
-            }
+            *router.table_mut(host) = Table::new(routes, members, merge_slashes);
+        }
+        for (number, host) in isolated.iter().enumerate() {
+            router.table_mut(host).isolated = Some(number);
         }
         router
+    }
+
+    fn table_mut(&mut self, host: &HostMatcher) -> &mut Table {
+        match host {
+            HostMatcher::Exact(host) => self.exact.entry(host.as_str().into()).or_default(),
+            HostMatcher::OneLabel(domain) => self.one_label.entry(domain.as_str().into()).or_default(),
+            HostMatcher::Suffix(domain) => self.suffix.entry(domain.as_str().into()).or_default(),
+            HostMatcher::Any => &mut self.any,
+        }
+    }
+
+    /// Whether any host is isolated.
+    pub(crate) fn isolates(&self) -> bool {
+        self.isolates
+    }
+
+    /// The number of the isolated host that a host belongs to. `host` is in the form of [`HostText`].
+    pub(crate) fn isolated_host(&self, host: &str) -> Option<usize> {
+        self.tables(host).find_map(|table| table.isolated)
+    }
+
+    /// The tables of the hosts that match, the most specific first.
+    fn tables<'r>(&'r self, host: &'r str) -> impl Iterator<Item = &'r Table> {
+        let parent = |host: &'r str| host.split_once('.').map(|(_, parent)| parent);
+        let one_label = parent(host).and_then(|parent| self.one_label.get(parent));
+        // The longest suffix first: `*.a.example.com` before `*.example.com`.
+        let parents = std::iter::successors(parent(host), move |host| parent(host));
+        let suffixes = parents.take_while(|_| !self.suffix.is_empty()).filter_map(|parent| self.suffix.get(parent));
+        self.exact.get(host).into_iter().chain(one_label).chain(suffixes).chain([&self.any])
     }
 
     /// The index of the route for a request. `buffer` is what its head was read from; `target` is its path, in normal form, and its query.
@@ -115,22 +149,17 @@ impl Router {
         let request = Request { head, method: head.method_name.get(buffer), fields: &head.fields, buffer, query };
         let accepts = |index: usize| self.conditions.get(index).is_some_and(|conditions| conditions.accept(&request));
 
-        if !self.exact.is_empty() || !self.suffix.is_empty() {
-            let host = HostText::new(head.authority.get(buffer));
-            let host = host.as_str();
-            if let Some(index) = self.exact.get(host).and_then(|table| table.first(path, accepts)) {
-                return Some(index);
-            }
-            // The longest suffix first: `*.a.example.com` before `*.example.com`.
-            let mut rest = host;
-            while let Some((_, parent)) = rest.split_once('.').filter(|_| !self.suffix.is_empty()) {
-                if let Some(index) = self.suffix.get(parent).and_then(|table| table.first(path, accepts)) {
-                    return Some(index);
-                }
-                rest = parent;
+        if self.exact.is_empty() && self.one_label.is_empty() && self.suffix.is_empty() {
+            return self.any.first(path, accepts);
+        }
+        let host = HostText::new(head.authority.get(buffer));
+        for table in self.tables(host.as_str()) {
+            let found = table.first(path, accepts);
+            if found.is_some() || table.isolated.is_some() {
+                return found;
             }
         }
-        self.any.first(path, accepts)
+        None
     }
 }
 
@@ -371,6 +400,14 @@ mod tests {
         route
     }
 
+    /// The number of the route that a request for `path` on `host` takes.
+    fn found(router: &Router, host: &str, path: &str) -> Option<usize> {
+        let text = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let mut head = RequestHead::default();
+        assert_eq!(parse_request(text.as_bytes(), 100, &mut head), Ok(Parsed::Complete(text.len())));
+        router.route(&head, text.as_bytes(), path.as_bytes())
+    }
+
     fn value(name: &str, value: TextMatcher) -> ValueMatcher {
         ValueMatcher { name: name.into(), value }
     }
@@ -383,7 +420,7 @@ mod tests {
         assert_eq!(parse_request(text.as_bytes(), 100, &mut head), Ok(Parsed::Complete(text.len())));
         let target = head.path.get(text.as_bytes());
         let normal = normal_target(target, &PathRules::default()).unwrap();
-        let router = Router::new(routes, PathRules::default().merge_slashes);
+        let router = Router::new(routes, &[], PathRules::default().merge_slashes);
         let found = router.route(&head, text.as_bytes(), normal.as_deref().unwrap_or(target));
         assert_eq!(found, expect, "{line} on {host} {fields}");
     }
@@ -443,7 +480,7 @@ mod tests {
     #[test]
     fn slashes_are_told_apart_where_they_are_not_merged() {
         let rules = PathRules { merge_slashes: false, ..PathRules::default() };
-        let router = Router::new(&[prefix("/a//b")], false);
+        let router = Router::new(&[prefix("/a//b")], &[], false);
         let head = RequestHead::default();
         for (target, expect) in [(&b"/a//b"[..], Some(0)), (b"/a/b", None), (b"/a//./b", Some(0))] {
             let normal = normal_target(target, &rules).unwrap();
@@ -480,6 +517,56 @@ mod tests {
         on_host("example.com", "/", Some(0));
         on_host("badexample.com", "/", Some(0));
         on_host("[::1]:80", "/", Some(0));
+    }
+
+    #[test]
+    fn a_wildcard_for_one_label_matches_one() {
+        let mut one = prefix("/one");
+        one.hosts = vec![HostMatcher::OneLabel("example.com".into())];
+        let mut both = prefix("/");
+        both.hosts = vec![HostMatcher::OneLabel("example.com".into()), HostMatcher::Suffix("a.example.com".into())];
+        let router = Router::new(&[one, both, on(&["*.example.com"], prefix("/"))], &[], true);
+        assert_eq!(found(&router, "a.example.com", "/one"), Some(0));
+        assert_eq!(found(&router, "a.example.com", "/"), Some(1), "one label is more specific than several");
+        assert_eq!(found(&router, "b.a.example.com", "/one"), Some(1));
+        assert_eq!(found(&router, "b.c.example.com", "/one"), Some(2));
+        assert_eq!(found(&router, "example.com", "/one"), None);
+    }
+
+    #[test]
+    fn an_isolated_host_has_only_its_own_routes() {
+        let mut both = on(&["*.example.com"], prefix("/both"));
+        both.hosts.push(HostMatcher::Any);
+        let routes = [
+            prefix("/any"),
+            on(&["*.example.com"], prefix("/wide")),
+            on(&["*.foo.example.com"], prefix("/foo")),
+            on(&["abc.foo.example.com"], prefix("/abc")),
+            on(&["shop.example.com"], prefix("/shop")),
+            both,
+        ];
+        let isolated = |hosts: &[&str]| on(hosts, prefix("/")).hosts;
+        let mut hosts = isolated(&["*.example.com", "*.foo.example.com", "abc.foo.example.com", "empty.example.com"]);
+        hosts.push(HostMatcher::Any);
+        let router = Router::new(&routes, &hosts, true);
+        // Of each host, the routes that take its requests.
+        for (host, expect) in [
+            ("bar.com", &[0, 5][..]),
+            ("bar.example.com", &[1, 5]),
+            ("shop.example.com", &[1, 4, 5]),
+            ("bar.foo.example.com", &[2]),
+            ("abc.foo.example.com", &[3]),
+            ("empty.example.com", &[]),
+        ] {
+            let paths = ["/any", "/wide", "/foo", "/abc", "/shop", "/both"];
+            let taken: Vec<usize> = paths.into_iter().filter_map(|path| found(&router, host, path)).collect();
+            assert_eq!(taken, expect, "{host}");
+        }
+        let numbers = ["x.example.com", "x.foo.example.com", "abc.foo.example.com", "empty.example.com", "x.org"];
+        assert_eq!(numbers.map(|host| router.isolated_host(host)), [0, 1, 2, 3, 4].map(Some));
+        let without = Router::new(&routes, hosts.get(..4).unwrap(), true);
+        assert_eq!((without.isolated_host("x.org"), without.isolates()), (None, true));
+        assert!(!Router::new(&routes, &[], true).isolates());
     }
 
     #[test]

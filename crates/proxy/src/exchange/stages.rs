@@ -73,7 +73,7 @@ impl Exchange {
         }
         let Request { head, bytes, normal_target, .. } = &mut self.request;
         if let Some(secured) = &env.connection_info.secured
-            && !is_for(secured, head, bytes)
+            && !is_for(secured, &env.listener.plan.router, head, bytes)
         {
             return Err(Error::internal(Reason::Misdirected));
         }
@@ -445,9 +445,9 @@ pub(super) fn start_interim(request: &Request, response: &mut Response, edits: &
 }
 
 /// Whether the request may use its connection. A request that names no host can only mean the one that the connection was made for.
-fn is_for(secured: &Secured, request: &RequestHead, buffer: &[u8]) -> bool {
+fn is_for(secured: &Secured, router: &Router, request: &RequestHead, buffer: &[u8]) -> bool {
     let authority = request.authority.get(buffer);
-    authority.is_empty() || secured.serves(HostText::new(authority).as_str())
+    authority.is_empty() || secured.serves(HostText::new(authority).as_str(), router)
 }
 
 /// The known properties of the client.

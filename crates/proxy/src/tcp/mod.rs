@@ -1,6 +1,6 @@
 //! One downstream connection of a TCP listener: choose, connect, relay.
 
-pub(crate) mod passthrough;
+pub(crate) mod by_name;
 pub(crate) mod relay;
 pub(crate) mod upgrade;
 

@@ -6,25 +6,28 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use model::{HostMatcher, ListenerTls};
+use model::{ClientCa, HostMatcher, ListenerTls};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::{Acceptor, ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use tokio_rustls::LazyConfigAcceptor;
 
+use super::any::AnyClient;
 use super::files::{self, Contents, Fault};
 use super::{H1, H2, Provider, Socket, versions};
+use crate::exchange::route::Router;
 use crate::stream::Stream;
 
 /// The certificates that a listener shows and requires.
 pub(crate) struct ServerKeys {
     settings: ListenerTls,
+    is_http: bool,
     contents: Contents,
     certificates: Arc<Certificates>,
-    /// For names that require no client certificate; `None` if all require one.
+    /// For names whose clients are not asked for a certificate; `None` if all are.
     open: Option<Arc<ServerConfig>>,
-    /// For names that require one.
+    /// For names whose clients are.
     mutual: Option<Mutual>,
 }
 
@@ -35,12 +38,14 @@ struct Mutual {
 }
 
 impl ServerKeys {
-    /// Reads the files. Returns `old` if they and the settings are unchanged.
+    /// Reads the files. Returns `old` if they and the settings are unchanged. `is_http`: whether the connections speak HTTP; of those that
+    /// do not, the protocol is not known, and none is negotiated.
     ///
     /// # Errors
     /// Everything that is wrong with any of them.
     pub(super) fn load(
         settings: &ListenerTls,
+        is_http: bool,
         old: Option<&Arc<Self>>,
         provider: &Provider,
     ) -> Result<Arc<Self>, Vec<Fault>> {
@@ -54,20 +59,26 @@ impl ServerKeys {
             }
         }
         let certificates = Arc::new(certificates);
-        let config = |client_ca: Option<&model::Pem>, contents: &mut Contents| {
+        let config = |client_ca: Option<&ClientCa>, contents: &mut Contents| {
             let builder = ServerConfig::builder_with_provider(provider.clone())
                 .with_protocol_versions(versions(settings.min_version))
                 .map_err(|error| error.to_string())?;
             let builder = match client_ca {
                 None => builder.with_no_client_auth(),
-                Some(ca) => {
-                    let roots = files::roots(ca, contents)?;
-                    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build();
-                    builder.with_client_cert_verifier(verifier.map_err(|error| error.to_string())?)
+                Some(client) => {
+                    let roots = files::roots(&client.ca, contents)?;
+                    if client.verify {
+                        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build();
+                        builder.with_client_cert_verifier(verifier.map_err(|error| error.to_string())?)
+                    } else {
+                        builder.with_client_cert_verifier(Arc::new(AnyClient::new(&roots, provider.clone())))
+                    }
                 }
             };
             let mut config = builder.with_cert_resolver(certificates.clone());
-            config.alpn_protocols = vec![H2.to_vec(), H1.to_vec()];
+            if is_http {
+                config.alpn_protocols = vec![H2.to_vec(), H1.to_vec()];
+            }
             // Sessions are resumed by tickets, which cost no memory here. A ticket is valid only under the settings that it was made with:
             // one that was made without a client certificate is useless where one is required.
             config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -77,14 +88,18 @@ impl ServerKeys {
         let needs_all = settings.client_ca.as_ref().is_some_and(|client| client.hosts.is_empty());
         let open = if needs_all { Ok(None) } else { config(None, &mut contents).map(Some) };
         let mutual = settings.client_ca.as_ref().map(|client| {
-            let config = config(Some(&client.ca), &mut contents)?;
+            let config = config(Some(client), &mut contents)?;
             Ok::<_, Fault>(Mutual { hosts: client.hosts.clone(), config })
         });
         match (open, mutual.transpose()) {
             (Ok(open), Ok(mutual)) if errors.is_empty() => {
-                Ok(match old.filter(|old| old.settings == *settings && old.contents == contents) {
+                let is_same =
+                    |old: &&Arc<Self>| old.settings == *settings && old.is_http == is_http && old.contents == contents;
+                Ok(match old.filter(is_same) {
                     Some(old) => old.clone(),
-                    None => Arc::new(Self { settings: settings.clone(), contents, certificates, open, mutual }),
+                    None => {
+                        Arc::new(Self { settings: settings.clone(), is_http, contents, certificates, open, mutual })
+                    }
                 })
             }
             (open, mutual) => {
@@ -97,7 +112,7 @@ impl ServerKeys {
         }
     }
 
-    /// Whether clients that ask for this name must show a certificate. A client that asks for no name must do so if all must.
+    /// Whether clients that ask for this name are asked for a certificate. A client that asks for no name is asked if all are.
     fn is_mutual(&self, host: Option<&str>) -> bool {
         self.mutual.as_ref().is_some_and(|mutual| {
             mutual.hosts.is_empty() || host.is_some_and(|host| mutual.hosts.iter().any(|matcher| matcher.matches(host)))
@@ -124,15 +139,29 @@ impl Secured {
         self.is_h2
     }
 
-    /// Whether a request for this host may use the connection (RFC 9110 section 7.4): the connection was made for exactly this name, or the
-    /// certificate shown and the one required are valid for it, too. `host` is in lower case and has no port.
-    pub(crate) fn serves(&self, host: &str) -> bool {
-        if self.sni.as_deref() == Some(host) {
+    /// Whether a request for this host may use the connection (RFC 9110 section 7.4): the connection was made for exactly this name; or the
+    /// same is required of clients of both, and both belong to the same isolated host of the listener, or, if it isolates none, have the
+    /// same certificate. `host` is in lower case and has no port.
+    pub(crate) fn serves(&self, host: &str, router: &Router) -> bool {
+        // A client that asked for no name got the first certificate, and has decided to trust it.
+        let Some(sni) = self.sni.as_deref() else { return self.asks_the_same_for(host) };
+        if sni == host {
             return true;
         }
-        // A client that asked for no name got the first certificate, and has decided to trust it.
-        let is_shown = self.sni.as_deref().is_none_or(|sni| self.keys.certificates.same(sni, host));
-        is_shown && self.keys.is_mutual(Some(host)) == self.is_mutual
+        if !router.isolates() {
+            return self.keys.certificates.same(sni, host) && self.asks_the_same_for(host);
+        }
+        match router.isolated_host(host) {
+            // No other connection would serve it better. What is found, most likely 404, must not depend on a certificate that this
+            // connection did not require.
+            None => self.is_mutual || self.asks_the_same_for(host),
+            there => router.isolated_host(sni) == there && self.asks_the_same_for(host),
+        }
+    }
+
+    /// Whether a connection for this host would have required the same of the client.
+    fn asks_the_same_for(&self, host: &str) -> bool {
+        self.keys.is_mutual(Some(host)) == self.is_mutual
     }
 }
 

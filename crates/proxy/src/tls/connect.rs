@@ -1,18 +1,21 @@
 //! TLS with the endpoint: which certificates are trusted, and which one is shown.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::{fmt, io};
 
-use model::{ClusterProtocol, ClusterTls};
+use model::{ClusterProtocol, ClusterTls, SubjectAltName};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
 
+use super::any::AnyEndpoint;
 use super::files::{self, Contents, Fault};
 use super::{H1, H2, Provider, Socket, versions};
 
@@ -21,7 +24,7 @@ pub struct ClientKeys {
     settings: ClusterTls,
     protocol: ClusterProtocol,
     contents: Contents,
-    /// The name that every endpoint's certificate must have; `None` means that each endpoint has its own.
+    /// The name that every endpoint is asked for; `None` means that each endpoint has its own.
     name: Option<ServerName<'static>>,
     connector: TlsConnector,
 }
@@ -43,10 +46,22 @@ impl ClientKeys {
             .map_err(|error| error.to_string())?;
         let builder = match &settings.ca {
             _ if !settings.verify => {
-                builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider.clone())))
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyEndpoint(provider.clone())))
             }
-            Some(ca) => builder.with_root_certificates(files::roots(ca, &mut contents)?),
-            None => builder.with_root_certificates(roots_of_the_host()?),
+            ca => {
+                let roots = match ca {
+                    Some(ca) => files::roots(ca, &mut contents)?,
+                    None => roots_of_the_host()?,
+                };
+                match settings.subject_alt_names.as_slice() {
+                    [] => builder.with_root_certificates(roots),
+                    names => {
+                        let names = names.iter().map(Name::new).collect::<Result<_, _>>()?;
+                        let verifier = NamedEndpoint { names, roots, provider: provider.clone() };
+                        builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+                    }
+                }
+            }
         };
         let mut config = match &settings.certificate {
             None => builder.with_no_client_auth(),
@@ -126,21 +141,79 @@ fn roots_of_the_host() -> Result<Arc<RootCertStore>, String> {
     Ok(Arc::new(roots))
 }
 
-/// Accepts any certificate, but verifies signatures, so that the other side at least holds the certificate's key when the operator turns
-/// verification off.
+/// Accepts certificates of trusted CAs that have one of certain names, whichever name was asked for.
 #[derive(Debug)]
-struct AcceptAnyCertificate(Provider);
+struct NamedEndpoint {
+    names: Vec<Name>,
+    roots: Arc<RootCertStore>,
+    provider: Provider,
+}
 
-impl ServerCertVerifier for AcceptAnyCertificate {
+/// A name that an endpoint's certificate may have.
+#[derive(Debug)]
+enum Name {
+    Dns(ServerName<'static>),
+    /// `example.com` for `*.example.com`.
+    Wildcard(String),
+    Uri(String),
+}
+
+impl Name {
+    fn new(name: &SubjectAltName) -> Result<Self, String> {
+        Ok(match name {
+            SubjectAltName::Uri(uri) => Self::Uri(uri.clone()),
+            SubjectAltName::Dns(name) => match name.strip_prefix("*.") {
+                Some(domain) => Self::Wildcard(domain.to_ascii_lowercase()),
+                None => match ServerName::try_from(name.clone()) {
+                    Ok(dns @ ServerName::DnsName(_)) => Self::Dns(dns),
+                    _ => return Err(format!("subject_alt_names: {name} is not a DNS name")),
+                },
+            },
+        })
+    }
+
+    fn is_in(&self, leaf: &webpki::EndEntityCert<'_>) -> bool {
+        match self {
+            // A wildcard in the certificate counts for the names that it stands for.
+            Self::Dns(name) => leaf.verify_is_valid_for_subject_name(name).is_ok(),
+            Self::Wildcard(domain) => leaf.valid_dns_names().any(|name| {
+                name.split_once('.').is_some_and(|(label, rest)| !label.is_empty() && rest.eq_ignore_ascii_case(domain))
+            }),
+            Self::Uri(uri) => leaf.valid_uri_names().any(|name| name == uri),
+        }
+    }
+}
+
+/// The certificate is good, but has none of the names.
+#[derive(Debug)]
+pub(super) struct NoSuchName;
+
+impl fmt::Display for NoSuchName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the endpoint's certificate has none of the names in subject_alt_names")
+    }
+}
+
+impl std::error::Error for NoSuchName {}
+
+impl ServerCertVerifier for NamedEndpoint {
     fn verify_server_cert(
         &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         _: &ServerName<'_>,
         _: &[u8],
-        _: UnixTime,
+        now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let parsed = ParsedCertificate::try_from(certificate)?;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms)?;
+        // The same bytes were parsed a line above.
+        let leaf = webpki::EndEntityCert::try_from(certificate).map_err(|_| CertificateError::BadEncoding)?;
+        match self.names.iter().any(|name| name.is_in(&leaf)) {
+            true => Ok(ServerCertVerified::assertion()),
+            false => Err(CertificateError::Other(OtherError(Arc::new(NoSuchName))).into()),
+        }
     }
 
     fn verify_tls12_signature(
@@ -149,7 +222,7 @@ impl ServerCertVerifier for AcceptAnyCertificate {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -158,10 +231,51 @@ impl ServerCertVerifier for AcceptAnyCertificate {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_certificates() {
+        let of = |names: &[&str]| {
+            let made = rcgen::generate_simple_self_signed(names.iter().map(ToString::to_string).collect::<Vec<_>>());
+            made.unwrap().cert.der().clone()
+        };
+        let check = |names: &[&str], wanted: &SubjectAltName, expect: bool| {
+            let der = of(names);
+            let leaf = webpki::EndEntityCert::try_from(&der).unwrap();
+            assert_eq!(Name::new(wanted).unwrap().is_in(&leaf), expect, "{names:?} {wanted:?}");
+        };
+        let dns = |name: &str| SubjectAltName::Dns(name.to_owned());
+        check(&["b.example.com", "a.example.com"], &dns("A.example.com"), true);
+        check(&["*.example.com"], &dns("a.example.com"), true);
+        check(&["*.example.com"], &dns("b.a.example.com"), false);
+        check(&["a.example.com"], &dns("example.com"), false);
+        check(&["a.example.com"], &dns("*.example.com"), true);
+        check(&["*.example.com"], &dns("*.Example.com"), true);
+        check(&["b.a.example.com", "example.com"], &dns("*.example.com"), false);
+        check(&["badexample.com"], &dns("*.example.com"), false);
+        assert!(Name::new(&dns("10.0.0.1")).is_err());
+        assert!(Name::new(&dns("a b")).is_err());
+
+        let mut params = rcgen::CertificateParams::new(vec!["a.example.com".to_owned()]).unwrap();
+        let uri = "spiffe://example.com/shop";
+        params.subject_alt_names.push(rcgen::SanType::URI(uri.try_into().unwrap()));
+        let der = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().der().clone();
+        let leaf = webpki::EndEntityCert::try_from(&der).unwrap();
+        let has = |name: &str| Name::new(&SubjectAltName::Uri(name.to_owned())).unwrap().is_in(&leaf);
+        assert!(has(uri));
+        assert!(!has("spiffe://example.com/Shop"));
+        assert!(!has("spiffe://example.com/shop/x"));
+        assert!(!has("a.example.com"), "a DNS name is no URI");
+        assert!(!Name::new(&dns(uri)).is_ok_and(|name| name.is_in(&leaf)), "and a URI is no DNS name");
     }
 }

@@ -5,6 +5,7 @@
 //! pooled connections.
 
 mod accept;
+mod any;
 mod connect;
 mod files;
 mod socket;
@@ -12,7 +13,7 @@ mod socket;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use model::Snapshot;
+use model::{Protocol, Snapshot};
 use rustls::crypto::CryptoProvider;
 use telemetry::Reason;
 
@@ -40,7 +41,8 @@ impl Keys {
         for listener in &snapshot.listeners {
             let Some(tls) = &listener.tls else { continue };
             let old = previous.and_then(|previous| previous.listeners.get(&listener.name));
-            match ServerKeys::load(tls, old, &provider) {
+            let is_http = matches!(listener.protocol, Protocol::Http(_));
+            match ServerKeys::load(tls, is_http, old, &provider) {
                 Ok(made) => drop(keys.listeners.insert(listener.name.clone(), made)),
                 Err(faults) => {
                     errors.extend(faults.into_iter().map(|fault| (format!("listener {}", listener.name), fault)));
@@ -77,6 +79,7 @@ pub(crate) fn reason(error: &std::io::Error) -> Option<Reason> {
             }
             Bad::UnknownIssuer => Reason::UpstreamTlsIssuer,
             Bad::NotValidForName | Bad::NotValidForNameContext { .. } => Reason::UpstreamTlsName,
+            Bad::Other(other) if other.0.is::<connect::NoSuchName>() => Reason::UpstreamTlsName,
             _ => Reason::UpstreamTlsCertificate,
         },
         rustls::Error::AlertReceived(_) => Reason::UpstreamTlsAlert,
@@ -89,6 +92,10 @@ pub(crate) fn told(error: &std::io::Error) -> String {
     const OF_A_CA: &str = "the endpoint uses a CA certificate as its own (basicConstraints says CA:TRUE); give it a \
                            certificate with CA:FALSE";
     let text = error.to_string();
+    // rustls prints errors that it does not know as they are in memory.
+    if text.contains("NoSuchName") {
+        return connect::NoSuchName.to_string();
+    }
     // `openssl req -x509` makes such a certificate by default, and other clients accept it.
     match text.contains("CaUsedAsEndEntity") {
         true => OF_A_CA.to_owned(),

@@ -338,7 +338,7 @@ impl ListenerPlan {
     fn routes(&self) -> &[Route] {
         match &self.policy.protocol {
             model::Protocol::Http(http) => &http.routes,
-            model::Protocol::Tcp(_) | model::Protocol::TlsPassthrough(_) => &[],
+            model::Protocol::Tcp(_) | model::Protocol::Tls(_) => &[],
         }
     }
 }

@@ -148,21 +148,23 @@ impl<'p> Before<'p> {
 fn router(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<Router> {
     let same = old.filter(|old| match (&old.policy.protocol, &listener.protocol) {
         (Protocol::Http(before), Protocol::Http(http)) => {
-            Arc::ptr_eq(&before.routes, &http.routes) && before.paths == http.paths
+            Arc::ptr_eq(&before.routes, &http.routes)
+                && before.paths == http.paths
+                && before.isolated_hosts == http.isolated_hosts
         }
         _ => false,
     });
-    let merge_slashes = match &listener.protocol {
-        Protocol::Http(http) => http.paths.merge_slashes,
-        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => false,
+    let (isolated, merge_slashes) = match &listener.protocol {
+        Protocol::Http(http) => (&*http.isolated_hosts, http.paths.merge_slashes),
+        Protocol::Tcp(_) | Protocol::Tls(_) => (&[][..], false),
     };
-    same.map_or_else(|| Arc::new(Router::new(routes(listener), merge_slashes)), |old| old.router.clone())
+    same.map_or_else(|| Arc::new(Router::new(routes(listener), isolated, merge_slashes)), |old| old.router.clone())
 }
 
 fn routes(listener: &Listener) -> &[Route] {
     match &listener.protocol {
         Protocol::Http(http) => &http.routes,
-        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => &[],
+        Protocol::Tcp(_) | Protocol::Tls(_) => &[],
     }
 }
 
@@ -220,7 +222,7 @@ pub(crate) mod fixture {
 
     use model::{
         ClusterId, Cors, CorsNames, CorsOrigins, Dns, Endpoint, ForwardedHeaders, Generation, HttpListener,
-        ListenerLimits, PassthroughListener, PassthroughRoute, PathRules, TcpListener,
+        ListenerLimits, PathRules, TcpListener, TlsListener, TlsMode, TlsRoute,
     };
 
     use super::*;
@@ -228,6 +230,7 @@ pub(crate) mod fixture {
     pub(crate) fn http(name: &str, port: u16) -> Listener {
         let http = HttpListener {
             routes: [Route::to_all("/", ClusterId(0).into())].into(),
+            isolated_hosts: Vec::new(),
             trusted_proxies: Vec::new(),
             forwarded: ForwardedHeaders::Off,
             limits: ListenerLimits::default(),
@@ -243,9 +246,9 @@ pub(crate) mod fixture {
 
     pub(crate) fn passthrough(name: &str, port: u16) -> Listener {
         let long = Duration::from_secs(3600);
-        let routes = vec![PassthroughRoute { sni: Vec::new(), to: ClusterId(0) }];
-        let passthrough = PassthroughListener { routes, hello_timeout: long, idle_timeout: long };
-        listener(name, port, Protocol::TlsPassthrough(passthrough))
+        let routes = vec![TlsRoute { sni: Vec::new(), to: ClusterId(0), mode: TlsMode::Passthrough }];
+        let tls = TlsListener { routes, isolated_hosts: Vec::new(), hello_timeout: long, idle_timeout: long };
+        listener(name, port, Protocol::Tls(tls))
     }
 
     fn listener(name: &str, port: u16, protocol: Protocol) -> Listener {

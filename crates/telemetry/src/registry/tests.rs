@@ -31,6 +31,7 @@ fn snapshot(listeners: &[(&str, &[&str])], clusters: &[(&str, &[EndpointAddress]
 fn listener(name: &str, routes: &[&str]) -> Listener {
     let route = |name: &&str| Route::to_all(*name, ClusterId(0).into());
     let protocol = Protocol::Http(HttpListener {
+        isolated_hosts: Vec::new(),
         routes: routes.iter().map(route).collect(),
         trusted_proxies: Vec::new(),
         forwarded: ForwardedHeaders::XForwarded,
