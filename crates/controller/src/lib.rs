@@ -19,7 +19,7 @@ mod watch;
 mod write;
 
 pub use reconciler::{Outcome, Refusal, Update};
-pub use settings::{INGRESS_CONTROLLER, Pool, Published, ServiceName, Settings};
+pub use settings::{INGRESS_CONTROLLER, Pool, Published, SecretRef, ServiceName, Settings};
 pub use start::{Handle, Options, start};
 pub use translate::{DRAIN_TIMEOUT, FLOWS_MAX};
 

@@ -23,6 +23,8 @@ pub struct Settings {
     pub listen: IpAddr,
     /// The ports of Ingresses: HTTP and HTTPS.
     pub ingress_ports: (u16, u16),
+    /// The certificate for hosts of Ingresses that have none of their own.
+    pub default_certificate: Option<SecretRef>,
     /// The addresses by which clients reach `listen`, written to the status of the objects that it serves. If empty, `listen` itself is
     /// written, if it is one address.
     pub publish: Vec<Published>,
@@ -61,6 +63,7 @@ impl Default for Settings {
             load_balancer_class: "steelyard.io/kernel-plane".to_owned(),
             listen: Ipv6Addr::UNSPECIFIED.into(),
             ingress_ports: (80, 443),
+            default_certificate: None,
             publish: Vec::new(),
             publish_service: None,
             gateway_pools: Vec::new(),
@@ -108,6 +111,32 @@ impl Settings {
         match self.publish.is_empty() && !self.listen.is_unspecified() {
             true => vec![Published::Address(self.listen)],
             false => self.publish.clone(),
+        }
+    }
+}
+
+/// A Secret, written `NAMESPACE/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl FromStr for SecretRef {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_name = |name: &str| {
+            let is_fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+            (1..=253).contains(&name.len()) && name.bytes().all(is_fit)
+        };
+        match text.split_once('/') {
+            Some((namespace, name)) if is_name(namespace) && is_name(name) => {
+                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            _ => Err("expected a namespace and a Secret, such as infra/wildcard-tls".to_owned()),
         }
     }
 }
@@ -278,6 +307,15 @@ mod tests {
         assert_eq!("a/b".parse::<ServiceName>().unwrap().to_string(), "a/b");
         for wrong in ["", "a", "/", "a/", "/b", "a/b/c"] {
             assert!(wrong.parse::<ServiceName>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_of_secrets() {
+        let found: SecretRef = "infra/wildcard-tls".parse().unwrap();
+        assert_eq!((found.namespace.as_str(), found.name.as_str()), ("infra", "wildcard-tls"));
+        for wrong in ["wildcard-tls", "/tls", "infra/", "infra/a/b", "Infra/tls", "infra/ tls"] {
+            assert!(wrong.parse::<SecretRef>().is_err(), "{wrong}");
         }
     }
 

@@ -54,6 +54,7 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         load_balancer_class: args.load_balancer_class,
         listen: args.listen_address,
         ingress_ports: (args.http_port, args.https_port),
+        default_certificate: args.default_certificate,
         publish: args.publish_address,
         publish_service: args.publish_service,
         gateway_pools: args.gateway_address_pool,

@@ -102,6 +102,8 @@ spec:
           - {{path: /api, pathType: Prefix, backend: {{service: {{name: api, port: {{number: 80}}}}}}}}
           - {{path: /api, pathType: Exact, backend: {{service: {{name: rest, port: {{number: 80}}}}}}}}
           - {{path: /, pathType: Prefix, backend: {{service: {{name: shop, port: {{number: 80}}}}}}}}
+    - host: '*.example.org'
+      http: {{paths: [{{path: /, pathType: Prefix, backend: {{service: {{name: api, port: {{number: 80}}}}}}}}]}}
 ",
             edge.name
         ));
@@ -116,10 +118,12 @@ spec:
         check("shop.example.com", "/api/v1", "pod-2");
         check("shop.example.com", "/api", "pod-3");
         check("other.example.com", "/", "pod-3");
+        check("a.example.org", "/", "pod-2");
+        check("b.a.example.org", "/", "pod-3");
         let mut tls = Tls::connect(&pki.client(None), gateway(443), "shop.example.com").unwrap();
         assert_eq!(tls.shown(), pki.certificate("shop"));
         assert_eq!(tls.get("shop.example.com", "/api/v1").unwrap().0, 200);
-        assert_eq!(api.requests(), 2);
+        assert_eq!(api.requests(), 3);
     });
 }
 

@@ -45,6 +45,7 @@ fn settings(written: &Value) -> Settings {
             "gateway_pools" => settings.gateway_pools = texts(value).iter().map(|text| text.parse().unwrap()).collect(),
             "service_pools" => settings.service_pools = texts(value).iter().map(|text| text.parse().unwrap()).collect(),
             "interfaces" => settings.interfaces = texts(value),
+            "default_certificate" => settings.default_certificate = Some(value.as_str().unwrap().parse().unwrap()),
             "node" => settings.node = Some(value.as_str().unwrap().to_owned()),
             "gateway_class" => settings.gateway_class = Some(value.as_str().unwrap().to_owned()),
             "ingress_class" => settings.ingress_class = Some(value.as_str().unwrap().to_owned()),

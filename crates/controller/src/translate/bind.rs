@@ -215,6 +215,16 @@ impl Binds {
         }
     }
 
+    /// Shows this certificate to clients that ask for a name that no certificate is for, unless a Gateway has a listener for every name.
+    pub(crate) fn default_certificate(&mut self, place: SocketAddr, secret: &Name, keypair: &Keypair) {
+        let Some(bind) = self.places.get_mut(&place) else { return };
+        if bind.isolated.of(&HostMatcher::Any).is_some() {
+            return self.certificate(place, secret, keypair);
+        }
+        bind.certificates.retain(|(name, _)| name != secret);
+        bind.certificates.insert(0, (secret.clone(), keypair.clone()));
+    }
+
     /// Whether clients that ask for this name (`None`: for any name) can be asked for a certificate in this way, or, if `ask` is `None`, can
     /// be admitted without one.
     ///

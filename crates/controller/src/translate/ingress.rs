@@ -8,12 +8,12 @@ use std::net::SocketAddr;
 
 use model::{HostMatcher, PathMatcher, Route, Transport};
 
-use super::bind::{Binds, Rank, Speaks, host};
+use super::bind::{Binds, Rank, Speaks};
 use super::cluster::{Clusters, Share};
 use super::listener::certificate;
 use super::reference::{Why, service_port};
 use super::{Circumstances, Desired, Notice, Statuses, published};
-use crate::index::{Index, IngressEntry, IngressPath, IngressTarget, Kind, Name, PortRef};
+use crate::index::{Index, IngressEntry, IngressPath, IngressTarget, Keypair, Kind, Name, PortRef};
 use crate::settings::{INGRESS_CONTROLLER, Settings};
 
 /// The owner of each host and path with its type, to find conflicts between Ingresses.
@@ -36,16 +36,32 @@ pub(crate) fn translate(index: &Index, settings: &Settings, circumstances: &Circ
     }
     let mut claimed = Claimed::new();
     let addresses: Vec<String> = published(index, settings).iter().map(ToString::to_string).collect();
+    let default = settings.default_certificate.as_ref().map(|secret| {
+        let found = certificate(index, Name::new(&secret.namespace, &secret.name));
+        found.map_err(|Why { reason, message }| Why::new(reason, format!("--default-certificate: {message}")))
+    });
     let plain = place(settings, settings.ingress_ports.0, Speaks::Http, circumstances, out.binds);
     let tls = place(settings, settings.ingress_ports.1, Speaks::Https, circumstances, out.binds);
+    if let (Ok(place), Some(Ok((secret, keypair, _)))) = (&tls, &default) {
+        out.binds.default_certificate(*place, secret, keypair);
+    }
     for (name, entry) in ours {
-        let mut one = One { index, name, entry, claimed: &mut claimed, out };
+        let mut one = One { index, name, entry, default: default.as_ref(), claimed: &mut claimed, out };
         let plain = one.or_told(plain.clone());
         let tls = if entry.tls.is_empty() { None } else { one.or_told(tls.clone()) };
         one.certificates(tls);
         one.rules(plain, tls);
         one.annotations();
         out.statuses.insert((Kind::Ingress, name.clone()), Desired::Ingress(addresses.clone()));
+    }
+}
+
+/// A host of an Ingress: here `*.example.com` stands for one label in front, and not for several as in the Gateway API.
+fn host(text: &str) -> HostMatcher {
+    let lower = text.to_ascii_lowercase();
+    match lower.strip_prefix("*.") {
+        Some(domain) => HostMatcher::OneLabel(domain.to_owned()),
+        None => HostMatcher::Exact(lower),
     }
 }
 
@@ -77,11 +93,16 @@ fn place(
     outcome.map(|()| place).map_err(|why| Why::new("PortUnavailable", why))
 }
 
+/// A certificate, and what is wrong with a newer one.
+type Found = (Name, Keypair, Option<Why>);
+
 /// The translation of one Ingress.
 struct One<'t, 'o> {
     index: &'t Index,
     name: &'t Name,
     entry: &'t IngressEntry,
+    /// The certificate for hosts without one of their own, or why there is none.
+    default: Option<&'t Result<Found, Why>>,
     claimed: &'t mut Claimed,
     out: &'t mut Serving<'o>,
 }
@@ -98,10 +119,14 @@ impl One<'_, '_> {
     fn certificates(&mut self, place: Option<SocketAddr>) {
         for tls in &self.entry.tls {
             let Some(secret) = &tls.secret else {
-                self.tell(Why::new(
-                    "InvalidCertificateRef",
-                    "an entry of tls names no Secret: its hosts are not served over HTTPS",
-                ));
+                match self.default {
+                    Some(Ok((.., wrong))) => wrong.iter().for_each(|why| self.tell(why.clone())),
+                    Some(Err(why)) => self.tell(why.clone()),
+                    None => self.tell(Why::new(
+                        "InvalidCertificateRef",
+                        "an entry of tls names no Secret, and there is no --default-certificate: its hosts are not served over HTTPS",
+                    )),
+                }
                 continue;
             };
             match certificate(self.index, Name::new(&self.name.namespace, secret)) {
@@ -118,11 +143,9 @@ impl One<'_, '_> {
 
     /// Whether this host is served over HTTPS.
     fn has_certificate(&self, host: Option<&str>) -> bool {
-        self.entry.tls.iter().filter(|tls| tls.secret.is_some()).any(|tls| {
-            let names = |name: &str| {
-                self::host(name) == self::host(host.unwrap_or_default())
-                    || matches!((self::host(name), host), (HostMatcher::Suffix(_), Some(host)) if self::host(name).matches(host))
-            };
+        let has_default = matches!(self.default, Some(Ok(_)));
+        self.entry.tls.iter().filter(|tls| has_default || tls.secret.is_some()).any(|tls| {
+            let names = |name: &str| host.is_some_and(|host| self::host(name).covers(&self::host(host)));
             tls.hosts.is_empty() || tls.hosts.iter().any(|name| names(name))
         })
     }

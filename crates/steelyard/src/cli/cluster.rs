@@ -42,6 +42,9 @@ pub(crate) struct ControllerArgs {
     /// The port for Ingresses over HTTPS
     #[arg(long, value_name = "PORT", default_value_t = 443)]
     pub(crate) https_port: u16,
+    /// Show the certificate in this Secret for hosts of Ingresses that have none of their own
+    #[arg(long, value_name = "NAMESPACE/SECRET")]
+    pub(crate) default_certificate: Option<controller::SecretRef>,
     /// Report this address or name, by which clients reach the listen address, in the status of Ingresses and Gateways;
     /// repeat it for several
     #[arg(long, value_name = "IP|NAME", value_delimiter = ',')]
