@@ -192,34 +192,7 @@ fn tls_on_both_sides_of_a_gateway() {
         edge.service("up", &[pki.origin_at(pod(1, 8443), "up", Some(&clients))]);
         let plain = origin(2);
         edge.service("db", &[plain.address]);
-        edge.cluster.apply(&format!(
-            "
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {{name: edge}}
-spec:
-  gatewayClassName: {}
-  tls:
-    backend: {{clientCertificateRef: {{name: identity}}}}
-    frontend: {{default: {{validation: {{mode: AllowInsecureFallback, caCertificateRefs: [{{kind: ConfigMap, group: '', name: ca}}]}}}}}}
-  listeners:
-    - {{name: any, port: 443, protocol: HTTPS, tls: {{certificateRefs: [{{name: site}}]}}}}
-    - {{name: b, port: 443, protocol: HTTPS, hostname: b.example.com, tls: {{certificateRefs: [{{name: site}}]}}}}
-    - {{name: db, port: 5432, protocol: TLS, hostname: '*.example.com', tls: {{certificateRefs: [{{name: site}}]}}}}
-    - {{name: through, port: 5432, protocol: TLS, tls: {{mode: Passthrough}}}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: BackendTLSPolicy
-metadata: {{name: up}}
-spec:
-  targetRefs: [{{group: '', kind: Service, name: up}}]
-  validation:
-    caCertificateRefs: [{{kind: ConfigMap, group: '', name: ca}}]
-    hostname: asked.internal
-    subjectAltNames: [{{type: Hostname, hostname: other.internal}}, {{type: URI, uri: 'spiffe://internal/up'}}]
-",
-            edge.name
-        ));
+        edge.cluster.apply(&gateway_with_an_identity(&edge.name));
         edge.route("HTTPRoute", "up", "rules: [{backendRefs: [{name: up, port: 80}]}]");
         edge.route(
             "TLSRoute",
@@ -258,6 +231,38 @@ spec:
         let mut tls = Tls::connect(&client, gateway(443), "a.example.com").unwrap();
         assert_eq!(tls.get("a.example.com", "/").unwrap().0, 503);
     });
+}
+
+/// A Gateway of this class that has a certificate of its own for endpoints, asks clients for theirs, and terminates TLS for some names only; and
+/// the policy for its endpoints.
+fn gateway_with_an_identity(class: &str) -> String {
+    format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: edge}}
+spec:
+  gatewayClassName: {class}
+  tls:
+    backend: {{clientCertificateRef: {{name: identity}}}}
+    frontend: {{default: {{validation: {{mode: AllowInsecureFallback, caCertificateRefs: [{{kind: ConfigMap, group: '', name: ca}}]}}}}}}
+  listeners:
+    - {{name: any, port: 443, protocol: HTTPS, tls: {{certificateRefs: [{{name: site}}]}}}}
+    - {{name: b, port: 443, protocol: HTTPS, hostname: b.example.com, tls: {{certificateRefs: [{{name: site}}]}}}}
+    - {{name: db, port: 5432, protocol: TLS, hostname: '*.example.com', tls: {{certificateRefs: [{{name: site}}]}}}}
+    - {{name: through, port: 5432, protocol: TLS, tls: {{mode: Passthrough}}}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {{name: up}}
+spec:
+  targetRefs: [{{group: '', kind: Service, name: up}}]
+  validation:
+    caCertificateRefs: [{{kind: ConfigMap, group: '', name: ca}}]
+    hostname: asked.internal
+    subjectAltNames: [{{type: Hostname, hostname: other.internal}}, {{type: URI, uri: 'spiffe://internal/up'}}]
+"
+    )
 }
 
 #[test]
