@@ -16,6 +16,8 @@ const RIGHTS: &[(&str, &str, &str)] = &[
     ("", "secrets", "list,watch"),
     ("", "services", "list,watch"),
     ("", "services/status", "patch"),
+    // The one definition of HTTPRoutes, whose annotation names the channel.
+    ("apiextensions.k8s.io", "customresourcedefinitions", "list,watch"),
     ("coordination.k8s.io", "leases", "create"),
     ("coordination.k8s.io", "leases", "get,update"),
     ("discovery.k8s.io", "endpointslices", "list,watch"),
@@ -79,6 +81,9 @@ fn rights_are_these_and_no_others() {
         for role in objects(name) {
             for rule in role["rules"].as_array().into_iter().flatten() {
                 let verbs = strings(&rule["verbs"]).join(",");
+                if strings(&rule["resources"]) == ["customresourcedefinitions"] {
+                    assert_eq!(strings(&rule["resourceNames"]), ["httproutes.gateway.networking.k8s.io"], "{name}");
+                }
                 for group in strings(&rule["apiGroups"]) {
                     for resource in strings(&rule["resources"]) {
                         found.push((group.to_owned(), resource.to_owned(), verbs.clone()));
