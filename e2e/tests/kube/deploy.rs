@@ -239,6 +239,12 @@ fn pods_do_their_whole_work_with_these_rights() {
             service["status"]["loadBalancer"]["ingress"][0]["ip"].is_string()
         });
         let vip = service["status"]["loadBalancer"]["ingress"][0]["ip"].as_str().unwrap();
+        // As a cloud gives the gateway's own Service an address: statuses have it from there.
+        let assigned = json!({"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}});
+        edge.cluster.patch_status_in("Service", "steelyard", "steelyard", assigned);
+        edge.cluster.until("at the address of the Service", "Gateway", "edge", |gateway| {
+            gateway["status"]["addresses"][0]["value"] == "203.0.113.7"
+        });
         network.get((vip.parse::<std::net::IpAddr>().unwrap(), 80).into(), 4, 100);
         assert!(origins[0].requests() > 100);
         until_all_is_written(edge);

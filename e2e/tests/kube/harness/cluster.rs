@@ -141,6 +141,15 @@ impl Cluster {
         value(patched.unwrap())
     }
 
+    /// A merge patch of a status, as by whatever else writes it.
+    #[track_caller]
+    pub fn patch_status_in(&self, kind: &str, namespace: &str, name: &str, patch: Value) {
+        let (api, name) = (self.api_in(kind, Some(namespace)), name.to_owned());
+        let patched =
+            self.call(async move { api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await });
+        patched.unwrap();
+    }
+
     #[track_caller]
     pub fn delete(&self, kind: &str, name: &str) {
         let (api, name) = (self.api_in(kind, None), name.to_owned());
