@@ -141,7 +141,7 @@ fn prepare(scratch: &Path, script: &str) {
 /// answers.
 const STEELYARD: &str = r#"#!/bin/bash
 case "$1" in
-status|reload|endpoint|flows|trace|top)
+status|reload|endpoint|maintenance|flows|trace|top)
     for _ in $(seq 300); do
         [[ "$*" == *--admin* ]] && break
         /usr/bin/curl -sf http://127.0.0.1:9900/readyz >/dev/null && break

@@ -243,6 +243,11 @@ fn a_host_that_asks_for_a_certificate_gets_one_or_nobody() {
     assert_eq!(tls.get("admin.example.com", "/").unwrap().0, 200);
     // A connection with a client certificate is only for the host that required it.
     assert_eq!(tls.get("www3.example.com", "/").unwrap().0, 421);
+    // Nor is it for the routes of every host, to which a request without `Host` goes.
+    let unnamed = "GET / HTTP/1.0\r\n\r\n";
+    let mut tls = Tls::connect(&alice, edge.address, "admin.example.com").unwrap();
+    assert_eq!(tls.ask(unnamed, b"").unwrap().0, 421);
+    assert_eq!(edge.connect("www3.example.com").unwrap().ask(unnamed, b"").unwrap().0, 200);
 
     // In TLS 1.3 the client learns of the refusal after its own side of the handshake is done.
     let refused = |config| {

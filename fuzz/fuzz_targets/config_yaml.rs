@@ -30,11 +30,8 @@ fn check(snapshot: &Snapshot) {
             Protocol::Http(http) => {
                 for route in http.routes.iter() {
                     let mirrors = route.policy.mirrors.iter().map(|mirror| mirror.to);
-                    let targets = match &route.to {
-                        RouteAction::Clusters(shares) => shares.iter().map(|share| share.cluster).collect(),
-                        RouteAction::Redirect(_) => Vec::new(),
-                    };
-                    assert!(targets.into_iter().chain(mirrors).all(|cluster| cluster.0 < snapshot.clusters.len()));
+                    let targets = route.to.clusters();
+                    assert!(targets.chain(mirrors).all(|cluster| cluster.0 < snapshot.clusters.len()));
                 }
             }
             Protocol::Tcp(tcp) => assert!(tcp.to.0 < snapshot.clusters.len()),

@@ -77,6 +77,12 @@ pub fn endpoint_path(within: Within<'_>, endpoint: &str, draining: bool) -> Stri
     path(verb, &[("endpoint", Some(endpoint)), ("cluster", cluster), ("vip", vip)])
 }
 
+/// The path that puts a route into maintenance or back into service, for [`post`].
+pub fn maintenance_path(listener: Option<&str>, route: &str, on: bool) -> String {
+    let verb = if on { "/maintenance/on" } else { "/maintenance/off" };
+    path(verb, &[("route", Some(route)), ("listener", listener)])
+}
+
 /// The path that adds a vip, for [`post`]. The body is the vip's description.
 pub fn vip_add_path(name: &str) -> String {
     path("/vip/add", &[("name", Some(name))])

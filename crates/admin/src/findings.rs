@@ -11,8 +11,8 @@ use telemetry::{Reason, ReasonGroup};
 
 use crate::show::{duration, shortened, state_name};
 use crate::status::{
-    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerStatus, Reload, RouteRecent, RouteStatus,
-    Status,
+    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerStatus, MaintenanceStatus, Reload,
+    RouteRecent, RouteStatus, Status,
 };
 use crate::vip::{KernelPlaneStatus, VipEndpointRecent, VipEndpointStatus, VipStatus};
 
@@ -69,6 +69,14 @@ pub fn findings(status: &Status) -> Vec<Finding> {
         of_left_requests(listener, &status.routes, &mut found);
     }
     of_routes(&status.routes, &mut found);
+    for MaintenanceStatus { listener, route, configured } in &status.maintenance {
+        let end = match configured {
+            true => "the configuration has `maintenance: true`".to_owned(),
+            false => "`steelyard maintenance off` ends it".to_owned(),
+        };
+        let text = format!("route {route} of listener {listener} is in maintenance: its requests get 503; {end}");
+        found.notice("maintenance", route, text);
+    }
     for cluster in &status.clusters {
         of_cluster(cluster, &mut found);
     }

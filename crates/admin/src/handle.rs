@@ -34,6 +34,8 @@ enum Page {
     Reload,
     Drain,
     Undrain,
+    MaintenanceOn,
+    MaintenanceOff,
     Flows,
     Trace,
     VipAdd,
@@ -55,6 +57,12 @@ const PAGES: &[(&str, Page, &str)] = &[
         Page::Undrain,
         "?endpoint=ADDRESS[&cluster=NAME | &vip=NAME]: puts the endpoint back in service",
     ),
+    (
+        "/maintenance/on",
+        Page::MaintenanceOn,
+        "?route=NAME[&listener=NAME]: answers every request of the route 503 until the process ends",
+    ),
+    ("/maintenance/off", Page::MaintenanceOff, "?route=NAME[&listener=NAME]: puts the route back into service"),
     ("/flows", Page::Flows, "?[vip=NAME][&limit=N]: flows of the kernel plane, as JSON"),
     (
         "/trace",
@@ -151,6 +159,8 @@ async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Full
         },
         Page::Drain => set_draining(control, query, true),
         Page::Undrain => set_draining(control, query, false),
+        Page::MaintenanceOn => set_maintenance(control, query, true),
+        Page::MaintenanceOff => set_maintenance(control, query, false),
         Page::Flows => flows(control, query).unwrap_or_else(|why| text(StatusCode::BAD_REQUEST, why + "\n")),
         Page::Trace => trace(control, query).unwrap_or_else(|why| text(StatusCode::BAD_REQUEST, why + "\n")),
         Page::VipRemove => match name_of(query) {
@@ -186,6 +196,21 @@ fn set_draining(control: &dyn Control, query: &str, draining: bool) -> Response<
     };
     match control.set_draining(within, endpoint, draining) {
         Ok(endpoints) => response(StatusCode::OK, JSON, format!("{{\"endpoints\":{endpoints}}}\n")),
+        Err(why) => text(StatusCode::NOT_FOUND, why + "\n"),
+    }
+}
+
+fn set_maintenance(control: &dyn Control, query: &str, on: bool) -> Response<Full<Bytes>> {
+    let query = match Query::parse(query, &["route", "listener"]) {
+        Ok(query) => query,
+        Err(why) => return text(StatusCode::BAD_REQUEST, why + "\n"),
+    };
+    let Some(route) = query.get("route") else {
+        let why = "name the route: `?route=NAME`, with `&listener=NAME` if several listeners have it\n";
+        return text(StatusCode::BAD_REQUEST, why.into());
+    };
+    match control.set_maintenance(query.get("listener"), route, on) {
+        Ok(routes) => response(StatusCode::OK, JSON, format!("{{\"routes\":{routes}}}\n")),
         Err(why) => text(StatusCode::NOT_FOUND, why + "\n"),
     }
 }
@@ -265,7 +290,14 @@ impl Page {
 
     fn changes_state(self) -> bool {
         match self {
-            Page::Reload | Page::Drain | Page::Undrain | Page::VipAdd | Page::VipRemove | Page::VipDetach => true,
+            Page::Reload
+            | Page::Drain
+            | Page::Undrain
+            | Page::MaintenanceOn
+            | Page::MaintenanceOff
+            | Page::VipAdd
+            | Page::VipRemove
+            | Page::VipDetach => true,
             // A trace runs the program over a packet that is not sent.
             Page::Index
             | Page::Metrics

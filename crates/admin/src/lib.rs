@@ -23,7 +23,9 @@ mod vip;
 
 use std::pin::Pin;
 
-pub use client::{ClientError, endpoint_path, flows_path, get, post, trace_path, vip_add_path, vip_remove_path};
+pub use client::{
+    ClientError, endpoint_path, flows_path, get, maintenance_path, post, trace_path, vip_add_path, vip_remove_path,
+};
 pub use counters::{
     COUNTERS_VERSION, Counters, EndpointCounts, EndpointRates, ListenerCounts, ListenerRates, Rates, RouteCounts,
     RouteRates, VipCounts, VipEndpointCounts, VipEndpointRates, VipRow, listener_counts, rates_between, route_counts,
@@ -37,9 +39,9 @@ pub use show::{
     render_vips_text, visible,
 };
 pub use status::{
-    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerRecent, ListenerStatus, MethodStatus,
-    Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION, Status, listener_statuses, method_statuses, quantiles,
-    route_statuses,
+    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerRecent, ListenerStatus, MaintenanceStatus,
+    MethodStatus, Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION, Status, listener_statuses,
+    method_statuses, quantiles, route_statuses,
 };
 pub use vip::{
     ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, TraceQuestion, TraceReport, TraceStep, VipChange,
@@ -74,6 +76,13 @@ pub trait Control: Send + Sync + 'static {
     /// # Errors
     /// There is no such endpoint.
     fn set_draining(&self, within: Within<'_>, endpoint: &str, draining: bool) -> Result<usize, String>;
+
+    /// Puts the routes of this name into maintenance, in one listener or in all, or back into service, until the process ends. Returns how
+    /// many there are.
+    ///
+    /// # Errors
+    /// There is no such route, or the configuration keeps it in maintenance.
+    fn set_maintenance(&self, listener: Option<&str>, route: &str, on: bool) -> Result<usize, String>;
 
     /// Adds or removes vips in addition to those of the file, until the process ends. Returns the new generation.
     ///

@@ -65,6 +65,9 @@ pub struct Status {
     pub listeners: Vec<ListenerStatus>,
     /// Routes that have served requests, in the order of the file.
     pub routes: Vec<RouteStatus>,
+    /// Routes in maintenance, in the order of the file.
+    #[serde(default)]
+    pub maintenance: Vec<MaintenanceStatus>,
     /// gRPC methods that were called, by listener, service and name.
     #[serde(default)]
     pub methods: Vec<MethodStatus>,
@@ -79,6 +82,17 @@ pub struct Status {
     /// This process serves no vips, but the vips of an earlier process still forward, and no process manages them.
     #[serde(default)]
     pub vips_left: bool,
+}
+
+/// A route whose requests are answered 503.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaintenanceStatus {
+    /// Its listener.
+    pub listener: String,
+    /// Its name.
+    pub route: String,
+    /// The configuration says so. Otherwise a command did, and it lasts until the process ends.
+    pub configured: bool,
 }
 
 /// A reload and its outcome.
@@ -404,6 +418,7 @@ pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Out
 pub(crate) fn target(snapshot: &Snapshot, to: &RouteAction) -> String {
     match to {
         RouteAction::Redirect(_) => "redirect".to_owned(),
+        RouteAction::Respond(response) => format!("status {}", response.status),
         RouteAction::Clusters(clusters) => match clusters.as_slice() {
             [only] => snapshot.cluster(only.cluster).name.clone(),
             many => {
@@ -453,6 +468,7 @@ mod tests {
             forwarded: ForwardedHeaders::Off,
             paths: PathRules::default(),
             limits: ListenerLimits::default(),
+            error_pages: Box::default(),
         });
         let tcp = Protocol::Tcp(TcpListener { to: ClusterId(0), idle_timeout: Duration::ZERO });
         let listener = |name: &str, protocol| Listener {

@@ -37,6 +37,15 @@ pub const CORS_MAX_AGE: Duration = Duration::from_secs(5);
 /// A temporary redirect: a permanent redirect that was a mistake stays in the caches of browsers. Gateway API has the same default.
 pub const REDIRECT_STATUS: u16 = 302;
 
+/// The status of a fixed response.
+pub const FIXED_STATUS: u16 = 200;
+
+/// The type of a fixed response. Text is never interpreted by a browser.
+pub const FIXED_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
+
+/// The type of an error page. People see them in browsers.
+pub const ERROR_CONTENT_TYPE: &str = "text/html; charset=utf-8";
+
 /// RFC 8996 deprecates older versions.
 pub const TLS_MIN_VERSION: TlsVersion = TlsVersion::V1_2;
 

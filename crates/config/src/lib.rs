@@ -55,7 +55,7 @@ pub fn read_file(file_name: &str, text: &str, generation: Generation) -> Result<
     let file =
         yaml::load(text, &mut report).and_then(|root| RawFile::read(&root, "the file", &mut report)).and_then(|raw| {
             let watch = raw.watch.as_ref().map_or(defaults::WATCH, |watch| watch.value.0);
-            let locations = lower::tls_places(&raw, base);
+            let locations = lower::file_places(&raw, base);
             let snapshot = lower::snapshot(raw, base, generation, &mut report)?;
             let written = Written { name: file_name.to_owned(), text: text.to_owned(), locations };
             Some(File { snapshot, watch, written })

@@ -123,6 +123,9 @@ keys! {
         optional forwarded: OneOf<ForwardedHeaders>, default word(&defaults::FORWARDED), only "http";
         /// How the paths of requests are compared with the paths of routes, and how they are forwarded.
         optional paths: RawPaths, default "as below", only "http";
+        /// Pages for requests that cannot be served. The first for a status counts. Connections that are refused before a request is read
+        /// get a line of text all the same.
+        optional error_pages: Many<RawErrorPage>, default "a line of text with the status and the reason", only "http";
         /// If a HTTP/1 client ends its side of the connection (FIN) before its response is complete, treat the client as gone: its request
         /// leaves the queue, or the connection to the endpoint is closed. With `false` it still gets its response, because a FIN cannot
         /// tell a client that has left from a client that has nothing more to send. A reset ends the request in either case.
@@ -205,44 +208,9 @@ keys! {
 }
 
 keys! {
-    /// Limits on what clients may send to a listener. Metrics count each refusal with its reason.
-    pub struct RawListenerLimits as "the limits of a listener" {
-        /// Open connections; a connection above the limit is answered 503 (HTTP) or closed (TCP).
-        optional connections: Int<1, 10_000_000>, default defaults::CONNECTIONS_MAX.to_string();
-        /// Size of the request line and the headers together; a larger request is answered 431, or 414 if the request line alone is too
-        /// long. From 1KiB to 1MiB.
-        optional header_bytes: ByteSize<1024, 1_048_576>, default size_text(LIMITS.header_bytes_max as u64), only "http";
-        /// Header fields of one request; a request with more is answered 431.
-        optional header_count: Int<1, 256>, default LIMITS.header_count_max.to_string(), only "http";
-        /// Size of a request body; a larger body is answered 413.
-        optional body_bytes: ByteSize<0, { u64::MAX }>, default "no limit", only "http";
-        /// Requests on one connection; the response to the last one has `Connection: close`, or GOAWAY follows it.
-        optional requests_per_connection: Int<1, 1_000_000_000>, default "no limit", only "http";
-        /// Concurrent requests on one HTTP/2 connection. Clients learn this limit from SETTINGS.
-        optional streams_per_connection: Int<1, 10_000>, default LIMITS.streams_per_connection_max.to_string(), only "http";
-    }
-}
-
-keys! {
-    /// Routes, rewrites and redirects see a path in its normal form (RFC 3986 section 6.2.2): `%61` is `a`, other escapes are in upper
-    /// case, and `.` and `..` are resolved. So `/%61dmin` and `/x/../admin` take the route of `/admin`. A route's own path is also put into
-    /// this form, but a regular expression is not.
-    pub struct RawPaths as "the paths of a listener" {
-        /// Treat `//` as `/` in the normal form, so that `//admin` takes the route of `/admin`.
-        optional merge_slashes: Flag, default PATHS.merge_slashes.to_string();
-        /// The form of the path that an endpoint gets if no route rewrites it, and that a redirect keeps.
-        optional forward: OneOf<ForwardPath>, default word(&PATHS.forward);
-        /// Answer 400 to a path that other software may read differently: with `%2F`, with `\` or `%5C`, with a control character such as
-        /// `%00`, with a `%` that begins no escape, with a segment such as `..;x`, or with `//..`, which depends on whether slashes are
-        /// merged first.
-        optional refuse_ambiguous: Flag, default PATHS.refuse_ambiguous.to_string();
-    }
-}
-
-keys! {
     /// Conditions on a request, all of which must hold, and the action for requests that meet them. A route without conditions takes every
     /// request.
-    pub struct RawRoute as "a route", one of [to, redirect] {
+    pub struct RawRoute as "a route", one of [to, redirect, respond] {
         /// The label of the route's metrics.
         optional name: RouteName, default "made from the conditions", only "http";
         /// Any of these hosts: `shop.example.com`, or `*.example.com` for one or more labels in front. The port and the case are ignored.
@@ -266,6 +234,8 @@ keys! {
         optional to: RawTo;
         /// Redirects clients to another URL.
         optional redirect: RawRedirect, only "http";
+        /// Answers requests without an endpoint.
+        optional respond: RawRespond, only "http";
         /// From the end of the request's headers to the end of the response's headers; then the client gets 504, or DEADLINE_EXCEEDED if it
         /// is a gRPC client. A shorter `grpc-timeout` of the client takes precedence.
         optional timeout: Positive, default "no limit", only "http";
@@ -283,6 +253,10 @@ keys! {
         optional rate_limit: RawRateLimit, default "no limit", only "http";
         /// The scripts of other origins that may use the route.
         optional cors: RawCors, default "the endpoint decides", only "http";
+        /// Answer every request 503 (`maintenance`). `steelyard maintenance` does the same without a change of the file.
+        optional maintenance: Flag, default "false", only "http";
+        /// Pages for requests that cannot be served. The first for a status counts; those of the listener follow.
+        optional error_pages: Many<RawErrorPage>, default "those of the listener", only "http";
         /// Any of these names, as the client asks for it in its first message: `vault.example.com`, or `*.example.com` for one or more
         /// labels in front.
         optional sni: OneOrMany<HostText>, default "every name, and clients that send none", only "tls, tls_passthrough";
@@ -511,12 +485,14 @@ macro_rules! text_or_object {
     };
 }
 
+mod listener;
 mod policy;
 mod vip;
 
+pub use listener::{RawListenerLimits, RawPaths};
 pub use policy::{
-    RawCors, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry, RawRetryObject, RawRewrite,
-    RawShare, RawSticky, RawTo,
+    RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond, RawRetry,
+    RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
 };
 pub use vip::{ModeName, RawFlowTimeouts, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
 
@@ -757,7 +733,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 38);
+        assert_eq!(found.len(), 40);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

@@ -35,6 +35,7 @@ mod cors;
 mod listener;
 mod matcher;
 mod policy;
+mod respond;
 mod route;
 mod tls;
 mod vip;
@@ -57,14 +58,15 @@ pub use listener::{
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{
     Changes, HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction,
-    RoutePolicy, Scheme, Sticky, WeightedCluster,
+    RoutePolicy, Scheme, Sticky, Template, TemplatePart, WeightedCluster,
 };
+pub use respond::{ErrorPage, FixedResponse, Page, PageBody};
 pub use route::Route;
 pub use tls::{Certificate, ClientCa, ClusterTls, ListenerTls, Pem, SubjectAltName, TlsVersion};
 pub use vip::{FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode};
 
 /// The version of the PROXY protocol header (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>) for an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyProtocol {
     /// A line of text, section 2.1.
     V1,

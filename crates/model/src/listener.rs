@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::{ClusterId, HostMatcher, ListenerTls, Route};
+use crate::{ClusterId, ErrorPage, HostMatcher, ListenerTls, Page, Route, RouteAction};
 
 /// An address on which downstream connections are accepted.
 #[derive(Clone, Debug)]
@@ -56,6 +56,20 @@ pub struct HttpListener {
     pub paths: PathRules,
     /// Limits on what clients may send to this listener.
     pub limits: ListenerLimits,
+    /// The pages for requests that cannot be served, after those of a route. The first for a status counts.
+    pub error_pages: Box<[ErrorPage]>,
+}
+
+impl HttpListener {
+    /// All pages of the listener and of its routes.
+    pub fn pages(&self) -> impl Iterator<Item = &Page> {
+        let fixed = self.routes.iter().filter_map(|route| match &route.to {
+            RouteAction::Respond(response) => response.page.as_ref(),
+            RouteAction::Clusters(_) | RouteAction::Redirect(_) => None,
+        });
+        let errors = self.routes.iter().flat_map(|route| &route.policy.error_pages).chain(self.error_pages.iter());
+        fixed.chain(errors.map(|error| &error.page))
+    }
 }
 
 /// Which headers tell the endpoint about the client.

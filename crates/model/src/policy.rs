@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::{ClusterId, Cors};
+use crate::{ClusterId, Cors, ErrorPage, FixedResponse};
 
 /// The action for the requests of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub enum RouteAction {
     Clusters(Vec<WeightedCluster>),
     /// The client is redirected.
     Redirect(Redirect),
+    /// Steelyard answers.
+    Respond(FixedResponse),
 }
 
 /// A cluster and its share of a route's requests.
@@ -27,13 +29,17 @@ pub struct WeightedCluster {
 }
 
 impl RouteAction {
-    /// The clusters, in order; none for a redirect.
+    /// The clusters with their weights, in order; none if no endpoint gets a request.
+    pub fn shares(&self) -> &[WeightedCluster] {
+        match self {
+            Self::Clusters(clusters) => clusters,
+            Self::Redirect(_) | Self::Respond(_) => &[],
+        }
+    }
+
+    /// The clusters, in order.
     pub fn clusters(&self) -> impl Iterator<Item = ClusterId> + '_ {
-        let clusters = match self {
-            Self::Clusters(clusters) => clusters.as_slice(),
-            Self::Redirect(_) => &[],
-        };
-        clusters.iter().map(|weighted| weighted.cluster)
+        self.shares().iter().map(|weighted| weighted.cluster)
     }
 }
 
@@ -57,6 +63,10 @@ pub struct RoutePolicy {
     pub rate_limit: Option<RateLimit>,
     /// Which scripts of other origins may use the route; `None` means that the endpoints decide it.
     pub cors: Option<Box<Cors>>,
+    /// Every request is answered 503.
+    pub maintenance: bool,
+    /// The pages for requests that cannot be served. The first for a status counts, and those of the listener follow.
+    pub error_pages: Vec<ErrorPage>,
 }
 
 /// Changes to a request on its way to an endpoint, and to the response.
@@ -210,9 +220,24 @@ pub struct Rewrite {
 pub enum PathRewrite {
     /// Replaces the whole path. Begins with `/`.
     Full(String),
+    /// Replaces the whole path by one that is made of parts of it. Begins with `/`. The route matches by a regular expression.
+    Template(Template),
     /// Replaces the prefix that the route matched, at a segment boundary; if the route matches no prefix, it is put before the path. Begins
     /// with `/`; a trailing `/` makes no difference.
     Prefix(String),
+}
+
+/// A text with places for what the groups of a regular expression captured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template(pub Vec<TemplatePart>);
+
+/// A part of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TemplatePart {
+    /// This text.
+    Text(String),
+    /// What the group with this number captured; nothing if it took no part in the match. 0 is the whole match.
+    Group(usize),
 }
 
 /// A redirect. Parts that are `None` stay as the client wrote them; the query always does.

@@ -51,10 +51,7 @@ impl Route {
 
     /// What changes in requests that the cluster with this index gets, and in its responses.
     pub fn changes(&self, cluster: usize) -> &Changes {
-        let own = match &self.to {
-            RouteAction::Clusters(clusters) => clusters.get(cluster).and_then(|share| share.changes.as_deref()),
-            RouteAction::Redirect(_) => None,
-        };
+        let own = self.to.shares().get(cluster).and_then(|share| share.changes.as_deref());
         own.unwrap_or(&self.policy.changes)
     }
 }

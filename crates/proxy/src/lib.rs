@@ -18,7 +18,8 @@
 //! | TCP and TLS listeners, tunnels | `tcp` |
 //! | workers: snapshots, spreading connections, the access log | `worker` |
 //!
-//! All of them use three files: `stream` (a connection in plain text or with TLS, or one HTTP/2 stream), `error` and `deadline`.
+//! All of them use three files: `stream` (a connection in plain text or with TLS, or one HTTP/2 stream), `error` and `deadline`. `named_files`
+//! has the contents of the files that a snapshot names.
 //!
 //! The control thread holds a [`Plane`] and gives it [`Compiled`] snapshots.
 #![forbid(unsafe_code)]
@@ -34,6 +35,7 @@ pub mod fuzzing;
 mod grpc;
 mod h2;
 mod http;
+mod named_files;
 mod policy;
 mod stream;
 mod tcp;
@@ -43,7 +45,8 @@ mod worker;
 
 use std::time::Duration;
 
-pub use tls::{ClientKeys, Fault, Keys};
+pub use named_files::{Fault, NamedFiles};
+pub use tls::ClientKeys;
 pub use worker::heartbeat::Progress;
 pub use worker::plane::{BindError, Plane};
 pub use worker::snapshot::{ClusterPlan, Compiled, ListenerPlan};

@@ -85,6 +85,9 @@ pub(crate) enum Command {
     /// Take an endpoint out of service, or put it back
     #[command(subcommand)]
     Endpoint(EndpointCommand),
+    /// Answer the requests of a route with 503, or end that
+    #[command(subcommand)]
+    Maintenance(MaintenanceCommand),
     /// Manage virtual IPs, which the kernel balances
     #[command(subcommand)]
     Vip(VipCommand),
@@ -341,6 +344,25 @@ pub(crate) struct EndpointArgs {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum MaintenanceCommand {
+    /// Answer every request of a route with 503 and its error page, until `maintenance off` or the end of the process
+    On(MaintenanceArgs),
+    /// Put a route back into service
+    Off(MaintenanceArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MaintenanceArgs {
+    /// The name of the route, as `steelyard status` shows it
+    pub(crate) route: String,
+    /// Change it in this listener only, and not in every listener that has a route of this name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) listener: Option<String>,
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum VipCommand {
     /// Add a vip to a running Steelyard until it ends; put a vip into the file to keep it
     Add(VipAddArgs),
@@ -412,8 +434,8 @@ pub(crate) struct TraceArgs {
     /// The name of a vip, or an address and port: 192.0.2.1:80, 192.0.2.1:53/udp
     #[arg(long, value_name = "NAME|ADDRESS")]
     pub(crate) vip: String,
-    /// The client: 10.0.0.7, or 10.0.0.7:40000
-    #[arg(long, value_name = "IP[:PORT]")]
+    /// The client: 10.0.0.7, or 10.0.0.7:40000, or `local` for a process of this host that connects
+    #[arg(long, value_name = "IP[:PORT]|local")]
     pub(crate) from: String,
     /// The interface on which the packet arrives [default: the first interface of the vip]
     #[arg(long, value_name = "NAME")]

@@ -150,8 +150,8 @@ impl Running {
 
     /// Changes only endpoints. Certificates, names and sockets stay those that are in use.
     async fn exchange_endpoints(&mut self, wanted: Snapshot) -> Result<(), Refused> {
-        let (keys, addresses, overlay) = (self.keys.clone(), self.resolver.addresses(), self.overlay.clone());
-        self.put_to_use(&wanted, &keys, &addresses, &overlay).await?;
+        let (files, addresses, overlay) = (self.files.clone(), self.resolver.addresses(), self.overlay.clone());
+        self.put_to_use(&wanted, &files, &addresses, &overlay).await?;
         self.wanted = wanted;
         Ok(())
     }

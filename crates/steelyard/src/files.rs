@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{Written, WrongFile};
-use model::{Certificate, Generation, Pem, Snapshot};
-use proxy::{Fault, Keys};
+use model::{Certificate, Generation, PageBody, Pem, Protocol, Snapshot};
+use proxy::{Fault, NamedFiles};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::exit::Exit;
@@ -54,28 +54,32 @@ fn why(error: &std::io::Error) -> String {
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// Loads the certificates and keys that a snapshot names. Unchanged ones are taken from `previous`.
+/// Loads the files that a snapshot names. Unchanged certificates and keys are taken from `previous`.
 ///
 /// # Errors
 /// Says what is wrong with them, at the location where the file names them.
-pub(crate) fn keys(snapshot: &Snapshot, written: &Written, previous: Option<&Keys>) -> Result<Keys, String> {
-    Keys::load(snapshot, previous).map_err(|faults| {
+pub(crate) fn named_files(
+    snapshot: &Snapshot,
+    written: &Written,
+    previous: Option<&NamedFiles>,
+) -> Result<NamedFiles, String> {
+    NamedFiles::load(snapshot, previous).map_err(|faults| {
         let wrong = |(owner, Fault { file, message, hint })| WrongFile { owner, file, message, hint };
         written.errors(faults.into_iter().map(wrong).collect())
     })
 }
 
-/// Returns the file if the certificates and keys that it names exist and match.
+/// Returns the file if the files that it names are good, too.
 ///
 /// # Errors
-/// Same as [`keys`].
-pub(crate) fn with_good_keys(file: config::File) -> Result<config::File, String> {
-    keys(&file.snapshot, &file.written, None).map(|_| file)
+/// Same as [`named_files`].
+pub(crate) fn with_good_files(file: config::File) -> Result<config::File, String> {
+    named_files(&file.snapshot, &file.written, None).map(|_| file)
 }
 
 /// Runs `steelyard check`.
 pub(crate) fn check(path: &Path) -> Exit {
-    match load(path, Generation(1)).and_then(with_good_keys) {
+    match load(path, Generation(1)).and_then(with_good_files) {
         Ok(config::File { snapshot, .. }) => {
             let (listeners, clusters) = (snapshot.listeners.len(), snapshot.clusters.len());
             let vips = match snapshot.vips.len() {
@@ -231,7 +235,15 @@ pub(crate) fn named(snapshot: &Snapshot) -> impl Iterator<Item = PathBuf> {
     let clusters = snapshot.clusters.iter().filter_map(|cluster| cluster.tls.as_ref());
     let upstream = clusters.clone().filter_map(|tls| tls.certificate.as_ref()).flat_map(pair);
     let roots = clusters.map(|tls| tls.ca.as_ref().and_then(file));
-    let all: BTreeSet<PathBuf> = shown.chain(clients).chain(upstream).chain(roots).flatten().collect();
+    let pages = snapshot.listeners.iter().filter_map(|listener| match &listener.protocol {
+        Protocol::Http(http) => Some(http.pages()),
+        Protocol::Tcp(_) | Protocol::Tls(_) => None,
+    });
+    let pages = pages.flatten().map(|page| match &page.body {
+        PageBody::File(path) => Some(path.clone()),
+        PageBody::Text(_) => None,
+    });
+    let all: BTreeSet<PathBuf> = shown.chain(clients).chain(upstream).chain(roots).chain(pages).flatten().collect();
     all.into_iter()
 }
 

@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::top(&args),
         Command::Reload(args) => operate::reload(&args),
         Command::Endpoint(command) => operate::endpoint(&command),
+        Command::Maintenance(command) => operate::maintenance(&command),
         Command::Vip(command) => operate::vip(&command),
         Command::Flows(args) => operate::flows(&args),
         Command::Trace(args) => operate::trace(&args),

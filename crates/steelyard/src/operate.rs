@@ -6,7 +6,8 @@ use admin::{ClientError, Flows, Severity, Status, TraceQuestion, TraceReport, Wi
 use serde_json::{Map, Value, json};
 
 use crate::cli::{
-    AskArgs, EndpointArgs, EndpointCommand, FlowsArgs, StatusArgs, TraceArgs, VipAddArgs, VipCommand, VipRemoveArgs,
+    AskArgs, EndpointArgs, EndpointCommand, FlowsArgs, MaintenanceArgs, MaintenanceCommand, StatusArgs, TraceArgs,
+    VipAddArgs, VipCommand, VipRemoveArgs,
 };
 use crate::exit::{Exit, Refused};
 use crate::sole::{Sole, Taken};
@@ -60,6 +61,22 @@ pub(crate) fn endpoint(command: &EndpointCommand) -> Exit {
         match draining {
             true => format!("draining, {NOT_KEPT}: {endpoint} (clusters and vips that have it: {count})"),
             false => format!("ready: {endpoint} (clusters and vips that have it: {count})"),
+        }
+    })
+}
+
+/// `steelyard maintenance on|off`.
+pub(crate) fn maintenance(command: &MaintenanceCommand) -> Exit {
+    let (args, on) = match command {
+        MaintenanceCommand::On(args) => (args, true),
+        MaintenanceCommand::Off(args) => (args, false),
+    };
+    let MaintenanceArgs { route, listener, ask } = args;
+    changed(ask, &admin::maintenance_path(listener.as_deref(), route, on), "", |answer| {
+        let count = number(answer, "routes");
+        match on {
+            true => format!("in maintenance, {NOT_KEPT}: {route} (listeners that have it: {count})"),
+            false => format!("in service: {route} (listeners that have it: {count})"),
         }
     })
 }

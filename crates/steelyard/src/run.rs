@@ -14,7 +14,7 @@ use admin::Pages;
 use model::{AdminAddress, Generation, Snapshot};
 use net::clock;
 use net::inherit::Inherited;
-use proxy::{Compiled, Keys, Plane};
+use proxy::{Compiled, NamedFiles, Plane};
 use telemetry::{AccessLog, Registry};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
@@ -111,7 +111,7 @@ pub(crate) fn run(source: Source, cluster: Option<Handle>, args: &RunArgs) -> Ex
     // This comes first: nothing else may own the descriptors that were passed to us.
     let inherited = handover::inherited();
     // The file is checked before anything is opened.
-    let file = match source.read(Generation(1)).and_then(files::with_good_keys) {
+    let file = match source.read(Generation(1)).and_then(files::with_good_files) {
         Ok(file) => file,
         Err(errors) => {
             eprintln!("{}", errors.trim_end());
@@ -150,8 +150,8 @@ pub(crate) struct Running {
     pub(crate) cluster: Option<Handle>,
     /// The newest snapshot as the source gave it, with names.
     pub(crate) wanted: Snapshot,
-    /// The certificates and keys that it names.
-    pub(crate) keys: Arc<Keys>,
+    /// The files that it names.
+    pub(crate) files: Arc<NamedFiles>,
     /// What commands have added to it.
     pub(crate) overlay: Overlay,
     /// A command has detached the kernel plane. A reload attaches it again.
@@ -221,7 +221,7 @@ impl Running {
         tidy.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
             wanted: snapshot,
-            keys: Arc::default(),
+            files: Arc::default(),
             overlay: Overlay::default(),
             detached: false,
             keep_vips: false,
@@ -282,7 +282,7 @@ impl Running {
         let config::File { snapshot, watch, written } = file;
         let is_first = self.control.compiled().is_none();
         self.watch.also(files::named(&snapshot));
-        let keys = Arc::new(files::keys(&snapshot, &written, Some(&self.keys)).map_err(Refused::bad)?);
+        let files = files::named_files(&snapshot, &written, Some(&self.files)).map_err(Refused::bad)?;
         let mut resolver = Resolver::start(&snapshot, Some(&self.resolver));
         // Resolving names may take seconds, and a process that has been asked to end does not wait for it. It still
         // follows changes during drain_delay.
@@ -320,13 +320,13 @@ impl Running {
         let metrics =
             self.control.listen(Pages::ForAnyone, snapshot.metrics.map(AdminAddress::from), &mut self.inherited)?;
         let (overlay, gone) = self.overlay.beside(&snapshot);
-        self.put_to_use(&snapshot, &keys, &addresses, &overlay).await?;
+        self.put_to_use(&snapshot, &files, &addresses, &overlay).await?;
         for why in gone {
             tracing::warn!(why, "a vip that a command added was removed: it conflicts with the file");
         }
         self.overlay = overlay;
         self.resolver = resolver;
-        self.keys = keys;
+        self.files = Arc::new(files);
 
         if let Some(access_log) = access_log {
             self.plane.log_to(|| access_log.as_deref().map(AccessLog::logger));
@@ -351,14 +351,14 @@ impl Running {
     pub(crate) async fn put_to_use(
         &mut self,
         snapshot: &Snapshot,
-        keys: &Keys,
+        files: &NamedFiles,
         addresses: &Addresses,
         overlay: &Overlay,
     ) -> Result<(), Refused> {
         let now_ms = clock::now_ms();
         let expanded = Arc::new(resolve::expand(snapshot, addresses));
         let previous = self.control.compiled();
-        let compiled = Arc::new(Compiled::new(expanded, keys, previous.as_deref(), now_ms));
+        let compiled = Arc::new(Compiled::new(expanded, files, previous.as_deref(), now_ms));
         let old_vips = self.control.kernel().vips().to_vec();
         let vips = match (self.detached, self.keep_vips) {
             (true, _) => Vec::new(),
@@ -491,8 +491,8 @@ impl Running {
         let wanted = Snapshot { generation: self.control.next_generation(), ..self.wanted.clone() };
         let addresses = self.resolver.addresses();
         let overlay = self.overlay.clone();
-        let keys = self.keys.clone();
-        if let Err(refused) = self.put_to_use(&wanted, &keys, &addresses, &overlay).await {
+        let files = self.files.clone();
+        if let Err(refused) = self.put_to_use(&wanted, &files, &addresses, &overlay).await {
             tracing::error!(error = refused.why, "cannot use the changed addresses");
         }
     }

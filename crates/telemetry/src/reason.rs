@@ -155,6 +155,7 @@ reasons! {
         certificate.";
     90 MemoryFull "memory_full" Internal "The process has reached the part of memory_max above which new connections and requests are \
         refused.";
+    91 Maintenance "maintenance" Routing "The route is in maintenance.";
 }
 
 /// The part of the system in which a [`Reason`] arises. `docs/reasons.md` has a section for each.

@@ -10,7 +10,8 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::{
     ChangeRefused, ClientError, EndpointState, EndpointStatus, FlowStatus, Flows, Status, TraceQuestion, TraceReport,
-    TraceStep, VipChange, Within, endpoint_path, flows_path, get, post, trace_path, vip_add_path, vip_remove_path,
+    TraceStep, VipChange, Within, endpoint_path, flows_path, get, maintenance_path, post, trace_path, vip_add_path,
+    vip_remove_path,
 };
 
 /// Answers as the test configured it, and records the requests.
@@ -19,6 +20,7 @@ struct Scripted {
     not_ready: Option<&'static str>,
     reload_errors: Option<&'static str>,
     drained: Mutex<Vec<(String, String, bool)>>,
+    maintained: Mutex<Vec<(Option<String>, String, bool)>>,
     changes: Mutex<Vec<VipChange>>,
 }
 
@@ -50,6 +52,11 @@ impl Control for Scripted {
     fn set_draining(&self, within: Within<'_>, endpoint: &str, draining: bool) -> Result<usize, String> {
         self.drained.lock().unwrap().push((format!("{within:?}"), endpoint.to_owned(), draining));
         if endpoint == "10.0.0.7:80" { Ok(2) } else { Err(format!("no cluster has an endpoint {endpoint}")) }
+    }
+
+    fn set_maintenance(&self, listener: Option<&str>, route: &str, on: bool) -> Result<usize, String> {
+        self.maintained.lock().unwrap().push((listener.map(str::to_owned), route.to_owned(), on));
+        if route == "GET /shop" { Ok(1) } else { Err(format!("no such route: {route}")) }
     }
 
     fn change_vips(&self, change: VipChange) -> Pin<Box<dyn Future<Output = Result<u64, ChangeRefused>> + Send + '_>> {
@@ -123,6 +130,7 @@ fn status() -> Status {
         clusters: vec![crate::ClusterStatus::new(&cluster, &totals, false, vec![endpoint])],
         kernel_plane: None,
         vips: Vec::new(),
+        maintenance: Vec::new(),
         vips_left: false,
     }
 }
@@ -254,6 +262,20 @@ fn endpoints_are_drained_and_taken_back() {
     let asked = server.control.drained.lock().unwrap();
     let expect = [("All", true), (r#"Cluster("a&b")"#, false), (r#"Vip("web")"#, true)];
     assert_eq!(*asked, expect.map(|(within, draining)| (within.to_owned(), "10.0.0.7:80".to_owned(), draining)));
+}
+
+#[test]
+fn routes_go_into_maintenance_and_back() {
+    let server = Server::start(Scripted::default(), LIMITS);
+    let ask = |listener, on| text(post(&server.address.into(), &maintenance_path(listener, "GET /shop", on), ""));
+    assert_eq!(ask(None, true), Ok("{\"routes\":1}\n".into()));
+    assert_eq!(ask(Some("web"), false), Ok("{\"routes\":1}\n".into()));
+    assert!(text(post(&server.address.into(), "/maintenance/on", "")).unwrap_err().contains("name the route"));
+    let unknown = text(post(&server.address.into(), &maintenance_path(None, "x", true), ""));
+    assert!(unknown.unwrap_err().contains("no such route: x"));
+    let asked = server.control.maintained.lock().unwrap();
+    let expect = [(None, "GET /shop", true), (Some("web"), "GET /shop", false), (None, "x", true)];
+    assert_eq!(*asked, expect.map(|(listener, route, on)| (listener.map(str::to_owned), route.to_owned(), on)));
 }
 
 #[test]

@@ -81,6 +81,7 @@ pub(crate) fn status() -> Status {
         clusters: vec![cluster],
         kernel_plane: None,
         vips: Vec::new(),
+        maintenance: Vec::new(),
         vips_left: false,
     }
 }

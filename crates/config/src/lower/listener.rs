@@ -9,7 +9,7 @@ use model::{
     TlsListener, TlsMode, TlsRoute,
 };
 
-use super::{ClusterIds, count, positive, route, tls};
+use super::{ClusterIds, count, positive, respond, route, tls};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
 use crate::raw::{ProtocolName, RawListener, RawMinRate, RawPaths};
@@ -20,7 +20,7 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     // Look up the names before anything can return early: errors in them are worth reporting whatever else is wrong.
     let to = raw.to.as_ref().and_then(|to| ids.find(to, report));
     let protocol = raw.protocol.as_ref();
-    let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), ids, report);
+    let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), base, ids, report);
     let tls = raw.tls.as_ref().and_then(|tls| tls::listener(&tls.value, base));
     let Located { location, value: OneOf(protocol) } = protocol?;
     refuse_keys(&raw, *protocol, report);
@@ -37,7 +37,7 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
         Routes::None(to) => {
             Protocol::Tcp(TcpListener { idle_timeout: positive(&raw.idle_timeout, defaults::TCP_IDLE_TIMEOUT), to })
         }
-        Routes::Http(routes) => Protocol::Http(http(&raw, routes)),
+        Routes::Http(routes) => Protocol::Http(http(&raw, routes, base, report)),
         Routes::Sni(routes) => Protocol::Tls(TlsListener {
             isolated_hosts: isolated(&raw, routes.iter().map(|route| &route.sni)),
             routes,
@@ -66,12 +66,18 @@ enum Routes {
 
 impl Routes {
     /// Lowers `routes`. If the protocol is unknown, they are read as HTTP routes to report their errors.
-    fn of(raw: &RawListener, protocol: Option<ProtocolName>, ids: &ClusterIds, report: &mut Report) -> Option<Self> {
+    fn of(
+        raw: &RawListener,
+        protocol: Option<ProtocolName>,
+        base: &Path,
+        ids: &ClusterIds,
+        report: &mut Report,
+    ) -> Option<Self> {
         let routes = raw.routes.as_ref()?;
         Some(match protocol {
             Some(ProtocolName::Tls) => Self::Sni(route::by_name(routes, TlsMode::Terminate, ids, report)),
             Some(ProtocolName::TlsPassthrough) => Self::Sni(route::by_name(routes, TlsMode::Passthrough, ids, report)),
-            _ => Self::Http(route::routes(routes, ids, report)),
+            _ => Self::Http(route::routes(routes, base, ids, report)),
         })
     }
 
@@ -113,6 +119,7 @@ fn bare_http(routes: Vec<model::Route>) -> HttpListener {
         forwarded: defaults::FORWARDED,
         paths: PathRules::default(),
         limits: ListenerLimits::default(),
+        error_pages: Box::default(),
     }
 }
 
@@ -127,9 +134,13 @@ fn isolated<'r>(raw: &RawListener, hosts: impl Iterator<Item = &'r Vec<HostMatch
     isolated
 }
 
-fn http(raw: &RawListener, routes: Vec<model::Route>) -> HttpListener {
+fn http(raw: &RawListener, routes: Vec<model::Route>, base: &Path, report: &mut Report) -> HttpListener {
     let isolated_hosts = isolated(raw, routes.iter().map(|route| &route.hosts));
-    let mut http = HttpListener { isolated_hosts, ..bare_http(routes) };
+    let mut http = HttpListener {
+        isolated_hosts,
+        error_pages: respond::error_pages(&raw.error_pages, base, report).into(),
+        ..bare_http(routes)
+    };
     if let Some(trusted) = &raw.trusted_proxies {
         http.trusted_proxies = trusted.value.0.iter().map(|network| network.value.0).collect();
     }

@@ -1,10 +1,13 @@
 //! Turns raw values into the model: looks up names, fills in defaults and finds contradictions.
 
 mod cluster;
+mod files;
 mod listener;
 mod policy;
 mod reachable;
+mod respond;
 mod route;
+mod template;
 mod tls;
 mod vip;
 
@@ -22,7 +25,7 @@ use crate::raw::{RawAccessLog, RawCluster, RawDns, RawFile, RawListener, RawPing
 use crate::read::{Keyed, Located, Named, NamedEntry};
 use crate::text::{Label, Positive, VipAddress, duration_text};
 
-pub use tls::locations as tls_places;
+pub use files::locations as file_places;
 pub use vip::VIPS_MAX;
 
 /// Builds the snapshot as far as possible. It is only usable if the report is still empty. Relative file names are resolved from `base`.

@@ -1,13 +1,14 @@
 //! The policies of routes, and sticky sessions.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use model::{
     Changes, Cors, CorsNames, CorsOrigins, HeaderChanges, Mirror, PathMatcher, PathRewrite, RateKey, RateLimit,
-    Redirect, Retry, Rewrite, Route, RouteAction, RoutePolicy, Sticky, WeightedCluster,
+    Redirect, Retry, Rewrite, RouteAction, RoutePolicy, Sticky, WeightedCluster,
 };
 
-use super::ClusterIds;
+use super::{ClusterIds, respond, template};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
@@ -27,10 +28,22 @@ const MIRRORS_MAX: usize = 4;
 const ORIGINS_MAX: usize = 64;
 
 /// What the route does with its requests. Returns `None` if the report says why.
-pub fn target(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Option<RouteAction> {
+///
+/// `path` is `None` if it is wrong.
+pub fn target(
+    raw: &RawRoute,
+    path: Option<&PathMatcher>,
+    base: &Path,
+    ids: &ClusterIds,
+    report: &mut Report,
+) -> Option<RouteAction> {
     if let Some(redirect) = &raw.redirect {
-        refuse_what_no_endpoint_gets(raw, report);
-        return self::redirect(redirect, report).map(RouteAction::Redirect);
+        refuse_what_no_endpoint_gets("redirect", raw, report);
+        return self::redirect(redirect, path, report).map(RouteAction::Redirect);
+    }
+    if let Some(respond) = &raw.respond {
+        refuse_what_no_endpoint_gets("respond", raw, report);
+        return Some(RouteAction::Respond(respond::fixed(&respond.value, base, report)));
     }
     let to = raw.to.as_ref()?;
     match &to.value {
@@ -39,8 +52,9 @@ pub fn target(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Option<R
         }
         RawTo::Split(shares) => {
             // The report gets what is wrong with the changes of the route in `policy`.
-            let of_route = changes(&raw.request_headers, &raw.response_headers, &raw.rewrite, &mut Report::default());
-            split(&shares.0, &of_route, to.location, ids, report).map(RouteAction::Clusters)
+            let mut ignored = Report::default();
+            let of_route = changes(&raw.request_headers, &raw.response_headers, &raw.rewrite, path, &mut ignored);
+            split(&shares.0, &of_route, path, to.location, ids, report).map(RouteAction::Clusters)
         }
     }
 }
@@ -48,6 +62,7 @@ pub fn target(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Option<R
 fn split(
     raw: &[Located<RawShare>],
     of_route: &Changes,
+    path: Option<&PathMatcher>,
     location: Location,
     ids: &ClusterIds,
     report: &mut Report,
@@ -66,7 +81,7 @@ fn split(
         }
         let weight = raw.value.weight.as_ref().map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
         let RawShare { request_headers, response_headers, rewrite, .. } = &raw.value;
-        let own = changes(request_headers, response_headers, rewrite, report);
+        let own = changes(request_headers, response_headers, rewrite, path, report);
         let changes = (own != Changes::default()).then(|| Box::new(of_route.with(&own)));
         if let Some(cluster) = ids.find(name, report) {
             shares.push(WeightedCluster { cluster, weight: weight.unwrap_or(defaults::WEIGHT), changes });
@@ -79,17 +94,16 @@ fn split(
     (shares.len() == raw.len()).then_some(shares)
 }
 
-/// Refuses keys that are about an endpoint beside a redirect, which has none.
-fn refuse_what_no_endpoint_gets(raw: &RawRoute, report: &mut Report) {
+/// Refuses keys that are about an endpoint beside an action that has none.
+fn refuse_what_no_endpoint_gets(action: &str, raw: &RawRoute, report: &mut Report) {
     let keys = ["timeout", "retry", "mirror", "request_headers", "response_headers", "rewrite"];
     for written in raw.written().iter().filter(|written| keys.contains(&written.key)) {
-        let wrong = Wrong::new(format!("`{}` has no effect beside `redirect`", written.key));
-        report
-            .add(written.location, wrong.hint("Steelyard answers a redirect itself, and no endpoint sees the request"));
+        let wrong = Wrong::new(format!("`{}` has no effect beside `{action}`", written.key));
+        report.add(written.location, wrong.hint("Steelyard answers by itself, and no endpoint sees the request"));
     }
 }
 
-fn redirect(raw: &Located<RawRedirect>, report: &mut Report) -> Option<Redirect> {
+fn redirect(raw: &Located<RawRedirect>, path: Option<&PathMatcher>, report: &mut Report) -> Option<Redirect> {
     let Located { location, value: raw } = raw;
     let parts = ["scheme", "host", "port", "path", "path_prefix"];
     let is_written = |key: &str| raw.written().iter().any(|written| written.key == key);
@@ -117,18 +131,18 @@ fn redirect(raw: &Located<RawRedirect>, report: &mut Report) -> Option<Redirect>
         scheme: raw.scheme.as_ref().map(|scheme| scheme.value.0),
         host: raw.host.as_ref().map(|host| host.value.0.clone()),
         port: raw.port.as_ref().and_then(|port| u16::try_from(port.value.0).ok()),
-        path: path(&raw.path, &raw.path_prefix, "a redirect", report),
+        path: path_rewrite(&raw.path, &raw.path_prefix, "a redirect", path, report),
         status,
     })
 }
 
-/// Lowers the other policies of a route. `route` has its conditions.
-pub fn policy(raw: &RawRoute, route: &Route, ids: &ClusterIds, report: &mut Report) -> RoutePolicy {
+/// Lowers the other policies of a route with this path.
+pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds, report: &mut Report) -> RoutePolicy {
     let redirect_prefix = raw.redirect.as_ref().and_then(|redirect| redirect.value.path_prefix.as_ref());
     let rewrites = raw.rewrite.iter().chain(shares(raw).filter_map(|share| share.rewrite.as_ref()));
     let rewrite_prefixes = rewrites.filter_map(|rewrite| rewrite.value.path_prefix.as_ref());
     for prefix in redirect_prefix.into_iter().chain(rewrite_prefixes) {
-        if !matches!(route.path, PathMatcher::Prefix(_)) {
+        if !matches!(path, PathMatcher::Prefix(_)) {
             let wrong =
                 Wrong::new("`path_prefix` replaces the prefix that the route matches, and this route matches none");
             report.add(prefix.location, wrong.hint("write `path`, or give the route a prefix: `path: /api/`"));
@@ -137,9 +151,11 @@ pub fn policy(raw: &RawRoute, route: &Route, ids: &ClusterIds, report: &mut Repo
     RoutePolicy {
         mirrors: mirrors(raw, ids, report),
         retry: raw.retry.as_ref().map_or_else(Retry::default, |retry| self::retry(&retry.value, raw, report)),
-        changes: changes(&raw.request_headers, &raw.response_headers, &raw.rewrite, report),
+        changes: changes(&raw.request_headers, &raw.response_headers, &raw.rewrite, Some(path), report),
         rate_limit: raw.rate_limit.as_ref().and_then(|limit| rate_limit(&limit.value)),
         cors: raw.cors.as_ref().and_then(|written| cors(&written.value, raw, report)).map(Box::new),
+        maintenance: raw.maintenance.as_ref().is_some_and(|flag| flag.value.0),
+        error_pages: respond::error_pages(&raw.error_pages, base, report),
     }
 }
 
@@ -156,6 +172,7 @@ fn changes(
     request_headers: &Option<Located<RawHeaderChanges>>,
     response_headers: &Option<Located<RawHeaderChanges>>,
     rewrite: &Option<Located<RawRewrite>>,
+    path: Option<&PathMatcher>,
     report: &mut Report,
 ) -> Changes {
     let headers = |raw: &Option<Located<RawHeaderChanges>>, report: &mut Report| {
@@ -164,7 +181,7 @@ fn changes(
     Changes {
         request_headers: headers(request_headers, report),
         response_headers: headers(response_headers, report),
-        rewrite: rewrite.as_ref().map_or_else(Rewrite::default, |rewrite| self::rewrite(rewrite, report)),
+        rewrite: rewrite.as_ref().map_or_else(Rewrite::default, |rewrite| self::rewrite(rewrite, path, report)),
     }
 }
 
@@ -284,14 +301,15 @@ fn retry(raw: &RawRetry, route: &RawRoute, report: &mut Report) -> Retry {
     retry
 }
 
+/// Names of headers with their values.
+pub fn pairs(named: &Option<Located<Named<ChangedHeader, HeaderValue>>>) -> Vec<(String, String)> {
+    let entries = named.iter().flat_map(|named| &named.value.0);
+    let pair =
+        |entry: &NamedEntry<ChangedHeader, HeaderValue>| Some((entry.name.0.clone(), entry.value.as_ref()?.0.clone()));
+    entries.filter_map(pair).collect()
+}
+
 fn header_changes(raw: &Located<RawHeaderChanges>, report: &mut Report) -> HeaderChanges {
-    let pairs = |named: &Option<Located<Named<ChangedHeader, HeaderValue>>>| -> Vec<(String, String)> {
-        let entries = named.iter().flat_map(|named| &named.value.0);
-        let pair = |entry: &NamedEntry<ChangedHeader, HeaderValue>| {
-            Some((entry.name.0.clone(), entry.value.as_ref()?.0.clone()))
-        };
-        entries.filter_map(pair).collect()
-    };
     let changes = HeaderChanges {
         set: pairs(&raw.value.set),
         add: pairs(&raw.value.add),
@@ -311,20 +329,21 @@ fn header_changes(raw: &Located<RawHeaderChanges>, report: &mut Report) -> Heade
     changes
 }
 
-fn rewrite(raw: &Located<RawRewrite>, report: &mut Report) -> Rewrite {
+fn rewrite(raw: &Located<RawRewrite>, path: Option<&PathMatcher>, report: &mut Report) -> Rewrite {
     if raw.value.written().is_empty() {
         report.add(raw.location, Wrong::new("a rewrite needs `host`, `path` or `path_prefix`"));
     }
     Rewrite {
         host: raw.value.host.as_ref().map(|host| host.value.0.clone()),
-        path: path(&raw.value.path, &raw.value.path_prefix, "a rewrite", report),
+        path: path_rewrite(&raw.value.path, &raw.value.path_prefix, "a rewrite", path, report),
     }
 }
 
-fn path(
+fn path_rewrite(
     full: &Option<Located<HttpPath>>,
     prefix: &Option<Located<HttpPath>>,
     noun: &str,
+    matched: Option<&PathMatcher>,
     report: &mut Report,
 ) -> Option<PathRewrite> {
     match (full, prefix) {
@@ -333,7 +352,13 @@ fn path(
             report.add(prefix.location, wrong.hint("keep one of them"));
             None
         }
-        (Some(full), None) => Some(PathRewrite::Full(full.value.0.clone())),
+        (Some(full), None) => match template::full_path(&full.value.0, matched?) {
+            Ok(rewrite) => Some(rewrite),
+            Err(wrong) => {
+                report.add(full.location, wrong);
+                None
+            }
+        },
         (None, Some(prefix)) => Some(PathRewrite::Prefix(prefix.value.0.clone())),
         (None, None) => None,
     }

@@ -1,6 +1,7 @@
 //! Lowers routes, and makes names for those that have none.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use model::{ClusterId, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, TlsMode, TlsRoute, ValueMatcher};
 
@@ -14,12 +15,12 @@ use crate::text::{CookieName, GrpcName, HeaderName, Label, Pattern, QueryName, R
 const NAME_CHARS_MAX: usize = 128;
 
 /// Lowers the routes of one listener. Routes that could not be read are left out, and the report has them.
-pub fn routes(raw: &Located<Many<RawRoute>>, ids: &ClusterIds, report: &mut Report) -> Vec<Route> {
+pub fn routes(raw: &Located<Many<RawRoute>>, base: &Path, ids: &ClusterIds, report: &mut Report) -> Vec<Route> {
     let mut names = Names::of(&raw.value.0, report);
     let mut routes = Vec::with_capacity(raw.value.0.len());
     let mut locations = Vec::with_capacity(raw.value.0.len());
     for raw in &raw.value.0 {
-        if let Some(route) = route(&raw.value, &mut names, ids, report) {
+        if let Some(route) = route(&raw.value, base, &mut names, ids, report) {
             routes.push(route);
             locations.push(raw.location);
         }
@@ -55,18 +56,20 @@ pub fn catch_all(to: ClusterId) -> Route {
     Route::to_all("/", RouteAction::from(to))
 }
 
-fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Report) -> Option<Route> {
-    let to = policy::target(raw, ids, report);
+fn route(raw: &RawRoute, base: &Path, names: &mut Names, ids: &ClusterIds, report: &mut Report) -> Option<Route> {
+    let path = match &raw.path {
+        Some(path) => path_matcher(&path.value),
+        None => Some(PathMatcher::Prefix("/".to_owned())),
+    };
+    let to = policy::target(raw, path.as_ref(), base, ids, report);
     if let Some(grpc) = &raw.grpc {
         check_grpc(raw, grpc, ids, report);
     }
     // The target may be wrong, but the other errors are still worth reporting.
     let mut route = Route::to_all("/", to.clone().unwrap_or(RouteAction::Clusters(Vec::new())));
     route.hosts = listed(&raw.hosts, |host| host.0.clone());
-    if let Some(path) = &raw.path {
-        route.path = path_matcher(&path.value)?;
-    }
-    route.policy = policy::policy(raw, &route, ids, report);
+    route.path = path?;
+    route.policy = policy::policy(raw, &route.path, base, ids, report);
     to?;
     route.methods = listed(&raw.methods, |method| method.0.clone());
     if let Some(grpc) = &raw.grpc {
@@ -113,9 +116,12 @@ fn check_grpc(raw: &RawRoute, grpc: &Located<GrpcName>, ids: &ClusterIds, report
     for Located { location, value } in mirrors.filter(|to| ids.speaks_h1(&to.value)) {
         report.add(*location, speaks_no_grpc(&value.0));
     }
+    let hint = "name the cluster that serves the calls with `to`";
     if let Some(redirect) = &raw.redirect {
-        let wrong = Wrong::new("gRPC clients do not follow redirects");
-        report.add(redirect.location, wrong.hint("name the cluster that serves the calls with `to`"));
+        report.add(redirect.location, Wrong::new("gRPC clients do not follow redirects").hint(hint));
+    }
+    if let Some(respond) = &raw.respond {
+        report.add(respond.location, Wrong::new("a fixed response is no answer to a gRPC call").hint(hint));
     }
 }
 

@@ -10,8 +10,9 @@ use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
 use crate::text::{
-    ChangedHeader, CookieName, CorsName, HeaderName, HeaderValue, HostHeader, HttpPath, Label, OriginText, Percent,
-    PlainHost, Positive, RedirectStatus, RedirectUrl, RetryOn, Text, duration_text, percent_text,
+    BodyText, ChangedHeader, CookieName, CorsName, FileName, HeaderName, HeaderValue, HostHeader, HttpPath, Label,
+    OriginText, Percent, PlainHost, Positive, RedirectStatus, RedirectUrl, RetryOn, StatusRange, Text, duration_text,
+    percent_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -68,13 +69,47 @@ keys! {
         optional host: PlainHost, default "the client's";
         /// The port of the new URL.
         optional port: Int<1, 65535>, default "the client's; with `host` alone the listener's";
-        /// Replaces the whole path.
+        /// Replaces the whole path. If the route's `path` is a regular expression, `$1` and `${name}` are what its groups captured, and
+        /// `$$` is a dollar sign.
         optional path: HttpPath, default "the client's";
         /// Replaces the prefix that the route's `path` matched; the rest of the path stays.
         optional path_prefix: HttpPath, default "the client's";
         /// 301 and 308 are permanent, 302 and 307 temporary; with 307 and 308 a POST stays a POST. With 303 the client fetches the answer
         /// to its POST by GET.
         optional status: RedirectStatus, default defaults::REDIRECT_STATUS.to_string();
+    }
+}
+
+keys! {
+    /// Answers requests without an endpoint.
+    pub struct RawRespond as "a fixed response" {
+        /// The status.
+        optional status: Int<200, 599>, default defaults::FIXED_STATUS.to_string();
+        /// The body. At most 32KiB.
+        optional body: BodyText, default "none";
+        /// A file with the body. At most 32KiB.
+        optional file: FileName, default "none";
+        /// The type of the body.
+        optional content_type: HeaderValue, default defaults::FIXED_CONTENT_TYPE;
+        /// More headers: names and values.
+        optional headers: Named<ChangedHeader, HeaderValue>, default "none";
+    }
+}
+
+keys! {
+    /// The body of responses with which Steelyard says that it cannot serve a request. Responses of endpoints stay as they are, and gRPC clients
+    /// get a gRPC status. A client whose `Accept` prefers JSON to HTML gets JSON.
+    pub struct RawErrorPage as "an error page", one of [body, file] {
+        /// The statuses, from 400 to 599: `503`, or a range such as `500-599`.
+        required status: OneOrMany<StatusRange>;
+        /// The body. At most 32KiB.
+        optional body: BodyText;
+        /// A file with the body. At most 32KiB.
+        optional file: FileName;
+        /// The type of the body.
+        optional content_type: HeaderValue, default defaults::ERROR_CONTENT_TYPE;
+        /// The body for clients that prefer JSON, whose type is `application/json`. At most 32KiB.
+        optional json: BodyText, default "`application/problem+json` with the status and the reason";
     }
 }
 
@@ -134,7 +169,8 @@ keys! {
     pub struct RawRewrite as "a rewrite" {
         /// The `Host` that the endpoint gets. `X-Forwarded-Host` still has the client's.
         optional host: HostHeader, default "the client's";
-        /// Replaces the whole path.
+        /// Replaces the whole path. If the route's `path` is a regular expression, `$1` and `${name}` are what its groups captured, and
+        /// `$$` is a dollar sign.
         optional path: HttpPath, default "the client's";
         /// Replaces the prefix that the route's `path` matched; the rest of the path stays.
         optional path_prefix: HttpPath, default "the client's";

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use model::{
-    Changes, Cors, CorsNames, CorsOrigins, HeaderChanges, Mirror, OriginHost, OriginMatcher, PathRewrite, RateKey,
-    RateLimit, Redirect, Retry, Rewrite, Route, RouteAction, Scheme, TextMatcher,
+    Changes, Cors, CorsNames, CorsOrigins, ErrorPage, FixedResponse, HeaderChanges, Mirror, OriginHost, OriginMatcher,
+    Page, PageBody, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, Route, RouteAction, Scheme, Template,
+    TemplatePart, TextMatcher,
 };
 
 use super::refused::{check, routes};
@@ -38,6 +39,46 @@ fn cookies_are_conditions() {
     assert_eq!(route.name, "/ cookie:group=beta cookie:Id");
     assert_eq!(route.cookies.iter().map(|cookie| cookie.name.as_str()).collect::<Vec<_>>(), ["group", "Id"]);
     assert!(matches!(&route.cookies[0].value, TextMatcher::Exact(text) if text == "beta"));
+}
+
+#[test]
+fn fixed_responses() {
+    let check = |keys: &str, expect: FixedResponse| {
+        assert_eq!(route(&format!("respond: {{{keys}}}")).to, RouteAction::Respond(expect), "{keys}");
+    };
+    let page = |content_type: &str, body| Some(Page { content_type: content_type.to_owned(), body });
+    let empty = FixedResponse { status: 200, headers: Vec::new(), page: None };
+    check("", empty.clone());
+    check("status: 204", FixedResponse { status: 204, ..empty.clone() });
+    let text = page("text/plain; charset=utf-8", PageBody::Text("a\nb".to_owned()));
+    check("body: \"a\\nb\"", FixedResponse { page: text, ..empty.clone() });
+    let file = page("text/html", PageBody::File("sorry.html".into()));
+    let headers = vec![("x-a".to_owned(), "1".to_owned())];
+    check(
+        "file: sorry.html, content_type: text/html, headers: {X-A: 1}, status: 410",
+        FixedResponse { status: 410, headers, page: file },
+    );
+    assert!(route("to: web, maintenance: true").policy.maintenance);
+}
+
+#[test]
+fn error_pages() {
+    let pages = route("to: web, error_pages: [{status: [404, 500-599], body: x, json: '{}'}]").policy.error_pages;
+    let page = Page { content_type: "text/html; charset=utf-8".to_owned(), body: PageBody::Text("x".to_owned()) };
+    assert_eq!(pages, [ErrorPage { statuses: vec![(404, 404), (500, 599)], page, json: Some("{}".to_owned()) }]);
+}
+
+#[test]
+fn a_path_is_made_of_groups() {
+    let rewrite = |keys: &str| route(&format!("to: web, {keys}")).policy.changes.rewrite.path;
+    let parts = vec![TemplatePart::Text("/x/".to_owned()), TemplatePart::Group(1)];
+    let template = Some(PathRewrite::Template(Template(parts)));
+    assert_eq!(rewrite("path: {regex: '/v1/(.*)'}, rewrite: {path: /x/$1}"), template);
+    let RouteAction::Redirect(redirect) = route("path: {regex: '/v1/(?<n>.*)'}, redirect: {path: '/x/${n}'}").to else {
+        panic!("it is a redirect")
+    };
+    assert_eq!(redirect.path, template);
+    assert_eq!(rewrite("path: {exact: /v1}, rewrite: {path: /x/$1}"), Some(PathRewrite::Full("/x/$1".to_owned())));
 }
 
 #[test]
@@ -173,12 +214,12 @@ fn splits_and_redirects_are_refused() {
         r#"7:11: every cluster of `to` has weight 0; no cluster would get a request; give at least one a weight above 0
 7:49: `web` is given twice in `to`; the first is at line 7; to send it more traffic, raise its weight"#,
     );
-    routes(&["path: /x"], "7:6: a route needs `to` or `redirect`");
+    routes(&["path: /x"], "7:6: a route needs `to`, `redirect` or `respond`");
     routes(
         &["to: web, redirect: {to: 'https://a'}, path: /a", "redirect: {}, timeout: 1s, path: /b"],
         r#"7:16: a route has both `redirect` and `to`; keep one of them
 8:17: a redirect needs `to`, `scheme`, `host`, `port`, `path` or `path_prefix`; with none of them, it would redirect to the same URL
-8:21: `timeout` has no effect beside `redirect`; Steelyard answers a redirect itself, and no endpoint sees the request"#,
+8:21: `timeout` has no effect beside `redirect`; Steelyard answers by itself, and no endpoint sees the request"#,
     );
     routes(
         &[
@@ -194,6 +235,39 @@ fn splits_and_redirects_are_refused() {
     check(
         &format!("{passthrough}clusters: {{web: {{endpoints: [\"a:1\"]}}}}"),
         "1:68: a TLS listener cannot split traffic between clusters; name one cluster in `to`",
+    );
+}
+
+#[test]
+fn own_responses_are_refused() {
+    routes(
+        &[
+            "respond: {body: x, file: y, status: 199}, path: /a",
+            "respond: {body: x, status: 204}, path: /b",
+            "respond: {content_type: text/html, headers: {Content-Type: a}}, retry: off, path: /c",
+            "respond: {headers: {Content-Length: 1}}, path: /d",
+        ],
+        r#"7:32: a fixed response has both `file` and `body`; keep one of them
+7:43: `status`: "199" is not a whole number from 200 to 599
+8:34: a response with the status 204 has no body; remove `body` and `file`, or write another status
+9:31: `content_type` has no effect without `body` or `file`; remove it, or add a body
+9:51: `headers` sets `content-type`; use the key `content_type`
+9:71: `retry` has no effect beside `respond`; Steelyard answers by itself, and no endpoint sees the request
+10:27: a name in `headers`: "Content-Length" cannot be changed; Steelyard frames each message itself"#,
+    );
+    routes(
+        &[
+            "to: web, error_pages: [{status: 399, body: x}, {status: 500}, {body: x, file: y, status: 500}]",
+            "to: web, path: {regex: '/(a)'}, rewrite: {path: /$2}",
+        ],
+        r#"7:39: an error page is for statuses from 400 to 599; write a status such as 503, or a range such as 500-599
+7:54: an error page needs `body` or `file`
+7:79: an error page has both `file` and `body`; keep one of them
+8:55: the route's `path` has no group `2`; it has one group"#,
+    );
+    routes(
+        &["grpc: a.B, respond: {}"],
+        "7:27: a fixed response is no answer to a gRPC call; name the cluster that serves the calls with `to`",
     );
 }
 

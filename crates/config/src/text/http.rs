@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
-use model::{HostMatcher, SubjectAltName};
+use model::{HostMatcher, Page, SubjectAltName};
 use regex::{Regex, RegexBuilder};
 
 use super::dns_name;
@@ -47,6 +47,10 @@ pub struct LogFile(pub Option<PathBuf>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileName(pub PathBuf);
 
+/// A folder, by its whole path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folder(pub PathBuf);
+
 /// The name of a query parameter, decoded; case matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryName(pub String);
@@ -62,6 +66,10 @@ pub struct CertificateName(pub SubjectAltName);
 /// The content of a `Host` header: a host, with an optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostHeader(pub String);
+
+/// The body of a response. Unlike other text it may have several lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BodyText(pub String);
 
 /// A path that begins with `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,6 +151,29 @@ impl Formed for LogFile {
             "" => Err(Wrong::new("the file name is empty").hint("write a path, or stdout")),
             "stdout" | "-" => Ok(Self(None)),
             path => Ok(Self(Some(PathBuf::from(path)))),
+        }
+    }
+}
+
+impl Formed for BodyText {
+    const FORM: Form = Form { noun: "text", example: "Not here", pattern: None };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        if text.len() > Page::BYTES_MAX {
+            let message = format!("the text has {} bytes; the limit is {}KiB", text.len(), Page::BYTES_MAX >> 10);
+            return Err(Wrong::new(message).hint("let an endpoint serve larger pages"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Formed for Folder {
+    const FORM: Form = Form { noun: "a folder", example: "/sys/fs/cgroup", pattern: Some("^/") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        match Text::parse(text)?.0.as_str() {
+            path if path.starts_with('/') => Ok(Self(PathBuf::from(path))),
+            path => Err(Wrong::new(format!("{path:?} is not a whole path")).hint("begin it with a slash")),
         }
     }
 }

@@ -10,8 +10,8 @@ mod vip;
 pub use address::{Admin, Bind, EndpointText, Network, Server, dns_name, parse_admin, parse_bind, parse_endpoint};
 pub use grpc::{GrpcName, GrpcService};
 pub use http::{
-    CertificateName, CookieName, FileName, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method, Pattern,
-    QueryName, RouteName, RoutePath, StatusRange, Text,
+    BodyText, CertificateName, CookieName, FileName, Folder, HeaderName, HostHeader, HostText, HttpPath, Label,
+    LogFile, Method, Pattern, QueryName, RouteName, RoutePath, StatusRange, Text,
 };
 pub use policy::{
     AllowedOrigin, ChangedHeader, CorsName, HeaderValue, OriginText, PlainHost, RedirectStatus, RedirectUrl, RetryOn,

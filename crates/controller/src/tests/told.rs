@@ -101,6 +101,7 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
 
 fn target(route: &Route, snapshot: &Snapshot) -> String {
     match &route.to {
+        RouteAction::Respond(to) => format!("{to:?}"),
         RouteAction::Clusters(clusters) => {
             let one = |of: &model::WeightedCluster| {
                 let own = of.changes.as_ref().map_or_else(String::new, |own| format!("{{{}}}", changes(own).trim()));

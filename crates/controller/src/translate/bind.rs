@@ -295,6 +295,7 @@ impl Bind {
         let isolated_hosts = self.isolated_hosts();
         let protocol = match self.speaks {
             Speaks::Http | Speaks::Https => Protocol::Http(HttpListener {
+                error_pages: Box::default(),
                 routes: sorted(std::mem::take(&mut self.routes)).into(),
                 isolated_hosts,
                 trusted_proxies: settings.trusted_proxies.clone(),

@@ -188,7 +188,7 @@ async fn refuse(view: &ListenerView, mut stream: TcpStream, reason: Reason) {
         (&view.plan.policy.protocol, &view.plan.tls, respond::status(&error))
     {
         let mut out = Vec::new();
-        let own = respond::Own { status, word: respond::word(error.reason), field: None };
+        let own = respond::Own::line(status, respond::word(error.reason));
         respond::write(&mut out, &own, &closing(), None);
         let _ = stream.try_write(&out);
         let _ = stream.shutdown().await;
@@ -270,7 +270,7 @@ fn is_request(input: &[u8]) -> bool {
 /// Tells a client that speaks plain HTTP on a TLS port about it.
 async fn refuse_plain_http(stream: TcpStream, timer: &Timer, error: &Error) {
     let Some(status) = respond::status(error) else { return };
-    let own = respond::Own { status, word: Some("this port speaks HTTPS: write https://"), field: None };
+    let own = respond::Own::line(status, Some("this port speaks HTTPS: write https://"));
     let mut out = Vec::new();
     respond::write(&mut out, &own, &closing(), None);
     // Nothing was written to the connection before, so this never waits.

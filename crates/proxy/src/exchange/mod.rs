@@ -35,14 +35,14 @@ pub(crate) mod transfer;
 use std::rc::Rc;
 
 use balance::{Outcome, Proof};
-use model::{Changes, ClusterProtocol, HttpListener, Route, RoutePolicy, Scheme};
+use model::{Changes, ClusterProtocol, FixedResponse, HttpListener, Route, RouteAction, RoutePolicy, Scheme};
 use net::buffer::Buffer;
 use net::socket::Progress;
 use smallvec::SmallVec;
 use telemetry::Reason;
 use wire::HeadKind;
 use wire::h2::ErrorCode;
-use wire::message::{Body, RequestHead, Version};
+use wire::message::{Body, Field, RequestHead, Version};
 
 pub(crate) use attempt::{ConnectionState, Ending, Lost, SentRequest, connection_outcome, ending};
 pub(crate) use relay::Reuse;
@@ -59,8 +59,8 @@ use crate::error::{Error, Side};
 use crate::grpc::{self, Ongoing};
 use crate::h2;
 use crate::http::headers::{self, Client};
-use crate::http::receive;
 use crate::http::respond::{self, Own};
+use crate::http::{pages, receive};
 use crate::policy::cors::CorsEdits;
 use crate::policy::headers::{RequestEdits, ResponseEdits};
 use crate::policy::mirror::{Copies, InFlight, MIRROR_BODY_BYTES_MAX};

@@ -29,6 +29,8 @@ pub(crate) struct Router {
     any: Table,
     /// Whether any host is isolated.
     isolates: bool,
+    /// Whether any route has `cors`.
+    has_cors: bool,
     conditions: Vec<Conditions>,
 }
 
@@ -40,7 +42,7 @@ struct Conditions {
     query: Vec<ValueMatcher>,
     /// The content type must be that of gRPC or gRPC-Web.
     is_grpc: bool,
-    /// A preflight request goes where the request that it is about would go.
+    /// The route says what scripts of other origins may do, so it can answer preflight requests.
     has_cors: bool,
 }
 
@@ -102,6 +104,7 @@ impl Router {
             suffix: HashMap::new(),
             any: Table::default(),
             isolates: !isolated.is_empty(),
+            has_cors: routes.iter().any(|route| route.policy.cors.is_some()),
             conditions: routes.iter().map(Conditions::new).collect(),
         };
         for (host, members) in by_host {
@@ -146,13 +149,25 @@ impl Router {
     pub(crate) fn route(&self, head: &RequestHead, buffer: &[u8], target: &[u8]) -> Option<usize> {
         let (path, query) = path::split_target(target);
         let query = query.strip_prefix(b"?").unwrap_or_default();
-        let request = Request { head, method: head.method_name.get(buffer), fields: &head.fields, buffer, query };
-        let accepts = |index: usize| self.conditions.get(index).is_some_and(|conditions| conditions.accept(&request));
+        let request = Request { method: head.method_name.get(buffer), fields: &head.fields, buffer, query };
+        let authority = head.authority.get(buffer);
+        // Where no route has `cors`, no field of the request is read for this.
+        let preflight = if self.has_cors { Preflight::of(head.method, &head.fields, buffer) } else { None };
+        let Some(preflight) = preflight else { return self.search(authority, path, &request, Wanted::Itself) };
+        let found = self.search(authority, path, &request, Wanted::Asked(preflight));
+        if found.and_then(|index| self.conditions.get(index)).is_some_and(|conditions| conditions.has_cors) {
+            return found;
+        }
+        self.search(authority, path, &request, Wanted::Unanswered)
+    }
 
+    fn search(&self, authority: &[u8], path: &[u8], request: &Request<'_>, wanted: Wanted<'_>) -> Option<usize> {
+        let accepts =
+            |index: usize| self.conditions.get(index).is_some_and(|conditions| conditions.accept(request, wanted));
         if self.exact.is_empty() && self.one_label.is_empty() && self.suffix.is_empty() {
             return self.any.first(path, accepts);
         }
-        let host = HostText::new(head.authority.get(buffer));
+        let host = HostText::new(authority);
         for table in self.tables(host.as_str()) {
             let found = table.first(path, accepts);
             if found.is_some() || table.isolated.is_some() {
@@ -271,9 +286,18 @@ fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     rest.into_iter().flat_map(|rest| rest.split(|byte| *byte == b'/'))
 }
 
+/// The request whose route is wanted.
+#[derive(Clone, Copy)]
+enum Wanted<'r> {
+    Itself,
+    /// Not the preflight request, but the one that it asks about.
+    Asked(Preflight<'r>),
+    /// A preflight request itself: the route of the one that it asks about allows nothing.
+    Unanswered,
+}
+
 /// The parts of a request that conditions read.
 struct Request<'r> {
-    head: &'r RequestHead,
     method: &'r [u8],
     fields: &'r [Field],
     buffer: &'r [u8],
@@ -292,22 +316,21 @@ impl Conditions {
         }
     }
 
-    fn accept(&self, request: &Request<'_>) -> bool {
-        let preflight = if self.has_cors { request.preflight() } else { None };
-        let is_method = |method: &String| {
-            method.as_bytes() == request.method || preflight.is_some_and(|asked| method.as_bytes() == asked.method)
+    fn accept(&self, request: &Request<'_>, wanted: Wanted<'_>) -> bool {
+        let takes = |asked: &[u8]| self.methods.iter().any(|method| method.as_bytes() == asked);
+        let is_method = match wanted {
+            // It would say what is allowed on a route that another request takes.
+            Wanted::Unanswered if self.has_cors => takes(request.method),
+            Wanted::Asked(Preflight { method }) => self.methods.is_empty() || takes(method),
+            Wanted::Itself | Wanted::Unanswered => self.methods.is_empty() || takes(request.method),
         };
-        (self.methods.is_empty() || self.methods.iter().any(is_method))
+        // A preflight request does not tell whether a gRPC call is meant.
+        let may_be_call = self.has_cors && matches!(wanted, Wanted::Asked(_));
+        is_method
             && self.headers.iter().all(|matcher| matches_header(matcher, request))
             && self.cookies.iter().all(|matcher| matches_cookie(matcher, request))
             && self.query.iter().all(|matcher| matches_query(matcher, request.query))
-            && (!self.is_grpc || preflight.is_some() || Call::of_fields(request.fields, request.buffer).is_some())
-    }
-}
-
-impl<'r> Request<'r> {
-    fn preflight(&self) -> Option<Preflight<'r>> {
-        Preflight::of(self.head.method, self.fields, self.buffer)
+            && (!self.is_grpc || may_be_call || Call::of_fields(request.fields, request.buffer).is_some())
     }
 }
 
@@ -642,6 +665,16 @@ mod tests {
         check("OPTIONS /z", &asks("GET"), Some(2));
         // The application decides it.
         check("OPTIONS /y", &asks("PUT"), Some(4));
+
+        // The route of the request allows nothing, so no other route may do so in its place.
+        let mut own = prefix("/");
+        own.methods = vec!["PUT".into()];
+        let routes = [own, with(&[], prefix("/"))];
+        let check = |line: &str, fields: &str, expect| check_with(&routes, line, "a", fields, expect);
+        check("OPTIONS /x", &asks("PUT"), None);
+        check("OPTIONS /x", &asks("POST"), Some(1));
+        check("OPTIONS /x", "Origin: https://a\r\n", Some(1));
+        check("PUT /x", "Origin: https://a\r\n", Some(0));
     }
 
     #[test]

@@ -31,15 +31,15 @@ impl Exchange {
         let (number, route, cluster, share) = match self.destination(env) {
             Ok((number, route, Destination::Cluster(cluster, share))) => (number, route, cluster, share),
             Ok((.., Destination::Redirect(status, location))) => {
-                let own = Own { status, word: Some("redirect"), field: Some(("location", &location)) };
+                let own = Own { field: Some(("location", &location)), ..Own::line(status, Some("redirect")) };
                 return self.respond(env, &own, self.may_stay(env), ErrorCode::INTERNAL_ERROR);
             }
             Ok((.., Destination::Preflight { is_allowed })) => {
                 // The word is for people who look for the reason in their browser, which shows scripts nothing of the response.
                 let (status, word) = if is_allowed { (204, None) } else { (403, Some("origin_not_allowed")) };
-                let own = Own { status, word, field: None };
-                return self.respond(env, &own, self.may_stay(env), ErrorCode::INTERNAL_ERROR);
+                return self.respond(env, &Own::line(status, word), self.may_stay(env), ErrorCode::INTERNAL_ERROR);
             }
+            Ok((number, route, Destination::Respond)) => return self.respond_fixed(env, number, route),
             Err(error) => return self.fail(env, error),
         };
         self.record.cluster = Some(cluster.clone());
@@ -366,8 +366,20 @@ impl Exchange {
         }
         let retry_after = error.retry_after_s.map(|seconds| seconds.to_string());
         let field = retry_after.as_ref().map(|seconds| ("retry-after", seconds.as_bytes()));
-        let own = Own { status, word: respond::word(error.reason), field };
+        let word = respond::word(error.reason);
+        // A head that is not complete says nothing about the client.
+        let fields: &[Field] = if self.record.has_head { &self.request.head.fields } else { &[] };
+        let accept = pages::accept(fields, &self.request.bytes);
+        let content = env.listener.plan.pages.error(self.record.route, status, word, accept);
+        let own = Own { status, content, field, headers: &[] };
         self.respond(env, &own, may_stay, code);
+    }
+
+    /// Begins the fixed response of a route.
+    fn respond_fixed(&mut self, env: &Env<'_>, number: usize, route: &Route) {
+        let RouteAction::Respond(FixedResponse { status, headers, .. }) = &route.to else { return };
+        let own = Own { status: *status, content: env.listener.plan.pages.fixed(number), field: None, headers };
+        self.respond(env, &own, self.may_stay(env), ErrorCode::INTERNAL_ERROR);
     }
 
     /// Begins our own response.
@@ -380,7 +392,7 @@ impl Exchange {
         let response = self.response.get_or_insert_with(|| env.storage.response());
         let cors = cors(env, self.record.route, &self.request);
         if let Some(body) = respond::write_own(response.download.start_own(is_h2), own, &to, cors.as_ref()) {
-            response.download.put_body(body.as_bytes());
+            response.download.put_body(&body);
         }
         response.download.send_once();
         self.start_response(env, if keep_alive { Disposition::KeepAlive } else { Disposition::Linger }, code);
@@ -444,10 +456,9 @@ pub(super) fn start_interim(request: &Request, response: &mut Response, edits: &
     download.send_once();
 }
 
-/// Whether the request may use its connection. A request that names no host can only mean the one that the connection was made for.
+/// Whether the request may use its connection.
 fn is_for(secured: &Secured, router: &Router, request: &RequestHead, buffer: &[u8]) -> bool {
-    let authority = request.authority.get(buffer);
-    authority.is_empty() || secured.serves(HostText::new(authority).as_str(), router)
+    secured.serves(HostText::new(request.authority.get(buffer)).as_str(), router)
 }
 
 /// The known properties of the client.

@@ -9,5 +9,6 @@
 
 pub(crate) mod cookie;
 pub(crate) mod headers;
+pub(crate) mod pages;
 pub(crate) mod receive;
 pub(crate) mod respond;

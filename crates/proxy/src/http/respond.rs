@@ -1,5 +1,7 @@
 //! The responses for failed requests: the one function that maps reasons to statuses.
 
+use std::borrow::Cow;
+
 use net::clock;
 use telemetry::{Reason, ReasonGroup};
 use wire::h1;
@@ -9,6 +11,7 @@ use crate::error::Error;
 use crate::exchange::transfer::Head;
 use crate::grpc::Answer;
 use crate::http::headers::{self, Out};
+use crate::http::pages::Page;
 use crate::policy::cors::CorsEdits;
 
 /// The status for a reason. `None` closes the connection without one, because the client is gone or has asked nothing.
@@ -40,6 +43,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::PendingFull
         | Reason::PendingTimeout
         | Reason::NoLocalResources
+        | Reason::Maintenance
         | Reason::Draining => 503,
         // RFC 9110 section 15.6.3: the endpoint, or the path to it, gave no valid response.
         Reason::ConnectRefused
@@ -111,6 +115,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
 /// The standard's phrase for a status that Steelyard sends itself.
 pub(crate) fn phrase(status: u16) -> &'static str {
     match status {
+        200 => "OK",
         204 => "No Content",
         301 => "Moved Permanently",
         302 => "Found",
@@ -143,38 +148,71 @@ pub(crate) fn word(reason: Reason) -> Option<&'static str> {
     matches!(reason.group(), ReasonGroup::Downstream | ReasonGroup::Routing).then_some(reason.name())
 }
 
-/// A response that Steelyard makes itself: the status, and one line of text that names no endpoint and no cluster.
+/// A response that Steelyard makes itself.
+#[derive(Clone, Copy)]
 pub(crate) struct Own<'o> {
     pub(crate) status: u16,
-    /// The reason or an explanation, if the client gets one.
-    pub(crate) word: Option<&'static str>,
+    pub(crate) content: Content<'o>,
     /// A field that belongs to this status: its name and value.
     pub(crate) field: Option<(&'static str, &'o [u8])>,
+    /// The fields that the configuration adds.
+    pub(crate) headers: &'o [(String, String)],
 }
 
-impl Own<'_> {
-    /// A 204 has neither a body nor a length (RFC 9110 sections 8.6 and 15.3.5).
-    fn has_body(&self) -> bool {
-        self.status != 204
+/// The body of such a response.
+#[derive(Clone, Copy)]
+pub(crate) enum Content<'o> {
+    /// One line that names no endpoint and no cluster: the status, and the reason or an explanation, if the client gets one.
+    Line(Option<&'static str>),
+    /// The same as a problem document (RFC 9457).
+    Problem(Option<&'static str>),
+    /// A page of the configuration, which does not depend on the request.
+    Page(&'o Page),
+    /// A page of the configuration that was chosen by `Accept`.
+    Negotiated(&'o Page),
+    Empty,
+}
+
+impl<'o> Own<'o> {
+    /// A response of one line.
+    pub(crate) fn line(status: u16, word: Option<&'static str>) -> Self {
+        Self { status, content: Content::Line(word), field: None, headers: &[] }
     }
 
-    fn body(&self) -> Option<String> {
+    /// The type of the body, and the body. `None` if a message with this status has neither a body nor a length (RFC 9110 sections 8.6,
+    /// 15.3.5 and 15.4.5).
+    fn body(&self) -> Option<(&'o str, Cow<'o, [u8]>)> {
         let (status, phrase) = (self.status, phrase(self.status));
-        let body = match self.word {
-            None => format!("{status} {phrase}\n"),
-            Some(word) => format!("{status} {phrase}: {word}\n"),
-        };
-        self.has_body().then_some(body)
+        if matches!(status, 204 | 304) {
+            return None;
+        }
+        Some(match self.content {
+            Content::Line(word) => {
+                let body = match word {
+                    None => format!("{status} {phrase}\n"),
+                    Some(word) => format!("{status} {phrase}: {word}\n"),
+                };
+                ("text/plain; charset=utf-8", Cow::Owned(body.into()))
+            }
+            Content::Problem(word) => {
+                // Neither a phrase nor a word has a character that JSON escapes.
+                let detail = word.map(|word| format!(",\"detail\":\"{word}\"")).unwrap_or_default();
+                let body = format!("{{\"status\":{status},\"title\":\"{phrase}\"{detail}}}\n");
+                ("application/problem+json", Cow::Owned(body.into()))
+            }
+            Content::Page(page) | Content::Negotiated(page) => (&page.content_type, Cow::Borrowed(&*page.body)),
+            Content::Empty => ("", Cow::Borrowed(b"")),
+        })
     }
 }
 
 /// Writes a complete response. For HTTP/2 it writes the head, and returns the body.
-pub(crate) fn write_own(
+pub(crate) fn write_own<'o>(
     out: Head<'_>,
-    own: &Own<'_>,
+    own: &Own<'o>,
     to: &headers::ResponseContext,
     cors: Option<&CorsEdits<'_>>,
-) -> Option<String> {
+) -> Option<Cow<'o, [u8]>> {
     let out = match out {
         Head::H1(out) => {
             write(out, own, to, cors);
@@ -183,24 +221,34 @@ pub(crate) fn write_own(
         Head::H2(out) => out,
     };
     out.status = own.status;
-    write_own_fields(out, own, cors);
-    let body = own.body()?;
-    h1::decimal(out.value(b"content-length"), body.len() as u64);
-    out.end(false);
-    (to.method != Method::Head).then_some(body)
+    let body = write_own_fields(out, own, cors);
+    body.filter(|_| to.method != Method::Head)
 }
 
-fn write_own_fields(out: &mut impl Out, own: &Own<'_>, cors: Option<&CorsEdits<'_>>) {
-    if own.has_body() {
-        out.field(b"content-type", b"text/plain; charset=utf-8", false);
+/// Writes all fields that do not depend on the connection, and returns the body.
+fn write_own_fields<'o>(out: &mut impl Out, own: &Own<'o>, cors: Option<&CorsEdits<'_>>) -> Option<Cow<'o, [u8]>> {
+    let (content_type, body) = own.body().unzip();
+    if let Some(content_type) = content_type.filter(|content_type| !content_type.is_empty()) {
+        out.field(b"content-type", content_type.as_bytes(), false);
     }
     out.field(b"date", &clock::http_date(), false);
     if let Some((name, value)) = own.field {
         out.field(name.as_bytes(), value, false);
     }
+    for (name, value) in own.headers {
+        out.field(name.as_bytes(), value.as_bytes(), false);
+    }
+    if let Content::Problem(_) | Content::Negotiated(_) = own.content {
+        out.field(b"vary", b"accept", false);
+    }
     if let Some(cors) = cors {
         cors.write_own(out);
     }
+    if let Some(body) = &body {
+        h1::decimal(out.value(b"content-length"), body.len() as u64);
+        out.end(false);
+    }
+    body
 }
 
 /// Writes the response to a gRPC call, with the trailers in its head.
@@ -237,16 +285,11 @@ pub(crate) fn write_call(
 /// Writes a complete HTTP/1 response.
 pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &headers::ResponseContext, cors: Option<&CorsEdits<'_>>) {
     h1::status_line(out, Version::Http11, own.status, phrase(own.status).as_bytes());
-    write_own_fields(out, own, cors);
-    let body = own.body();
-    if let Some(body) = &body {
-        h1::decimal(out.value(b"content-length"), body.len() as u64);
-        out.end(false);
-    }
+    let body = write_own_fields(out, own, cors);
     write_persistence(out, to.keep_alive, to.version);
     out.extend_from_slice(b"\r\n");
     if let Some(body) = body.filter(|_| to.method != Method::Head) {
-        out.extend_from_slice(body.as_bytes());
+        out.extend_from_slice(&body);
     }
 }
 
@@ -276,21 +319,42 @@ mod tests {
             assert_eq!(undated, expect);
         };
         check(
-            Own { status: 502, word: word(Reason::ConnectRefused), field: None },
+            Own::line(502, word(Reason::ConnectRefused)),
             Method::Get,
             true,
             "HTTP/1.1 502 Bad Gateway\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 16\r\n\r\n502 Bad Gateway\n",
         );
         check(
-            Own { status: 404, word: word(Reason::NoRoute), field: None },
+            Own::line(404, word(Reason::NoRoute)),
             Method::Get,
             false,
             "HTTP/1.1 404 Not Found\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 24\r\nconnection: close\r\n\r\n\
              404 Not Found: no_route\n",
         );
-        check(Own { status: 204, word: None, field: None }, Method::Options, true, "HTTP/1.1 204 No Content\r\n\r\n");
+        check(Own::line(204, None), Method::Options, true, "HTTP/1.1 204 No Content\r\n\r\n");
+        let json: Page = Page { content_type: "application/json".into(), body: (*b"{}").into() };
         check(
-            Own { status: 308, word: Some("redirect"), field: Some(("location", b"https://a/")) },
+            Own { content: Content::Negotiated(&json), ..Own::line(503, None) },
+            Method::Get,
+            true,
+            "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nvary: accept\r\ncontent-length: 2\r\n\r\n{}",
+        );
+        check(
+            Own { content: Content::Problem(Some("no_route")), ..Own::line(404, None) },
+            Method::Get,
+            true,
+            "HTTP/1.1 404 Not Found\r\ncontent-type: application/problem+json\r\nvary: accept\r\ncontent-length: 55\r\n\r\n\
+             {\"status\":404,\"title\":\"Not Found\",\"detail\":\"no_route\"}\n",
+        );
+        let headers = [("x-a".to_owned(), "1".to_owned())];
+        check(
+            Own { content: Content::Empty, headers: &headers, ..Own::line(200, None) },
+            Method::Get,
+            true,
+            "HTTP/1.1 200 OK\r\nx-a: 1\r\ncontent-length: 0\r\n\r\n",
+        );
+        check(
+            Own { field: Some(("location", b"https://a/")), ..Own::line(308, Some("redirect")) },
             Method::Head,
             true,
             "HTTP/1.1 308 Permanent Redirect\r\ncontent-type: text/plain; charset=utf-8\r\nlocation: https://a/\r\n\

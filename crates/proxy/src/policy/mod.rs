@@ -1,10 +1,11 @@
 //! What a route does with a request besides choosing a cluster.
 //!
-//! The stages of `exchange` call these in order: CORS, rate limit, redirect or split, rewrite and header changes, mirror, retry; and for the
+//! The stages of `exchange` call these in order: CORS, maintenance, rate limit, redirect, fixed response or split, rewrite and header changes, mirror, retry; and for the
 //! response, header changes, CORS and the sticky cookie. Only the mirror does I/O.
 
 pub(crate) mod cors;
 pub(crate) mod headers;
+pub(crate) mod maintenance;
 pub(crate) mod mirror;
 pub(crate) mod rate_limit;
 mod redirect;
@@ -57,6 +58,8 @@ pub(crate) enum Destination {
     Cluster(Rc<Cluster>, usize),
     /// The client, with this status and `Location`.
     Redirect(u16, Vec<u8>),
+    /// The client, with the fixed response of the route.
+    Respond,
     /// A browser that asks for a script of another origin, which may use the route or not.
     Preflight { is_allowed: bool },
 }
@@ -71,10 +74,7 @@ pub(crate) struct TrafficSplit {
 impl TrafficSplit {
     /// `None` for a route with one cluster and no mirror, which is most of them.
     pub(crate) fn new(route: &Route, worker: usize) -> Option<Box<Self>> {
-        let clusters = match &route.to {
-            RouteAction::Clusters(clusters) => clusters.as_slice(),
-            RouteAction::Redirect(_) => &[],
-        };
+        let clusters = route.to.shares();
         if clusters.len() < 2 && route.policy.mirrors.is_empty() {
             return None;
         }
@@ -101,7 +101,7 @@ impl TrafficSplit {
 /// The destination of a request on the route with this number.
 ///
 /// # Errors
-/// [`Reason::RateLimited`]; [`Reason::NoEndpoint`] if no cluster of the route has any weight.
+/// [`Reason::Maintenance`]; [`Reason::RateLimited`]; [`Reason::NoEndpoint`] if no cluster of the route has any weight.
 pub(crate) fn destination(
     listener: &ListenerView,
     number: usize,
@@ -115,6 +115,9 @@ pub(crate) fn destination(
         // The limits are for the requests of scripts, and these are not.
         return Ok(Destination::Preflight { is_allowed: cors::is_allowed(cors, asked.head, asked.buffer) });
     }
+    if route.policy.maintenance || listener.plan.maintenance.has(&route.name) {
+        return Err(Error::internal(Reason::Maintenance));
+    }
     if route.policy.rate_limit.is_some()
         && let Some(limiter) = listener.plan.limiters.get(&number)
     {
@@ -124,6 +127,7 @@ pub(crate) fn destination(
         RouteAction::Redirect(redirect) => {
             return Ok(Destination::Redirect(redirect.status, redirect::location(redirect, &route.path, asked)));
         }
+        RouteAction::Respond(_) => return Ok(Destination::Respond),
         RouteAction::Clusters(clusters) => clusters.as_slice(),
     };
     let index = match (clusters, listener.split(number)) {

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use model::{PathMatcher, PathRewrite};
+use model::{PathMatcher, PathRewrite, Template, TemplatePart};
+use regex::Captures;
 use wire::path;
 
 use super::RequestView;
@@ -30,9 +31,27 @@ fn rewritten(rewrite: &PathRewrite, matched: &PathMatcher, target: &[u8], merge_
                 out.push(b'/');
             }
         }
+        PathRewrite::Template(Template(parts)) => {
+            let groups = captures(matched, path);
+            for part in parts {
+                match part {
+                    TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
+                    TemplatePart::Group(number) => {
+                        let group = groups.as_ref().and_then(|groups| groups.get(*number));
+                        out.extend_from_slice(group.map_or(b"", |group| group.as_str().as_bytes()));
+                    }
+                }
+            }
+        }
     }
     out.extend_from_slice(query);
     Some(out)
+}
+
+/// What the groups of the route's regular expression captured of a path.
+fn captures<'p>(matched: &PathMatcher, path: &'p [u8]) -> Option<Captures<'p>> {
+    let PathMatcher::Regex(regex) = matched else { return None };
+    regex.captures(std::str::from_utf8(path).ok()?)
 }
 
 /// The rest of a path after the matched prefix: empty, or something that begins with `/`.
@@ -81,6 +100,22 @@ mod tests {
     fn a_whole_path_is_exchanged_and_the_query_kept() {
         check("/", PathRewrite::Full("/one".into()), "/x/y?z", "/one?z");
         check("/", PathRewrite::Full("/one".into()), "", "/one");
+    }
+
+    #[test]
+    fn a_path_is_made_of_what_was_captured() {
+        let regex = regex::Regex::new("^/(?:v([0-9]+)/)?([a-z%0-9A-F]+)/?$").unwrap();
+        let parts = ["/", "$2", "/x", "$1"].map(|part| match part.strip_prefix('$') {
+            Some(number) => TemplatePart::Group(number.parse().unwrap()),
+            None => TemplatePart::Text(part.into()),
+        });
+        let rewrite = PathRewrite::Template(Template(parts.into()));
+        let check = |from: &str, expect: &str| {
+            let to = rewritten(&rewrite, &PathMatcher::Regex(regex.clone()), from.as_bytes(), true).unwrap();
+            assert_eq!(String::from_utf8(to).unwrap(), expect, "{from}");
+        };
+        check("/v12/cart?a=/b", "/cart/x12?a=/b");
+        check("/caf%C3%A9/", "/caf%C3%A9/x");
     }
 
     #[test]

@@ -14,9 +14,10 @@ use rustls::sign::CertifiedKey;
 use tokio_rustls::LazyConfigAcceptor;
 
 use super::any::AnyClient;
-use super::files::{self, Contents, Fault};
+use super::files::{self, Contents};
 use super::{H1, H2, Provider, Socket, versions};
 use crate::exchange::route::Router;
+use crate::named_files::Fault;
 use crate::stream::Stream;
 
 /// The certificates that a listener shows and requires.
@@ -141,7 +142,8 @@ impl Secured {
 
     /// Whether a request for this host may use the connection (RFC 9110 section 7.4): the connection was made for exactly this name; or the
     /// same is required of clients of both, and both belong to the same isolated host of the listener, or, if it isolates none, have the
-    /// same certificate. `host` is in lower case and has no port.
+    /// same certificate. `host` is in lower case and has no port. It is empty in an HTTP/1.0 request without `Host`, which goes to the routes
+    /// for every host; no certificate is for it.
     pub(crate) fn serves(&self, host: &str, router: &Router) -> bool {
         // A client that asked for no name got the first certificate, and has decided to trust it.
         let Some(sni) = self.sni.as_deref() else { return self.asks_the_same_for(host) };
@@ -149,7 +151,7 @@ impl Secured {
             return true;
         }
         if !router.isolates() {
-            return self.keys.certificates.same(sni, host) && self.asks_the_same_for(host);
+            return (host.is_empty() || self.keys.certificates.same(sni, host)) && self.asks_the_same_for(host);
         }
         match router.isolated_host(host) {
             // No other connection would serve it better. What is found, most likely 404, must not depend on a certificate that this

@@ -1,6 +1,6 @@
 //! Certificates and keys, from files or from the snapshot itself.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use model::{Certificate, Pem};
@@ -10,9 +10,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use super::Provider;
+use crate::named_files::{self, Fault};
 
 /// A larger file is not accepted as a certificate. Bundles of public roots have a quarter of a MiB.
-const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+const FILE_KIB_MAX: u64 = 4 * 1024;
 
 /// The contents of the files that something was made from.
 #[derive(Default, PartialEq, Eq)]
@@ -36,14 +37,7 @@ impl Contents {
     /// # Errors
     /// It cannot be read, or is too large.
     pub(super) fn read(&mut self, path: &Path) -> Result<&[u8], Fault> {
-        let fault =
-            |why: String| Fault { file: Some(path.to_owned()), ..Fault::from(format!("{}: {why}", path.display())) };
-        let fail = |error: std::io::Error| fault(error.to_string());
-        let bytes_max = std::fs::metadata(path).map_err(fail)?.len();
-        if bytes_max > FILE_BYTES_MAX {
-            return Err(fault(format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
-        }
-        self.0.push(std::fs::read(path).map_err(fail)?);
+        self.0.push(named_files::read(path, FILE_KIB_MAX)?);
         Ok(self.0.last().map(Vec::as_slice).unwrap_or_default())
     }
 }
@@ -106,30 +100,9 @@ fn are_swapped(pair: &Certificate, contents: &mut Contents) -> Result<bool, Faul
     Ok(has_certificate(key) && !has_key(key))
 }
 
-/// What is wrong with certificates and keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// The file that contains the error, if there is one.
-    pub file: Option<PathBuf>,
-    /// What is wrong, with the name of the file.
-    pub message: String,
-    /// What would be right, if that is known.
-    pub hint: Option<String>,
-}
-
 impl Fault {
     fn of(pem: &Pem, what: &str) -> Self {
         Self { file: pem.file().map(Path::to_owned), message: format!("{pem}: {what}"), hint: None }
-    }
-
-    fn hint(self, hint: String) -> Self {
-        Self { hint: Some(hint), ..self }
-    }
-}
-
-impl From<String> for Fault {
-    fn from(message: String) -> Self {
-        Self { file: None, message, hint: None }
     }
 }
 

@@ -1,8 +1,10 @@
 //! TLS on both sides: reading keys and certificates, and the handshakes.
 //!
-//! The control thread reads the files before any part of a snapshot takes effect, and the workers only share the results. The keys of a
-//! listener or a cluster are made anew only if its files or its settings have changed, so that a reload ends neither resumable sessions nor
+//! The control thread reads the files, and the workers only share the results. The keys of a listener or a cluster are made anew only if its files or its settings have changed, so that a reload ends neither resumable sessions nor
 //! pooled connections.
+
+#[macro_use]
+mod signatures;
 
 mod accept;
 mod any;
@@ -17,14 +19,15 @@ use model::{Protocol, Snapshot};
 use rustls::crypto::CryptoProvider;
 use telemetry::Reason;
 
+use crate::named_files::Fault;
+
 pub(crate) use accept::{Secured, ServerKeys, accept};
 pub use connect::ClientKeys;
-pub use files::Fault;
 pub(crate) use socket::Socket;
 
 /// Everything that the listeners and clusters of a snapshot need for TLS.
 #[derive(Default)]
-pub struct Keys {
+pub(crate) struct Keys {
     listeners: HashMap<String, Arc<ServerKeys>>,
     clusters: HashMap<String, Arc<ClientKeys>>,
 }
@@ -34,7 +37,7 @@ impl Keys {
     ///
     /// # Errors
     /// Everything that is wrong with any of them, each with its user, such as "listener web" or "cluster app".
-    pub fn load(snapshot: &Snapshot, previous: Option<&Self>) -> Result<Self, Vec<(String, Fault)>> {
+    pub(crate) fn load(snapshot: &Snapshot, previous: Option<&Self>) -> Result<Self, Vec<(String, Fault)>> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut keys = Self::default();
         let mut errors = Vec::new();

@@ -14,7 +14,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::Route;
 use net::clock;
 use net::timer::{Timer, Timers};
 use telemetry::{ListenerCounters, Logger, Reason, Registry, RouteCounters};
@@ -330,15 +329,6 @@ pub(crate) async fn run(
                 heartbeats.end(worker.index);
                 return;
             }
-        }
-    }
-}
-
-impl ListenerPlan {
-    fn routes(&self) -> &[Route] {
-        match &self.policy.protocol {
-            model::Protocol::Http(http) => &http.routes,
-            model::Protocol::Tcp(_) | model::Protocol::Tls(_) => &[],
         }
     }
 }

@@ -9,9 +9,12 @@ use balance::{ClusterState, EndpointState};
 use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot};
 
 use crate::exchange::route::Router;
+use crate::http::pages::{PageFiles, Pages};
+use crate::named_files::NamedFiles;
+use crate::policy::maintenance::Maintenance;
 use crate::policy::rate_limit::{Clients, Limiter};
 use crate::policy::sticky::StickyCookie;
-use crate::tls::{ClientKeys, Keys, ServerKeys};
+use crate::tls::{ClientKeys, ServerKeys};
 use crate::upstream::cluster::Breaker;
 
 /// A compiled snapshot, shared by all workers.
@@ -35,6 +38,8 @@ pub struct ListenerPlan {
     pub(crate) tls: Option<Arc<ServerKeys>>,
     /// The rate limits of routes, by the route's number.
     pub(crate) limiters: HashMap<usize, Limiter>,
+    pub(crate) pages: Pages,
+    pub(crate) maintenance: Arc<Maintenance>,
     /// Open downstream connections of all workers.
     pub(crate) open: Arc<AtomicUsize>,
 }
@@ -66,12 +71,32 @@ impl ClusterPlan {
     }
 }
 
+impl ListenerPlan {
+    /// Its routes; none if it does not speak HTTP.
+    pub fn routes(&self) -> &[Route] {
+        routes(&self.policy)
+    }
+
+    /// The routes that are in maintenance by their configuration or by an operator, and whether the configuration says so.
+    pub fn in_maintenance(&self) -> impl Iterator<Item = (&Route, bool)> {
+        let routes = self.routes().iter().map(|route| (route, route.policy.maintenance));
+        routes.filter(|(route, configured)| *configured || self.maintenance.has(&route.name))
+    }
+
+    /// Puts the route of this name into maintenance, or back into service, until the process ends. Returns whether that is a change; `None`
+    /// if there is no such route.
+    pub fn set_maintenance(&self, route: &str, on: bool) -> Option<bool> {
+        let is_known = self.routes().iter().any(|known| known.name == route);
+        is_known.then(|| self.maintenance.set(route, on))
+    }
+}
+
 impl Compiled {
     /// Compiles a snapshot. Keeps what `previous` knows of endpoints, by cluster name and address.
     ///
-    /// The names among the endpoints must have been resolved; a remaining name counts as having no address. `keys` are those of this
-    /// snapshot.
-    pub fn new(snapshot: Arc<Snapshot>, keys: &Keys, previous: Option<&Self>, now_ms: u64) -> Self {
+    /// The names among the endpoints must have been resolved; a remaining name counts as having no address. `files` are those of
+    /// this snapshot.
+    pub fn new(snapshot: Arc<Snapshot>, files: &NamedFiles, previous: Option<&Self>, now_ms: u64) -> Self {
         let is_limited = |listener: &Listener| routes(listener).iter().any(|route| route.policy.rate_limit.is_some());
         let clients = snapshot.listeners.iter().any(is_limited).then(|| {
             let known = previous.and_then(|previous| previous.clients.clone());
@@ -83,14 +108,16 @@ impl Compiled {
             Arc::new(ListenerPlan {
                 policy: listener.clone(),
                 router: router(listener, old),
-                tls: keys.listener(&listener.name),
+                tls: files.keys.listener(&listener.name),
                 limiters: limiters(listener, clients.as_ref()),
+                pages: pages(listener, &files.pages),
+                maintenance: old.map_or_else(Arc::default, |old| old.maintenance.clone()),
                 open: old.map_or_else(Arc::default, |old| old.open.clone()),
             })
         });
         let clusters = snapshot.clusters.iter().map(|cluster| {
             let old = before.clusters.get(cluster.name.as_str()).copied();
-            let tls = keys.cluster(&cluster.name);
+            let tls = files.keys.cluster(&cluster.name);
             if let Some(same) = old.filter(|old| Arc::ptr_eq(&old.policy, cluster) && is_same(&old.tls, &tls)) {
                 return same.clone();
             }
@@ -168,6 +195,13 @@ fn routes(listener: &Listener) -> &[Route] {
     }
 }
 
+fn pages(listener: &Listener, files: &PageFiles) -> Pages {
+    match &listener.protocol {
+        Protocol::Http(http) => Pages::new(http, files),
+        Protocol::Tcp(_) | Protocol::Tls(_) => Pages::default(),
+    }
+}
+
 fn limiters(listener: &Listener, clients: Option<&Arc<Clients>>) -> HashMap<usize, Limiter> {
     let limiter = |(number, route): (usize, &Route)| {
         let limit = route.policy.rate_limit.as_ref()?;
@@ -235,6 +269,7 @@ pub(crate) mod fixture {
             forwarded: ForwardedHeaders::Off,
             limits: ListenerLimits::default(),
             paths: PathRules::default(),
+            error_pages: Box::default(),
         };
         listener(name, port, Protocol::Http(http))
     }
@@ -297,7 +332,7 @@ pub(crate) mod fixture {
 
     pub(crate) fn compiled(listeners: Vec<Listener>, ports: &[u16]) -> Compiled {
         let endpoints = ports.iter().map(|port| endpoint(*port, 1)).collect();
-        Compiled::new(snapshot(listeners, endpoints), &Keys::default(), None, 0)
+        Compiled::new(snapshot(listeners, endpoints), &NamedFiles::default(), None, 0)
     }
 }
 
@@ -317,8 +352,8 @@ mod tests {
 
     #[test]
     fn compiling_changes_nothing_of_the_snapshot_in_use() {
-        let used = Compiled::new(snapshot(&[(1, 1), (2, 5)]), &Keys::default(), None, 0);
-        let new = Compiled::new(snapshot(&[(2, 0), (1, 7), (3, 1), (1, 9)]), &Keys::default(), Some(&used), 0);
+        let used = Compiled::new(snapshot(&[(1, 1), (2, 5)]), &NamedFiles::default(), None, 0);
+        let new = Compiled::new(snapshot(&[(2, 0), (1, 7), (3, 1), (1, 9)]), &NamedFiles::default(), Some(&used), 0);
         assert_eq!(weights(&used), [(1, 1), (2, 5)]);
         assert_eq!(weights(&new), [(2, 0), (1, 7), (3, 1)]);
         assert!(Arc::ptr_eq(&used.clusters[0].state.endpoints()[0], &new.clusters[0].state.endpoints()[1]));
@@ -326,8 +361,8 @@ mod tests {
 
     #[test]
     fn a_snapshot_that_was_replaced_sees_what_changes_in_its_successor() {
-        let used = Compiled::new(snapshot(&[(1, 1), (2, 1)]), &Keys::default(), None, 0);
-        let new = Compiled::new(snapshot(&[(2, 1), (3, 1)]), &Keys::default(), Some(&used), 0);
+        let used = Compiled::new(snapshot(&[(1, 1), (2, 1)]), &NamedFiles::default(), None, 0);
+        let new = Compiled::new(snapshot(&[(2, 1), (3, 1)]), &NamedFiles::default(), Some(&used), 0);
         let [old, new] = [&used, &new].map(|compiled| &compiled.clusters[0].state);
         let epoch = old.epoch();
         assert!(new.set_draining(0, true, 10));
@@ -338,11 +373,11 @@ mod tests {
     #[test]
     fn what_is_the_very_same_is_not_made_anew() {
         let first = snapshot(&[(1, 1)]);
-        let used = Compiled::new(first.clone(), &Keys::default(), None, 0);
-        let again = Compiled::new(first.clone(), &Keys::default(), Some(&used), 0);
+        let used = Compiled::new(first.clone(), &NamedFiles::default(), None, 0);
+        let again = Compiled::new(first.clone(), &NamedFiles::default(), Some(&used), 0);
         assert!(Arc::ptr_eq(&used.clusters[0], &again.clusters[0]));
         // Equal is not enough, because the maker of a snapshot knows what has changed and shares the rest.
-        let other = Compiled::new(snapshot(&[(1, 1)]), &Keys::default(), Some(&used), 0);
+        let other = Compiled::new(snapshot(&[(1, 1)]), &NamedFiles::default(), Some(&used), 0);
         assert!(!Arc::ptr_eq(&used.clusters[0], &other.clusters[0]));
     }
 

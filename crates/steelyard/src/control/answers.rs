@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use admin::{
     COUNTERS_VERSION, ChangeRefused, ClusterStatus, Counters, EndpointCounts, EndpointState, EndpointStatus, Flows,
-    STATUS_VERSION, Status, TraceQuestion, TraceReport, VipChange, VipCounts, Within, vip_endpoint_counts,
+    MaintenanceStatus, STATUS_VERSION, Status, TraceQuestion, TraceReport, VipChange, VipCounts, Within,
+    vip_endpoint_counts,
 };
 use net::clock;
-use proxy::ClusterPlan;
+use proxy::{ClusterPlan, ListenerPlan};
 use telemetry::{Distribution, EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals};
 use tokio::sync::oneshot;
 
@@ -49,6 +50,7 @@ impl admin::Control for Control {
         let missing = state.files.iter().filter(|file| is_missing(file));
         let snapshot = state.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
         let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
+        let listeners = state.compiled.iter().flat_map(|compiled| &compiled.listeners);
         let mut status = Status {
             version: STATUS_VERSION,
             steelyard: env!("CARGO_PKG_VERSION").to_owned(),
@@ -71,6 +73,7 @@ impl admin::Control for Control {
                 .flat_map(|snapshot| admin::listener_statuses(snapshot, &totals, &outcomes))
                 .collect(),
             routes: snapshot.iter().flat_map(|snapshot| admin::route_statuses(snapshot, &totals, &outcomes)).collect(),
+            maintenance: listeners.flat_map(|plan| in_maintenance(plan)).collect(),
             methods: admin::method_statuses(&totals),
             clusters: plans.map(|plan| cluster_status(plan, &totals, &outcomes, &probes)).collect(),
             vips_left: kernel_plane.is_none() && kernel::are_vips_left(),
@@ -170,6 +173,30 @@ impl admin::Control for Control {
         Err(format!("no such endpoint: {endpoint}; there are {}", known.join(", ")))
     }
 
+    fn set_maintenance(&self, listener: Option<&str>, route: &str, on: bool) -> Result<usize, String> {
+        let compiled = self.compiled().ok_or("not ready")?;
+        let asked = |plan: &&Arc<ListenerPlan>| listener.is_none_or(|name| plan.policy.name == name);
+        let mut found = 0;
+        for plan in compiled.listeners.iter().filter(asked) {
+            let Some(has_changed) = plan.set_maintenance(route, on) else { continue };
+            found += 1;
+            if has_changed {
+                tracing::info!(listener = plan.policy.name, route, maintenance = on, "set through the control API");
+            }
+            if !on && plan.in_maintenance().any(|(known, _)| known.name == route) {
+                return Err(format!("the configuration keeps the route {route} in maintenance: change it there"));
+            }
+        }
+        if found > 0 {
+            return Ok(found);
+        }
+        let routes = compiled.listeners.iter().filter(asked).flat_map(|plan| plan.routes());
+        let known: Vec<&str> = routes.map(|route| route.name.as_str()).take(KNOWN_MAX).collect();
+        let there =
+            if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) };
+        Err(format!("no such route: {route}; {there}"))
+    }
+
     fn change_vips(&self, change: VipChange) -> Pin<Box<dyn Future<Output = Result<u64, ChangeRefused>> + Send + '_>> {
         Box::pin(async {
             let (answer, outcome) = oneshot::channel();
@@ -193,6 +220,14 @@ impl admin::Control for Control {
     fn trace(&self, question: &TraceQuestion) -> Result<TraceReport, String> {
         trace::answer(&self.kernel(), question)
     }
+}
+
+fn in_maintenance(plan: &ListenerPlan) -> impl Iterator<Item = MaintenanceStatus> {
+    plan.in_maintenance().map(|(route, configured)| MaintenanceStatus {
+        listener: plan.policy.name.clone(),
+        route: route.name.clone(),
+        configured,
+    })
 }
 
 /// Whether a request for `asked` includes `here`.

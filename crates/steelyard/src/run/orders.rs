@@ -40,10 +40,10 @@ impl Running {
         let overlay = overlay.map_err(Refused::bad)?;
         let wanted = Snapshot { generation: self.control.next_generation(), ..self.wanted.clone() };
         let addresses = self.resolver.addresses();
-        let keys = self.keys.clone();
+        let files = self.files.clone();
         // The client must get the refusal of the kernel plane.
         let kept_vips = std::mem::take(&mut self.keep_vips);
-        if let Err(refused) = self.put_to_use(&wanted, &keys, &addresses, &overlay).await {
+        if let Err(refused) = self.put_to_use(&wanted, &files, &addresses, &overlay).await {
             self.detached = was_detached;
             self.keep_vips = kept_vips;
             return Err(refused);

@@ -37,6 +37,7 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
         forwarded: ForwardedHeaders::XForwarded,
         paths: PathRules::default(),
         limits: ListenerLimits::default(),
+        error_pages: Box::default(),
     });
     let bind = address(80);
     Listener { name: name.into(), bind, protocol, tls: None, accept_proxy_protocol: false, connections_max: 1 }

@@ -145,7 +145,7 @@ impl World {
         let ports: Vec<u16> = (0..endpoints as u16).map(|port| 1000 + port).collect();
         let protocol = rng.pick(&[ClusterProtocol::H1, ClusterProtocol::H2]);
         let snapshot = snapshot(&mut rng, &ports, protocol);
-        let compiled = Compiled::new(snapshot, &crate::Keys::default(), None, 0);
+        let compiled = Compiled::new(snapshot, &crate::NamedFiles::default(), None, 0);
         let worker = Rc::new(Worker::new(0, Arc::new(Workers::new(Vec::new())), Arc::new(Registry::default())));
         let view = worker.view_of(&compiled, "web");
         let cluster = view.clusters[0].clone();
@@ -235,7 +235,7 @@ impl World {
 
     fn change_snapshot(&mut self) {
         let snapshot = snapshot(&mut self.rng, &self.ports, self.cluster.plan.policy.protocol);
-        self.compiled = Compiled::new(snapshot, &crate::Keys::default(), Some(&self.compiled), 0);
+        self.compiled = Compiled::new(snapshot, &crate::NamedFiles::default(), Some(&self.compiled), 0);
         self.view = self.worker.view_of(&self.compiled, "web");
         self.cluster = self.view.clusters[0].clone();
     }

@@ -1,0 +1,83 @@
+//! The files that the configuration names. This module opens none of them.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use model::Pem;
+
+use crate::diagnostic::Location;
+use crate::raw::{RawCertificate, RawErrorPage, RawFile};
+use crate::read::{Located, Many, NamedEntry};
+use crate::text::FileName;
+
+/// The place of each file that the configuration names, and of the TLS of each listener and cluster, for errors in the content of these files,
+/// which are found later.
+pub fn locations(raw: &RawFile, base: &Path) -> HashMap<(String, Option<PathBuf>), Location> {
+    let mut locations = Places { base, found: HashMap::new() };
+    for NamedEntry { name, value } in raw.listeners.iter().flat_map(|listeners| &listeners.value.0) {
+        let Some(listener) = value else { continue };
+        let owner = format!("listener {}", name.0);
+        locations.pages(&owner, &listener.error_pages);
+        for Located { value: route, .. } in listener.routes.iter().flat_map(|routes| &routes.value.0) {
+            locations.file(&owner, route.respond.as_ref().and_then(|respond| respond.value.file.as_ref()));
+            locations.pages(&owner, &route.error_pages);
+        }
+        let Some(tls) = &listener.tls else { continue };
+        locations.add(&owner, None, tls.location);
+        for certificate in tls.value.certificates.iter().flat_map(|certificates| &certificates.value.0) {
+            locations.certificate(&owner, &certificate.value);
+        }
+        locations.file(&owner, tls.value.client_ca.as_ref().and_then(|client| client.value.ca.as_ref()));
+    }
+    for NamedEntry { name, value } in raw.clusters.iter().flat_map(|clusters| &clusters.value.0) {
+        let Some(tls) = value.as_ref().and_then(|cluster| cluster.tls.as_ref()) else { continue };
+        let owner = format!("cluster {}", name.0);
+        locations.add(&owner, None, tls.location);
+        locations.file(&owner, tls.value.ca.as_ref());
+        if let Some(certificate) = &tls.value.certificate {
+            locations.certificate(&owner, &certificate.value);
+        }
+    }
+    locations.found
+}
+
+struct Places<'a> {
+    base: &'a Path,
+    /// By the owner, such as "listener web", and the file; `None` stands for its TLS as a whole.
+    found: HashMap<(String, Option<PathBuf>), Location>,
+}
+
+impl Places<'_> {
+    fn certificate(&mut self, owner: &str, raw: &RawCertificate) {
+        for file in [&raw.cert, &raw.key, &raw.ocsp] {
+            self.file(owner, file.as_ref());
+        }
+    }
+
+    fn pages(&mut self, owner: &str, raw: &Option<Located<Many<RawErrorPage>>>) {
+        for page in raw.iter().flat_map(|pages| &pages.value.0) {
+            self.file(owner, page.value.file.as_ref());
+        }
+    }
+
+    fn file(&mut self, owner: &str, raw: Option<&Located<FileName>>) {
+        if let Some(raw) = raw {
+            self.add(owner, Some(self.base.join(&raw.value.0)), raw.location);
+        }
+    }
+
+    /// The first place counts, because an error in a file is reported once.
+    fn add(&mut self, owner: &str, file: Option<PathBuf>, location: Location) {
+        self.found.entry((owner.to_owned(), file)).or_insert(location);
+    }
+}
+
+/// A file with certificates or keys.
+pub fn pem(raw: &Option<Located<FileName>>, base: &Path) -> Option<Pem> {
+    file(raw, base).map(Pem::File)
+}
+
+/// Relative names are resolved from the directory of the configuration file, so that the two can be moved together.
+pub fn file(raw: &Option<Located<FileName>>, base: &Path) -> Option<PathBuf> {
+    raw.as_ref().map(|file| base.join(&file.value.0))
+}
