@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::index::{Index, Kind, Name};
 use crate::settings::Settings;
-use crate::translate::{self, Circumstances, RefusedVip, Regexes, Translation, translate};
+use crate::translate::{self, Circumstances, Memory, RefusedVip, Translation, translate};
 use crate::watch::{News, Scoped, Unreadable};
 use crate::write::Writer;
 use due::Due;
@@ -97,7 +97,7 @@ pub(crate) struct Reconciler {
     translation: Translation,
     /// The vips of the last adopted snapshot that had them, by name.
     serving: BTreeMap<String, Vip>,
-    regexes: Regexes,
+    memory: Memory,
     /// A snapshot whose outcome is not known yet.
     pending: Option<oneshot::Receiver<Outcome>>,
     /// The statuses of the translation are true, because its snapshot is in use.
@@ -106,6 +106,8 @@ pub(crate) struct Reconciler {
     rest_until: Instant,
     /// Statuses that may have to be written.
     due: Due,
+    /// Services of Gateways and EndpointSlices that may have to be written.
+    making: Due,
     telling: Telling,
     /// Services that had no endpoints at the last check.
     bare: BTreeSet<Name>,
@@ -117,6 +119,8 @@ pub(crate) struct Reconciler {
 /// The result of a write to the API server.
 enum Written {
     Status((Kind, Name), WriteOutcome),
+    /// Of a Service of a Gateway, or of one of its EndpointSlices.
+    Made((Kind, Name), WriteOutcome),
     /// An Event about the object.
     Told((Kind, Name), Result<(), String>),
 }
@@ -140,11 +144,12 @@ impl Reconciler {
             moved: true,
             translation: Translation::default(),
             serving: BTreeMap::new(),
-            regexes: Regexes::default(),
+            memory: Memory::default(),
             pending: None,
             in_use: false,
             rest_until: now,
             due: Due::default(),
+            making: Due::default(),
             telling: Telling::new(now),
             bare: BTreeSet::new(),
             again_at: now + AGAIN_AFTER,
@@ -159,8 +164,8 @@ impl Reconciler {
         loop {
             self.publish();
             self.write(&mut writes);
-            let has_checks = self.leads() && self.in_use && !self.due.is_empty() && writes.len() < WRITES_AT_ONCE;
             let has_events = self.leads() && self.in_use && writes.len() < WRITES_AT_ONCE;
+            let has_checks = has_events && !(self.due.is_empty() && self.making.is_empty());
             tokio::select! {
                 () = updates.closed() => return,
                 Some(first) = news.recv() => {
@@ -191,6 +196,8 @@ impl Reconciler {
             self.moved = true;
             // The previous holder may have written other statuses and sent other Events, or none.
             self.due.extend(self.translation.statuses.keys().cloned());
+            self.circumstances.unmade.clear();
+            self.making.extend(self.translation.infrastructure.all());
             self.telling.begin_anew();
         }
     }
@@ -211,7 +218,6 @@ impl Reconciler {
                 self.readable(&about);
                 self.no_longer_expected(&about);
             }
-            News::Readable(about) => self.readable(&about),
             News::Unreadable(about, why) => self.unreadable(about, why),
         }
     }
@@ -263,6 +269,8 @@ impl Reconciler {
     fn publish(&mut self) {
         let statuses = self.index.take_statuses();
         self.due.extend(statuses);
+        let made = self.index.take_made();
+        self.make(made);
         let begun = Instant::now();
         if !self.wants_to_publish() || begun < self.rest_until {
             return;
@@ -270,12 +278,15 @@ impl Reconciler {
         let changes = self.index.take_changes();
         let endpoints_only = !std::mem::take(&mut self.moved) && !changes.all;
         if endpoints_only {
+            let made = self.translation.infrastructure.follow(&self.index, &changes.endpoints);
+            self.make(made);
             if !self.translation.follow(&self.index, &changes.endpoints) {
                 return;
             }
         } else {
-            let mut translation = translate(&self.index, &self.settings, &self.circumstances, &mut self.regexes);
+            let mut translation = translate(&self.index, &self.settings, &self.circumstances, &mut self.memory);
             translation.keep(&self.translation);
+            self.make(translation.infrastructure.changed_since(&self.translation.infrastructure));
             self.translation = translation;
             self.in_use = false;
         }
@@ -291,6 +302,12 @@ impl Reconciler {
             self.pending = Some(receiver);
         }
         self.rest_until = begun + (begun.elapsed() * REST_FACTOR).clamp(REST.0, REST.1);
+    }
+
+    /// Makes objects of Gateways due. One that could not be written is only retried with everything else that has failed.
+    fn make(&mut self, objects: impl IntoIterator<Item = (Kind, Name)>) {
+        let unmade = &self.circumstances.unmade;
+        self.making.extend(objects.into_iter().filter(|about| !unmade.contains_key(about)));
     }
 
     /// Handles the outcome of a snapshot.
@@ -350,12 +367,14 @@ impl Reconciler {
         let bare = self.translation.empty();
         let empty = bare.intersection(&self.bare).cloned().collect();
         self.bare = bare;
-        let hopeful = Circumstances { allots: self.circumstances.allots, empty, ..Circumstances::default() };
+        let Circumstances { allots, unmade, .. } = self.circumstances.clone();
+        let hopeful = Circumstances { allots, unmade, empty, ..Circumstances::default() };
         if self.circumstances != hopeful {
             self.circumstances = hopeful;
             self.moved = true;
         }
         self.due.try_again();
+        self.making.try_again();
     }
 
     /// Records what has to be reported.
@@ -366,7 +385,7 @@ impl Reconciler {
         }
     }
 
-    /// Writes statuses that are due, as long as there is room.
+    /// Writes what is due, as long as there is room.
     fn write(&mut self, writes: &mut JoinSet<Written>) {
         if !self.leads() {
             self.telling.keep_silent();
@@ -387,7 +406,7 @@ impl Reconciler {
             if writes.len() >= WRITES_AT_ONCE {
                 return;
             }
-            let Some(about) = self.due.next() else { return };
+            let Some(about) = self.due.next() else { break };
             let desired = self.translation.statuses.get(&about);
             let due = desired.and_then(|desired| translate::write(&self.index, &self.settings, &about, desired, &now));
             let Some(due) = due else { continue };
@@ -395,6 +414,20 @@ impl Reconciler {
             let version = self.versions.get(&about.0).copied().unwrap_or("v1");
             let writing = self.writer.write(&about, version, due);
             writes.spawn(async move { Written::Status(about, writing.await) });
+        }
+        for _ in 0..CHECKS_AT_ONCE {
+            if writes.len() >= WRITES_AT_ONCE {
+                return;
+            }
+            let Some(about) = self.making.next() else { return };
+            match self.translation.infrastructure.write(&self.index, &self.settings, &about) {
+                Some(making) => {
+                    self.making.begin(about.clone());
+                    let making = self.writer.make(&about, making);
+                    writes.spawn(async move { Written::Made(about, making.await) });
+                }
+                None => self.moved |= self.circumstances.unmade.remove(&about).is_some(),
+            }
         }
     }
 
@@ -405,6 +438,15 @@ impl Reconciler {
                     tracing::debug!(kind = ?about.0, object = %about.1, ?outcome, "could not write a status");
                 }
                 self.due.end(about, &outcome);
+            }
+            Written::Made(about, outcome) => {
+                let unmade = &mut self.circumstances.unmade;
+                self.moved |= match &outcome {
+                    WriteOutcome::Written => unmade.remove(&about).is_some(),
+                    WriteOutcome::Conflict => false,
+                    WriteOutcome::Failed(why) => unmade.insert(about.clone(), why.clone()).as_ref() != Some(why),
+                };
+                self.making.end(about, &outcome);
             }
             Written::Told((kind, object), Err(why)) => {
                 tracing::debug!(?kind, %object, why, "could not write an Event");

@@ -20,8 +20,8 @@ use tokio::task::JoinSet;
 
 use crate::index::{Definition, Kind, Name, Object, Watched};
 use crate::objects::{
-    BackendTLSPolicy, GRPCRoute, Gateway, GatewayClass, HTTPRoute, ListenerSet, ReferenceGrant, TCPRoute, TLSRoute,
-    UDPRoute,
+    BackendTLSPolicy, GRPCRoute, Gateway, GatewayClass, GatewayParameters, HTTPRoute, ListenerSet, ReferenceGrant,
+    TCPRoute, TLSRoute, UDPRoute,
 };
 
 /// Objects in one page of a list. A page is held completely, both as text and as objects, and several lists are read at the same time at
@@ -52,8 +52,6 @@ pub(crate) enum News {
     Listed(Scoped, &'static str, BTreeSet<Name>),
     /// These objects cannot be read at present. Known objects stay known.
     Unreadable(Scoped, Unreadable),
-    /// These objects can be read again.
-    Readable(Scoped),
 }
 
 /// The objects of a kind in one namespace; `None` means in all namespaces.
@@ -104,6 +102,7 @@ pub(crate) fn expected(namespaces: &[String]) -> BTreeSet<Scoped> {
         Kind::Route(Udp),
         Kind::Grant,
         Kind::Policy,
+        Kind::Parameters,
         Kind::Ingress,
         Kind::Service,
         Kind::Slice,
@@ -145,6 +144,7 @@ pub(crate) fn begin(watching: &Watching, tasks: &mut JoinSet<()>) {
     within::<UDPRoute>(watching, tasks, paged(PAGE));
     within::<ReferenceGrant>(watching, tasks, paged(PAGE));
     within::<BackendTLSPolicy>(watching, tasks, paged(PAGE));
+    within::<GatewayParameters>(watching, tasks, paged(PAGE));
     within::<Ingress>(watching, tasks, paged(PAGE));
     within::<Service>(watching, tasks, paged(PAGE));
     // Only slices that belong to a Service: others are not the endpoints of anything here.
@@ -203,6 +203,8 @@ enum End {
     Unheard,
     /// The API server does not serve the kind at this version.
     Unknown,
+    /// The account may not read the kind.
+    Forbidden,
 }
 
 /// Follows one kind until the receiver is gone, at the first of its versions that the API server serves.
@@ -212,9 +214,13 @@ async fn follow<K: Watched>(api: impl Fn(&'static str) -> Api<K>, config: watche
     let mut is_known = true;
     loop {
         for version in K::VERSIONS {
-            match following.follow_version(api(version), config.clone(), version).await {
-                End::Unheard => return,
-                End::Unknown => {}
+            loop {
+                match following.follow_version(api(version), config.clone(), version).await {
+                    End::Unheard => return,
+                    End::Unknown => break,
+                    // Begin with a list: a watch that resumes does not show that it can, until some object changes.
+                    End::Forbidden => {}
+                }
             }
         }
         drop(following.turn.take());
@@ -248,23 +254,19 @@ impl Following {
                 }
                 Ok(Event::InitDone) => {
                     drop(self.turn.take());
-                    (self.fails, self.refusals) = (false, 0);
                     News::Listed(self.about.clone(), version, std::mem::take(&mut listed))
                 }
                 Ok(Event::Apply(object)) => News::Applied(slim(object).into_object()),
                 Ok(Event::Delete(object)) => News::Removed(K::KIND, name(&object)),
                 Err(error) if is_unknown(&error) => return End::Unknown,
-                Err(error) => match self.fail(K::KIND, &error) {
-                    Some(news) => news,
-                    None => continue,
-                },
-            };
-            let is_read = matches!(item, News::Applied(_) | News::Removed(..)) && listed.is_empty();
-            if is_read && std::mem::take(&mut self.fails) && std::mem::take(&mut self.refusals) >= FORBIDDEN_TRIES {
-                // The watch could resume without a list.
-                if self.news.send(News::Readable(self.about.clone())).await.is_err() {
-                    return End::Unheard;
+                Err(error) => {
+                    let Some(news) = self.fail(K::KIND, &error) else { continue };
+                    return if self.news.send(news).await.is_err() { End::Unheard } else { End::Forbidden };
                 }
+            };
+            if listed.is_empty() {
+                // The list was read completely, or the watch has resumed.
+                (self.fails, self.refusals) = (false, 0);
             }
             if self.news.send(item).await.is_err() {
                 return End::Unheard;

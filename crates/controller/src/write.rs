@@ -1,15 +1,16 @@
-//! Writes statuses and Events to the API server.
+//! Writes statuses, Services of Gateways and Events to the API server.
 
 use std::future::Future;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Client;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::Value;
 
 use crate::index::{Kind, Name, RouteKind, Watched};
@@ -18,7 +19,7 @@ use crate::objects::{
 };
 use crate::reconciler::WriteOutcome;
 use crate::settings::Settings;
-use crate::translate::{Notice, Write};
+use crate::translate::{Making, Notice, Write};
 
 /// A write that takes longer is given up and retried later.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,11 +64,27 @@ impl Writer {
                     _ => Ok(()),
                 }
             };
-            match in_time(writing).await {
-                Ok(()) => WriteOutcome::Written,
-                Err(Some(kube::Error::Api(status))) if status.code == 409 => WriteOutcome::Conflict,
-                Err(error) => WriteOutcome::Failed(why(error)),
-            }
+            outcome(in_time(writing).await)
+        }
+    }
+
+    /// Writes a Service of a Gateway, or one of its EndpointSlices.
+    pub(crate) fn make(
+        &self,
+        about: &(Kind, Name),
+        making: Making,
+    ) -> impl Future<Output = WriteOutcome> + Send + use<> {
+        let (client, controller_name, (kind, name)) =
+            (self.client.clone(), self.controller_name.clone(), about.clone());
+        async move {
+            let writing = async {
+                match kind {
+                    Kind::Service => make_in::<Service>(client, &name, &controller_name, making).await,
+                    Kind::Slice => make_in::<EndpointSlice>(client, &name, &controller_name, making).await,
+                    _ => Ok(()),
+                }
+            };
+            outcome(in_time(writing).await)
         }
     }
 
@@ -119,6 +136,25 @@ async fn within<K: Watched>(client: Client, name: &Name, version: &'static str, 
     patch_status(K::api(client, Some(&name.namespace), version), name, patch).await
 }
 
+/// The API server keeps which fields we have applied, so it removes those that are no longer wanted, and leaves the fields of others alone.
+async fn make_in<K: Watched>(client: Client, name: &Name, manager: &str, making: Making) -> kube::Result<()> {
+    let api = K::api(client, Some(&name.namespace), "v1");
+    match making {
+        Making::Apply(object) => {
+            api.patch(&name.name, &PatchParams::apply(manager).force(), &Patch::Apply(object)).await.map(drop)
+        }
+        Making::Delete(meta) => {
+            let state =
+                Preconditions { resource_version: Some(meta.resource_version.into()), uid: Some(meta.uid.into()) };
+            let params = DeleteParams { preconditions: Some(state), ..DeleteParams::default() };
+            match api.delete(&name.name, &params).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+                deleted => deleted.map(drop),
+            }
+        }
+    }
+}
+
 async fn patch_status<K>(api: Api<K>, name: &Name, patch: Value) -> kube::Result<()>
 where
     K: serde::de::DeserializeOwned + std::fmt::Debug + Clone,
@@ -132,6 +168,14 @@ async fn in_time<T>(writing: impl Future<Output = kube::Result<T>>) -> Result<()
     match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
         Ok(written) => written.map(drop).map_err(Some),
         Err(_) => Err(None),
+    }
+}
+
+fn outcome(written: Result<(), Option<kube::Error>>) -> WriteOutcome {
+    match written {
+        Ok(()) => WriteOutcome::Written,
+        Err(Some(kube::Error::Api(status))) if status.code == 409 => WriteOutcome::Conflict,
+        Err(error) => WriteOutcome::Failed(why(error)),
     }
 }
 

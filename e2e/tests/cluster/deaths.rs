@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use serde_json::Value;
 use testkit::until;
 
-use crate::load::{Load, ask};
+use crate::load::Load;
 use crate::node::KilledNode;
 use crate::site::{GATEWAY, GATEWAYS, PATIENCE, SHOP, Workload, site};
 
@@ -14,9 +14,6 @@ const HOST: &str = "frail.example.com";
 
 /// More than the memory limit of the pods below.
 const UPLOAD_BYTES: usize = 256 << 20;
-
-/// Consecutive answers that show that no connection goes to a dead pod any more. Each new connection may choose any pod.
-const ANSWERS: usize = 40;
 
 const FRAIL: Workload = Workload { namespace: "shop", name: "deployment/frail", selector: "app=frail" };
 
@@ -92,19 +89,21 @@ fn a_node_is_killed() {
 
     let node = KilledNode::kill(site, "n1");
     site.until_no_endpoint_on("steelyard", "steelyard", "n1");
+    let (answered, lost) = by_service.stop("death of a node, through the Service, until the cluster knows of it");
+    // Until the cluster knows, the Service still sends connections to the dead gateway, and nobody can answer those. How long that takes is
+    // a setting of the cluster. But a connection goes to either gateway with the same chance, and the one that is alive answers everything:
+    // so at most half of the requests are lost, and none is answered with an error.
+    let errors: Vec<&String> = lost.iter().filter(|why| why.starts_with("status")).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    assert!(lost.len() as u64 <= answered, "{} requests lost, and only {answered} answered", lost.len());
+
     site.until_no_endpoint_on("shop", "web", "n1");
     // The gateway on the other node loses nothing: it sends requests of the dead endpoint to another one.
     by_survivor.end(site, "death of a node, at the gateway on the other node");
-
-    // Until the cluster knows of the death, the Service still sends half of the connections to the dead gateway, and nobody can answer those.
-    // That ends at the latest when the cluster knows.
-    site.client
-        .inside(|| until(PATIENCE, || (0..ANSWERS).all(|_| ask(GATEWAY, SHOP).is_ok()).then_some(())))
-        .unwrap_or_else(|| panic!("{GATEWAY} still sends connections to the dead gateway"));
+    // The kernel plane learns of the death a moment later than the cluster.
+    site.until_all_serve(GATEWAY, SHOP);
     let later = Load::start(site, GATEWAY, SHOP);
     later.end(site, "after the cluster knows of the death of a node");
-    let (answered, lost) = by_service.stop("death of a node, through the Service");
-    assert!(answered > 0, "the Service answered nothing: {lost:?}");
 
     node.start(site);
     site.spread();

@@ -67,13 +67,49 @@ metadata: {name: hooked, namespace: shop}
 spec: {parentRefs: [{name: front}], hostnames: [hooked.example.com], rules: [{backendRefs: [{name: hooked, port: 80}]}]}
 ";
 
+/// Clients come by the Service of the chart, and by the one of a Gateway that asks for its own.
 #[test]
 fn the_gateway_is_restarted() {
     let site = site();
-    let load = Load::start(site, GATEWAY, SHOP);
+    site.apply(OWN_MANIFEST);
+    let programmed = ["--namespace=shop", "wait", "--for=condition=Programmed", "gateway/own", "--timeout=1m"];
+    site.kubectl(&programmed);
+    let own = site.get(&["--namespace=shop", "gateway", "own"])["status"]["addresses"][0]["value"].clone();
+    let own: IpAddr = own.as_str().unwrap_or_default().parse().unwrap_or_else(|error| panic!("{own}: {error}"));
+    assert_ne!(own, GATEWAY.ip(), "it is not an address of its own");
+    // Its port is not one of the Service of the chart.
+    let own = SocketAddr::new(own, 8000);
+    site.until_all_serve(own, OWN_HOST);
+    let by_chart = Load::start(site, GATEWAY, SHOP);
+    let by_own = Load::start(site, own, OWN_HOST);
     site.restart(&GATEWAYS);
-    load.end(site, "restart of the gateway");
+    by_chart.end(site, "restart of the gateway");
+    by_own.end(site, "restart of the gateway, by the Service of a Gateway");
+    for object in ["httproute/own", "gateway/own"] {
+        site.kubectl(&["--namespace=shop", "delete", object]);
+    }
+    // The cluster removes what the Gateway owned.
+    for object in ["service/own-steelyard", "endpointslice/own-steelyard-ipv4"] {
+        site.kubectl(&["--namespace=shop", "wait", "--for=delete", object, "--timeout=4m"]);
+    }
 }
+
+const OWN_HOST: &str = "own.example.com";
+
+const OWN_MANIFEST: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: own, namespace: shop}
+spec:
+  gatewayClassName: steelyard
+  infrastructure: {labels: {team: shop}}
+  listeners: [{name: http, protocol: HTTP, port: 8000}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: own, namespace: shop}
+spec: {parentRefs: [{name: own}], hostnames: [own.example.com], rules: [{backendRefs: [{name: web, port: 80}]}]}
+";
 
 #[test]
 fn a_node_is_drained() {

@@ -23,6 +23,9 @@ pub const SHOP: &str = "shop.example.com";
 /// How long one command of kubectl may take. It may wait for two pods, and each may take a minute to start on a host that stalls.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
+/// Consecutive answers that show that every pod answers. Each new connection may choose any pod.
+const ANSWERS: usize = 40;
+
 /// Two pods on two nodes behind a Gateway. They have no preStop hook: nginx answers the requests in progress, and refuses later ones.
 const MANIFEST: &str = "
 apiVersion: v1
@@ -122,6 +125,13 @@ impl Site {
     pub fn until_served(&self, host: &str) {
         let answer = self.client.inside(|| until(PATIENCE, || ask(GATEWAY, host).ok()));
         assert!(answer.is_some(), "{host} is not served at {GATEWAY}");
+    }
+
+    /// Waits until every pod behind this address serves this host.
+    pub fn until_all_serve(&self, address: SocketAddr, host: &str) {
+        let all_serve = || (0..ANSWERS).all(|_| ask(address, host).is_ok()).then_some(());
+        let found = self.client.inside(|| until(PATIENCE, all_serve));
+        assert!(found.is_some(), "not every connection to {address} is answered for {host}");
     }
 
     /// A new folder, which is removed with the cluster.

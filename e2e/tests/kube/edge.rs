@@ -144,6 +144,45 @@ spec: {{controller: steelyard.io/ingress-controller}}
         Steelyard::of(Program::spawn(identity, &mut command).unwrap(), admin, scratch)
     }
 
+    /// Creates the account `limited`, or changes its rights: it has those of `deploy/gateway.yaml`, except for the rules with one of these verbs
+    /// and resources, which lose the resource.
+    pub fn limit(&self, withheld: &[(&str, &str)]) {
+        let name = format!("limited-{}", self.name);
+        for object in rights() {
+            let mut object = moved(object, &self.name);
+            // Roles of the namespace are as they are. Objects that are in no namespace get a name of their own.
+            match object["kind"].as_str().unwrap_or_default() {
+                "ClusterRole" | "ClusterRoleBinding" => object["metadata"]["name"] = name.clone().into(),
+                "RoleBinding" | "ServiceAccount" => object["metadata"]["name"] = "limited".into(),
+                _ => continue,
+            }
+            if object["kind"] == "ClusterRoleBinding" {
+                object["roleRef"]["name"] = name.clone().into();
+            }
+            for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+                subject["name"] = "limited".into();
+            }
+            for rule in object.get_mut("rules").and_then(Value::as_array_mut).into_iter().flatten() {
+                let has_verb = |verb: &str| rule["verbs"].as_array().is_some_and(|verbs| verbs.contains(&verb.into()));
+                let lost: Vec<&str> =
+                    withheld.iter().filter(|(verb, _)| has_verb(verb)).map(|(_, resource)| *resource).collect();
+                if let Some(resources) = rule["resources"].as_array_mut() {
+                    resources.retain(|resource| !lost.iter().any(|lost| resource == lost));
+                }
+            }
+            if let Some(rules) = object.get_mut("rules").and_then(Value::as_array_mut) {
+                rules.retain(|rule| rule["resources"].as_array().is_some_and(|resources| !resources.is_empty()));
+            }
+            self.cluster.apply(&object.to_string());
+        }
+    }
+
+    /// A kubeconfig of the account `limited`.
+    pub fn limited(&self) -> String {
+        let token = self.cluster.token_in(&self.name, "limited");
+        api_server().kubeconfig(&token, self.relay.address, &self.name)
+    }
+
     /// A Service of this name with one port, 80, whose EndpointSlice has these endpoints; all of them listen at the same port.
     #[track_caller]
     pub fn service(&self, name: &str, endpoints: &[SocketAddr]) {

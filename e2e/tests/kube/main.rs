@@ -8,9 +8,12 @@ mod away;
 mod bad_input;
 mod deploy;
 mod edge;
+mod faults;
 #[path = "../support/grpc.rs"]
 mod grpc;
 mod harness;
+mod infrastructure;
+mod parameters;
 mod replicas;
 mod rollouts;
 mod served;

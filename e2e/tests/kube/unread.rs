@@ -1,10 +1,10 @@
 //! Kinds that a controller may not read, that the API server does not know, or knows at an older version only; and statuses that change while they
 //! are being written.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::{PATIENCE, until};
 
-use crate::edge::{Edge, answer, api_server, fails, gateway, origin, pod, rights, within, within_alone};
+use crate::edge::{Edge, answer, api_server, fails, gateway, origin, pod, within, within_alone};
 use crate::harness::holding::Holding;
 use crate::harness::{ADDRESS, GATEWAY, PORT, condition};
 
@@ -42,12 +42,9 @@ fn a_kind_that_may_not_be_read() {
     within("a_kind_that_may_not_be_read", |edge| {
         let web = origin(1);
         edge.web(&[web.address]);
-        edge.cluster.apply("{apiVersion: v1, kind: ServiceAccount, metadata: {name: limited}}");
-        limit(edge, true);
-        let token = edge.cluster.token_in(&edge.name, "limited");
-        let kubeconfig = api_server().kubeconfig(&token, edge.relay.address, &edge.name);
+        edge.limit(&[("list", "tcproutes")]);
         // It becomes ready, and serves what it may read.
-        let _controller = edge.controller_by(&kubeconfig, "one", &["--listen-address", GATEWAY]);
+        let _controller = edge.controller_by(&edge.limited(), "one", &["--listen-address", GATEWAY]);
         edge.until_served("HTTPRoute", "web");
         assert_eq!(answer(gateway(80), "a", "/"), (200, "pod-1".into()));
         let class = edge.cluster.until("told of it", "GatewayClass", &edge.name, |class| {
@@ -56,39 +53,11 @@ fn a_kind_that_may_not_be_read() {
         let told = condition(&class["status"], READABLE).unwrap()["message"].to_string();
         assert!(told.contains("TCPRoute") && !told.contains("UDPRoute"), "{told}");
         // It is tried again and again.
-        limit(edge, false);
+        edge.limit(&[]);
         edge.cluster.until("told of nothing", "GatewayClass", &edge.name, |class| {
             condition(&class["status"], READABLE).is_none()
         });
     });
-}
-
-/// The rights of `deploy/gateway.yaml` for the account `limited`, except that TCPRoutes may not be read.
-fn limit(edge: &Edge, is_limited: bool) {
-    let name = format!("limited-{}", edge.name);
-    for mut object in rights() {
-        let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-        if !["ClusterRole", "ClusterRoleBinding", "RoleBinding"].contains(&&*kind) {
-            continue;
-        }
-        object["metadata"]["name"] = if kind == "RoleBinding" { "limited".into() } else { name.clone().into() };
-        if kind == "RoleBinding" {
-            object["metadata"]["namespace"] = edge.name.clone().into();
-        }
-        if kind == "ClusterRoleBinding" {
-            object["roleRef"]["name"] = name.clone().into();
-        }
-        for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
-            subject["name"] = "limited".into();
-            subject["namespace"] = edge.name.clone().into();
-        }
-        for rule in object.get_mut("rules").and_then(Value::as_array_mut).into_iter().flatten() {
-            if let Some(resources) = rule["resources"].as_array_mut().filter(|_| is_limited) {
-                resources.retain(|resource| resource != "tcproutes");
-            }
-        }
-        edge.cluster.apply(&object.to_string());
-    }
 }
 
 #[test]

@@ -27,6 +27,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["service.ports[0].name=http", "service.ports[0].port=9902"], "are taken by the metrics"),
     (&["terminationGracePeriodSeconds=10"], "it must be at least 30"),
     (&["publishAddresses[0]=1"], "publishAddresses"),
+    (&["gatewayClass.parameters=edge", "namespaces[0]=elsewhere"], "so that the controller may read them"),
     (&["no-such-value=1"], "no-such-value"),
 ];
 
@@ -170,11 +171,18 @@ mod tests {
     }
 
     #[test]
-    fn no_definition_of_a_kind_is_in_the_chart() {
+    fn no_definition_of_another_project_is_in_the_chart() {
+        let chart = root().join(CHART);
+        for name in names(&chart.join("crds")).unwrap() {
+            let text = fs::read_to_string(chart.join("crds").join(&name)).unwrap();
+            assert!(
+                text.contains("\n  group: steelyard.io\n"),
+                "{name}: the kinds of the Gateway API are the cluster's own"
+            );
+        }
         for folder in ["", "templates"] {
-            let folder = root().join(CHART).join(folder);
+            let folder = chart.join(folder);
             for name in names(&folder).unwrap() {
-                assert_ne!(name, "crds", "the kinds of the Gateway API are the cluster's own");
                 let path = folder.join(&name);
                 if path.is_file() {
                     assert!(!fs::read_to_string(&path).unwrap().contains("CustomResourceDefinition"), "{name}");

@@ -8,12 +8,12 @@ use std::time::Duration;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Secret, Service};
 use k8s_openapi::api::networking::v1::{Ingress, IngressBackend, IngressClass};
-use model::Transport;
+use model::{ProxyProtocol, Transport};
 
 use super::entry::{IndexEntry, Meta, name_of, transport};
 use super::keys::judge_authority;
 use super::{Difference, Keypair, Name};
-use crate::objects::Text;
+use crate::objects::{ObjectRef, Text};
 use crate::settings::Published;
 
 const DEFAULT_CLASS: &str = "ingressclass.kubernetes.io/is-default-class";
@@ -22,12 +22,14 @@ const OLD_CLASS: &str = "kubernetes.io/ingress.class";
 /// An IngressClass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IngressClassEntry {
+    /// Distinguishes it from a later object of the same name.
+    pub uid: Box<str>,
     /// The controller that manages it.
     pub controller: Box<str>,
     /// It is the default for Ingresses that name no class.
     pub is_default: bool,
-    /// It has parameters.
-    pub has_parameters: bool,
+    /// Its parameters.
+    pub parameters: Option<ObjectRef>,
 }
 
 impl IngressClassEntry {
@@ -36,9 +38,15 @@ impl IngressClassEntry {
         let annotations = object.metadata.annotations.as_ref();
         let is_default = annotations.and_then(|all| all.get(DEFAULT_CLASS)).is_some_and(|value| value == "true");
         let entry = Self {
+            uid: object.metadata.uid.as_deref().unwrap_or_default().into(),
             controller: spec.controller.unwrap_or_default().into(),
             is_default,
-            has_parameters: spec.parameters.is_some(),
+            parameters: spec.parameters.map(|reference| ObjectRef {
+                group: reference.api_group.map(Into::into),
+                kind: Some(reference.kind.into()),
+                namespace: reference.namespace.map(Into::into),
+                name: reference.name.into(),
+            }),
         };
         (name_of(&object.metadata), entry)
     }
@@ -207,6 +215,28 @@ pub struct ServicePort {
     pub app_protocol: Option<Text>,
 }
 
+impl ServicePort {
+    /// Whether its endpoints speak HTTP/2 in the clear.
+    pub fn speaks_h2c(&self) -> bool {
+        self.app_protocol.as_deref() == Some("kubernetes.io/h2c")
+    }
+
+    /// The PROXY protocol header that its endpoints expect.
+    ///
+    /// # Errors
+    /// Returns a sentence if this is an application protocol of ours that does not exist.
+    pub fn proxy_protocol(&self) -> Result<Option<ProxyProtocol>, String> {
+        match self.app_protocol.as_deref().and_then(|protocol| protocol.strip_prefix("steelyard.io/")) {
+            None => Ok(None),
+            Some("proxy-v1") => Ok(Some(ProxyProtocol::V1)),
+            Some("proxy-v2") => Ok(Some(ProxyProtocol::V2)),
+            Some(other) => Err(format!(
+                "appProtocol steelyard.io/{other} does not exist; use steelyard.io/proxy-v1 or steelyard.io/proxy-v2"
+            )),
+        }
+    }
+}
+
 /// The settings of a Service of type LoadBalancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadBalancer {
@@ -269,7 +299,10 @@ impl ServiceEntry {
     }
 }
 
-/// The addresses of a Service; `status` is that of a LoadBalancer.
+/// The API server accepts no more addresses in the status of a Gateway.
+const ADDRESSES_MAX: usize = 16;
+
+/// The addresses of a Service, each once, and at most [`ADDRESSES_MAX`]; `status` is that of a LoadBalancer.
 fn reached_at(
     spec: &k8s_openapi::api::core::v1::ServiceSpec,
     status: &[k8s_openapi::api::core::v1::LoadBalancerIngress],
@@ -283,8 +316,13 @@ fn reached_at(
         let own = spec.cluster_ips.iter().flatten().filter_map(|text| text.parse().ok());
         found = own.filter(is_address).collect();
     }
-    found.dedup();
-    found.into()
+    let mut distinct: Vec<Published> = Vec::new();
+    for published in found {
+        if distinct.len() < ADDRESSES_MAX && !distinct.contains(&published) {
+            distinct.push(published);
+        }
+    }
+    distinct.into()
 }
 
 impl LoadBalancer {

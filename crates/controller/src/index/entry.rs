@@ -7,8 +7,9 @@ use super::object::Definition;
 use super::{Difference, Name};
 use crate::objects::{
     AncestorStatus, BackendTLSPolicy, BackendTlsSpec, Gateway, GatewayClass, GatewayClassSpec, GatewayClassStatus,
-    GatewaySpec, GatewayStatus, GrantFrom, GrantTo, GrpcRule, HttpRule, ListenerSet, ListenerSetSpec, Others,
-    ParentRef, ParentStatus, ReferenceGrant, RouteSpec, RouteStatus, StreamRule,
+    GatewayParameters, GatewaySpec, GatewayStatus, GrantFrom, GrantTo, GrpcRule, HttpRule, ListenerSet,
+    ListenerSetSpec, Others, ParametersSpec, ParentRef, ParentStatus, ReferenceGrant, RouteSpec, RouteStatus,
+    StreamRule,
 };
 
 /// The annotation of a definition with the channel that it comes from.
@@ -257,5 +258,23 @@ impl PolicyEntry {
 impl IndexEntry for PolicyEntry {
     fn difference(&self, old: &Self) -> Difference {
         if self.meta.wants_the_same(&old.meta) { Difference::Status } else { Difference::All }
+    }
+}
+
+/// GatewayParameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParametersEntry {
+    pub spec: ParametersSpec,
+}
+
+impl ParametersEntry {
+    pub(super) fn of(object: GatewayParameters) -> (Name, Self) {
+        (name_of(&object.metadata), Self { spec: object.spec })
+    }
+}
+
+impl IndexEntry for ParametersEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        if self == old { Difference::None } else { Difference::All }
     }
 }

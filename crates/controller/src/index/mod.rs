@@ -7,6 +7,7 @@
 mod core;
 mod entry;
 mod keys;
+mod made;
 mod object;
 mod slice;
 
@@ -14,10 +15,15 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
 pub use self::core::*;
 pub use entry::*;
 pub use keys::Keypair;
+pub use made::MadeEntry;
+pub(crate) use made::RECORD;
 pub use object::{Definition, Kind, Object, Watched};
+pub(crate) use slice::SERVICE_LABEL;
 pub use slice::{SliceEndpoint, SliceEntry, Standing};
 
 use crate::objects::Text;
@@ -63,6 +69,8 @@ pub struct Index {
     pub grants: BTreeMap<Name, GrantEntry>,
     /// BackendTLSPolicies.
     pub policies: BTreeMap<Name, PolicyEntry>,
+    /// GatewayParameters, whether or not anything refers to them.
+    pub parameters: BTreeMap<Name, ParametersEntry>,
     /// Ingresses of any class.
     pub ingresses: BTreeMap<Name, IngressEntry>,
     /// IngressClasses of any controller.
@@ -79,6 +87,8 @@ pub struct Index {
     pub definitions: BTreeMap<Name, DefinitionEntry>,
     /// Objects that cannot be read at present, and why. Those that were read before are still known.
     pub unreadable: BTreeMap<Scoped, Unreadable>,
+    /// Services and EndpointSlices that a controller of ours has written.
+    pub made: BTreeMap<(Kind, Name), MadeEntry>,
     slices: BTreeMap<Name, SliceEntry>,
     /// The slices of each Service.
     slices_of: BTreeMap<Name, BTreeSet<Name>>,
@@ -96,6 +106,8 @@ pub struct Changes {
     pub endpoints: BTreeSet<Name>,
     /// The present status of these objects has changed.
     pub statuses: BTreeSet<(Kind, Name)>,
+    /// These objects, which a controller of ours has written, have changed or are gone.
+    pub made: BTreeSet<(Kind, Name)>,
 }
 
 impl Index {
@@ -107,6 +119,11 @@ impl Index {
     /// Returns the objects whose status has changed since the last call.
     pub fn take_statuses(&mut self) -> BTreeSet<(Kind, Name)> {
         std::mem::take(&mut self.changes.statuses)
+    }
+
+    /// Returns the objects written by a controller of ours that have changed since the last call, or are gone.
+    pub fn take_made(&mut self) -> BTreeSet<(Kind, Name)> {
+        std::mem::take(&mut self.changes.made)
     }
 
     /// The changes so far.
@@ -133,6 +150,14 @@ impl Index {
     /// The slices of a Service, sorted by name.
     pub fn slices_of(&self, service: &Name) -> impl Iterator<Item = &SliceEntry> {
         self.slices_of.get(service).into_iter().flatten().filter_map(|slice| self.slices.get(slice))
+    }
+
+    /// Whether this Service or EndpointSlice exists.
+    pub(crate) fn has(&self, (kind, name): &(Kind, Name)) -> bool {
+        match kind {
+            Kind::Slice => self.slices.contains_key(name),
+            _ => self.services.contains_key(name),
+        }
     }
 
     /// Adds or replaces an object.
@@ -163,6 +188,10 @@ impl Index {
                 let (name, entry) = PolicyEntry::of(*object);
                 set(&mut self.changes, Kind::Policy, &mut self.policies, name, entry);
             }
+            Object::Parameters(object) => {
+                let (name, entry) = ParametersEntry::of(*object);
+                set(&mut self.changes, Kind::Parameters, &mut self.parameters, name, entry);
+            }
             Object::Ingress(object) => {
                 let (name, entry) = IngressEntry::of(*object);
                 set(&mut self.changes, Kind::Ingress, &mut self.ingresses, name, entry);
@@ -172,6 +201,7 @@ impl Index {
                 set(&mut self.changes, Kind::IngressClass, &mut self.ingress_classes, name, entry);
             }
             Object::Service(object) => {
+                self.apply_made(Kind::Service, &object.metadata);
                 let (name, entry) = ServiceEntry::of(*object);
                 set(&mut self.changes, Kind::Service, &mut self.services, name, entry);
             }
@@ -194,10 +224,30 @@ impl Index {
                 set(&mut self.changes, Kind::Definition, &mut self.definitions, name, entry);
             }
             Object::Slice(object) => {
+                self.apply_made(Kind::Slice, &object.metadata);
                 if let Some((name, entry)) = SliceEntry::of(*object) {
                     self.apply_slice(name, entry);
                 }
             }
+        }
+    }
+
+    fn apply_made(&mut self, kind: Kind, metadata: &ObjectMeta) {
+        let (about, new) = ((kind, entry::name_of(metadata)), MadeEntry::of(metadata));
+        let old = self.made.get(&about);
+        if old == new.as_ref() {
+            return;
+        }
+        // A Service that belongs to another Gateway than before, or to none, takes the name of a Service that is wanted, or gives it free.
+        let belongs_as_before = match (old, &new) {
+            (Some(old), Some(new)) => old.belongs_as(new),
+            _ => false,
+        };
+        self.changes.all |= kind == Kind::Service && !belongs_as_before;
+        self.changes.made.insert(about.clone());
+        match new {
+            Some(new) => drop(self.made.insert(about, new)),
+            None => drop(self.made.remove(&about)),
         }
     }
 
@@ -255,6 +305,7 @@ impl Index {
             Kind::Route(kind) => self.routes.remove(&(kind, name.clone())).is_some(),
             Kind::Grant => self.grants.remove(name).is_some(),
             Kind::Policy => self.policies.remove(name).is_some(),
+            Kind::Parameters => self.parameters.remove(name).is_some(),
             Kind::Ingress => self.ingresses.remove(name).is_some(),
             Kind::IngressClass => self.ingress_classes.remove(name).is_some(),
             Kind::Service => self.services.remove(name).is_some(),
@@ -268,6 +319,10 @@ impl Index {
             }
         };
         self.changes.all |= was_there;
+        let about = (kind, name.clone());
+        if self.made.remove(&about).is_some() {
+            self.changes.made.insert(about);
+        }
     }
 
     /// The names of all objects of a kind. After a list, those that were not in it are gone.
@@ -281,6 +336,7 @@ impl Index {
             }
             Kind::Grant => self.grants.keys().cloned().collect(),
             Kind::Policy => self.policies.keys().cloned().collect(),
+            Kind::Parameters => self.parameters.keys().cloned().collect(),
             Kind::Ingress => self.ingresses.keys().cloned().collect(),
             Kind::IngressClass => self.ingress_classes.keys().cloned().collect(),
             Kind::Service => self.services.keys().cloned().collect(),

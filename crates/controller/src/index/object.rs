@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 
 use super::{Name, RouteEntry, RouteKind, Rules};
 use crate::objects::{
-    BackendTLSPolicy, GROUP, GRPCRoute, Gateway, GatewayClass, HTTPRoute, ListenerSet, ReferenceGrant, TCPRoute,
-    TLSRoute, UDPRoute, Version,
+    BackendTLSPolicy, GROUP, GRPCRoute, Gateway, GatewayClass, GatewayParameters, HTTPRoute, ListenerSet, OWN_GROUP,
+    ReferenceGrant, TCPRoute, TLSRoute, UDPRoute, Version,
 };
 
 /// A watched kind.
@@ -26,6 +26,7 @@ pub enum Kind {
     Route(RouteKind),
     Grant,
     Policy,
+    Parameters,
     Ingress,
     IngressClass,
     Service,
@@ -53,6 +54,7 @@ impl Kind {
             Self::Route(kind) => gateway(kind.name()),
             Self::Grant => gateway("ReferenceGrant"),
             Self::Policy => gateway("BackendTLSPolicy"),
+            Self::Parameters => (OWN_GROUP, "GatewayParameters"),
             Self::Ingress => ("networking.k8s.io", "Ingress"),
             Self::IngressClass => ("networking.k8s.io", "IngressClass"),
             Self::Slice => ("discovery.k8s.io", "EndpointSlice"),
@@ -73,6 +75,7 @@ pub enum Object {
     Route(RouteObject),
     Grant(Box<ReferenceGrant>),
     Policy(Box<BackendTLSPolicy>),
+    Parameters(Box<GatewayParameters>),
     Ingress(Box<Ingress>),
     IngressClass(Box<IngressClass>),
     Service(Box<Service>),
@@ -122,7 +125,7 @@ pub trait Watched: Resource + Clone + DeserializeOwned + Debug + Send + 'static 
     fn into_object(self) -> Object;
 }
 
-/// The API of a Gateway API kind.
+/// The API of a Gateway API kind, or of our own.
 fn versioned<K>(client: Client, namespace: Option<&str>, version: &'static str) -> Api<K>
 where
     K: Resource<DynamicType = Version, Scope = DynamicResourceScope>,
@@ -182,6 +185,7 @@ watched! {
     UDPRoute, UDPRoute::VERSIONS, versioned => Kind::Route(RouteKind::Udp), |object| Object::Route(RouteObject::Udp(Box::new(object)));
     ReferenceGrant, ReferenceGrant::VERSIONS, versioned => Kind::Grant, |object| Object::Grant(Box::new(object));
     BackendTLSPolicy, BackendTLSPolicy::VERSIONS, versioned => Kind::Policy, |object| Object::Policy(Box::new(object));
+    GatewayParameters, GatewayParameters::VERSIONS, versioned => Kind::Parameters, |object| Object::Parameters(Box::new(object));
     Ingress, &["v1"], namespaced => Kind::Ingress, |object| Object::Ingress(Box::new(object));
     IngressClass, &["v1"], cluster_wide => Kind::IngressClass, |object| Object::IngressClass(Box::new(object));
     Service, &["v1"], namespaced => Kind::Service, |object| Object::Service(Box::new(object));

@@ -10,7 +10,7 @@ use super::entry::{name_of, transport};
 use crate::objects::Text;
 
 /// The label that names the Service of a slice.
-const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+pub(crate) const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// The endpoints of a Service in one slice.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -61,7 +61,7 @@ pub struct GatewaySpec {
     pub allowed_listeners: Option<AllowedListeners>,
     /// Certificates that clients must present, and that endpoints get.
     pub tls: Option<GatewayTls>,
-    /// Settings for resources that an implementation creates for the Gateway. We create none.
+    /// What the Gateway asks of the resources that are created for it.
     pub infrastructure: Option<Infrastructure>,
     /// Unknown fields.
     #[serde(flatten)]
@@ -72,6 +72,10 @@ pub struct GatewaySpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Infrastructure {
+    /// Labels of every created resource.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of every created resource.
+    pub annotations: BTreeMap<String, String>,
     /// Parameters of the Gateway.
     pub parameters_ref: Option<ObjectRef>,
 }

@@ -1,5 +1,5 @@
-//! Objects of the Gateway API, v1.6, standard channel, with the fields that we read. Objects of older bundles with the same fields work
-//! too.
+//! Objects of the Gateway API, v1.6, standard channel, with the fields that we read, and of our own kind. Objects of older bundles with the
+//! same fields work too.
 //!
 //! They are written by hand and not generated from the definitions: generated types are ten thousand lines of which we read a tenth, and
 //! they drop unknown fields. Here an unknown field that changes the meaning of a rule lands in `others`, so that the rule is refused with
@@ -9,6 +9,7 @@
 //! Lists of which there are thousands are boxed: a vector that grows while it is read has room for four entries, and mostly holds one.
 
 mod gateway;
+mod parameters;
 mod policy;
 mod route;
 mod status;
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 
 pub use gateway::*;
+pub use parameters::*;
 pub use policy::*;
 pub use route::*;
 pub use status::*;
@@ -27,6 +29,9 @@ pub use text::Text;
 /// The API group.
 pub const GROUP: &str = "gateway.networking.k8s.io";
 
+/// The API group of our own kinds.
+pub const OWN_GROUP: &str = "steelyard.io";
+
 /// Unknown fields.
 pub type Others = BTreeMap<String, IgnoredAny>;
 
@@ -34,10 +39,13 @@ pub type Others = BTreeMap<String, IgnoredAny>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(pub &'static str);
 
-/// A kind of the Gateway API, for the client. Its versions are those with the fields that we read, the newest first. Older bundles serve
-/// only some of them.
+/// A kind of the Gateway API, or of another group that is named, for the client. Its versions are those with the fields that we read, the
+/// newest first. Older bundles serve only some of them.
 macro_rules! object {
     ($(#[$doc:meta])* $name:ident, $plural:literal, $spec:ty, $status:ty, $versions:expr) => {
+        $crate::objects::object! { $(#[$doc])* $name in $crate::objects::GROUP, $plural, $spec, $status, $versions }
+    };
+    ($(#[$doc:meta])* $name:ident in $group:expr, $plural:literal, $spec:ty, $status:ty, $versions:expr) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, serde::Deserialize)]
         #[serde(default)]
@@ -65,7 +73,7 @@ macro_rules! object {
             }
 
             fn group(_: &Self::DynamicType) -> std::borrow::Cow<'_, str> {
-                $crate::objects::GROUP.into()
+                $group.into()
             }
 
             fn version(version: &Self::DynamicType) -> std::borrow::Cow<'_, str> {

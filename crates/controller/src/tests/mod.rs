@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::index::{Index, Kind, Name, Object, Watched};
 use crate::objects::*;
 use crate::settings::Settings;
-use crate::translate::{Circumstances, Desired, RefusedVip, Regexes, Translation, translate};
+use crate::translate::{Circumstances, Desired, Memory, RefusedVip, Translation, translate};
 use crate::watch::{Scoped, Unreadable};
 use told::told;
 
@@ -116,6 +116,7 @@ pub(crate) fn object(mut value: Value) -> Object {
         "UDPRoute" => of::<UDPRoute>(value),
         "ReferenceGrant" => of::<ReferenceGrant>(value),
         "BackendTLSPolicy" => of::<BackendTLSPolicy>(value),
+        "GatewayParameters" => of::<GatewayParameters>(value),
         "Ingress" => of::<k8s_openapi::api::networking::v1::Ingress>(value),
         "IngressClass" => of::<k8s_openapi::api::networking::v1::IngressClass>(value),
         "Service" => of::<k8s_openapi::api::core::v1::Service>(value),
@@ -188,7 +189,7 @@ fn cases() {
         let settings = settings(&case.settings);
         let mut index = index(case.objects);
         index.unreadable = forbidden(&case.circumstances);
-        let translated = translate(&index, &settings, &circumstances(&case.circumstances), &mut Regexes::default());
+        let translated = translate(&index, &settings, &circumstances(&case.circumstances), &mut Memory::default());
         let found = told(&translated);
         if found.trim() != case.expect.trim() {
             wrong.push(format!("--- {}\n{found}", path.display()));
@@ -205,7 +206,7 @@ pub(crate) fn yaml(text: &str) -> Value {
 
 fn retranslate(index: &Index) -> Translation {
     let circumstances = Circumstances { allots: true, ..Circumstances::default() };
-    translate(index, &settings(&Value::Null), &circumstances, &mut Regexes::default())
+    translate(index, &settings(&Value::Null), &circumstances, &mut Memory::default())
 }
 
 const BASE: &str = "
@@ -366,6 +367,137 @@ fn an_authority_that_is_emptied_is_believed_no_longer() {
     check("", 0, "NoValidCACertificate", "InvalidCACertificateRef");
     check(&good, 1, "Accepted", "ResolvedRefs");
     check("-----BEGIN CERTIFICATE-----", 0, "NoValidCACertificate", "InvalidCACertificateRef");
+}
+
+#[test]
+fn parameters_stay_in_use_when_they_are_lost() {
+    let memory = &mut Memory::default();
+    let mut index = base();
+    let class = |name: &str| {
+        object(json!({"kind": "GatewayClass", "metadata": {"name": "steelyard", "generation": name.len()}, "spec": {
+            "controllerName": "steelyard.io/gateway-controller",
+            "parametersRef": {"group": "steelyard.io", "kind": "GatewayParameters", "namespace": "infra", "name": name},
+        }}))
+    };
+    let gateway = |generation: u64, own: &str| {
+        let mut gateway = yaml(BASE)[1].clone();
+        gateway["metadata"]["generation"] = generation.into();
+        gateway["spec"]["infrastructure"] =
+            json!({"parametersRef": {"group": "steelyard.io", "kind": "GatewayParameters", "name": own}});
+        object(gateway)
+    };
+    let parameters = |namespace: &str, clients: Value| {
+        object(
+            json!({"kind": "GatewayParameters", "metadata": {"name": "edge", "namespace": namespace}, "spec": {"clients": clients}}),
+        )
+    };
+    let mut check = |index: &Index, expect: (bool, usize), class: &str, gateway: &str| {
+        let circumstances = Circumstances { allots: true, ..Circumstances::default() };
+        let translation = translate(index, &settings(&Value::Null), &circumstances, memory);
+        let listeners = translation.snapshot(&settings(&Value::Null)).listeners;
+        let model::Protocol::Http(http) = &listeners[0].protocol else { panic!("HTTP") };
+        assert_eq!((listeners[0].accept_proxy_protocol, http.limits.header_count_max), expect);
+        let message = |conditions: &[Condition], kind: &str| {
+            conditions.iter().find(|condition| &*condition.kind == kind).unwrap().message.to_string()
+        };
+        let about = |kind, namespace: &str, name: &str| &translation.statuses[&(kind, Name::new(namespace, name))];
+        let Desired::Class(status) = about(Kind::GatewayClass, "", "steelyard") else { panic!("a class") };
+        assert_eq!(message(&status.conditions, "Accepted"), class);
+        let Desired::Gateway(status) = about(Kind::Gateway, "shop", "edge") else { panic!("a Gateway") };
+        assert_eq!(message(&status.conditions, "Accepted"), gateway);
+        assert!(status.conditions[1].is_true(), "{status:?}");
+    };
+    index.apply(class("edge"));
+    index.apply(gateway(2, "edge"));
+    index.apply(parameters("infra", json!({"proxyProtocol": "Required"})));
+    index.apply(parameters("shop", json!({"limits": {"headerCount": 7}})));
+    check(&index, (true, 7), "", "");
+    index.remove(Kind::Parameters, &Name::new("infra", "edge"));
+    index.remove(Kind::Parameters, &Name::new("shop", "edge"));
+    let lost = |what: &str| format!("{what}; the last valid parameters stay in use");
+    let (of_class, of_gateway) =
+        (lost("there is no GatewayParameters infra/edge"), lost("there is no GatewayParameters shop/edge"));
+    check(&index, (true, 7), &of_class, &of_gateway);
+    check(&index, (true, 7), &of_class, &of_gateway);
+    // Another name, and values that are wrong.
+    index.apply(class("other"));
+    index.apply(parameters("shop", json!({"limits": {"headerCount": 700}})));
+    let of_class = lost("there is no GatewayParameters infra/other");
+    let of_gateway = lost("GatewayParameters shop/edge: spec.clients.limits.headerCount: 700 must be from 1 to 256");
+    check(&index, (true, 7), &of_class, &of_gateway);
+    // Valid again, and wanted no longer.
+    index.apply(parameters("shop", json!({"limits": {"headerCount": 8}})));
+    check(&index, (true, 8), &of_class, "");
+    index.apply(object(yaml(BASE)[0].clone()));
+    check(&index, (false, 8), "", "");
+    // What was forgotten does not come back.
+    index.apply(class("another"));
+    check(&index, (false, 8), "there is no GatewayParameters infra/another; the controller's arguments apply", "");
+}
+
+/// The definition has the fields that are read and no others, and the page explains each.
+#[test]
+fn the_definition_of_our_kind() {
+    let read =
+        |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap();
+    let definition = yaml(&read("deploy/steelyard/crds/gatewayparameters.yaml"));
+    let (group, kind) = Kind::Parameters.told();
+    assert_eq!((&definition["spec"]["group"], &definition["spec"]["names"]["kind"]), (&group.into(), &kind.into()));
+    let version = &definition["spec"]["versions"][0];
+    assert_eq!([version["name"].as_str().unwrap()], GatewayParameters::VERSIONS);
+    let schema = &version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let fields = &schema["properties"];
+    assert_eq!(fields["clients"], fields["perPort"]["items"]["properties"]["clients"]);
+
+    // An object in which everything is set, as far as it can be at once.
+    let mut spec = example(schema);
+    spec["publish"].as_object_mut().unwrap().remove("addresses");
+    let class = json!({"kind": "GatewayClass", "metadata": {"name": "steelyard"}, "spec": {
+        "controllerName": "steelyard.io/gateway-controller",
+        "parametersRef": {"group": group, "kind": kind, "namespace": "infra", "name": "all"},
+    }});
+    let all = json!({"kind": kind, "metadata": {"name": "all", "namespace": "infra"}, "spec": spec});
+    let settings = settings(&json!({"listen": "10.9.0.1"}));
+    let translation = translate(&index([class, all]), &settings, &Circumstances::default(), &mut Memory::default());
+    let Desired::Class(status) = &translation.statuses[&(Kind::GatewayClass, Name::new("", "steelyard"))] else {
+        panic!("a class")
+    };
+    assert!(status.conditions[0].is_true(), "{:?}", status.conditions);
+
+    let page = read("docs/kubernetes-parameters.md");
+    let mut places = Vec::new();
+    leaves(&fields["clients"], "", &mut places);
+    for field in fields.as_object().unwrap().keys().chain(&places) {
+        let is_there = [format!("| `{field}"), format!(", `{field}")].iter().any(|text| page.contains(text));
+        assert!(is_there, "the page does not explain {field}");
+    }
+}
+
+/// A value that this schema allows, with all fields.
+fn example(schema: &Value) -> Value {
+    if let Some(value) = schema.get("example").or_else(|| schema["enum"].get(0)).or_else(|| schema.get("minimum")) {
+        return value.clone();
+    }
+    match schema["type"].as_str() {
+        Some("object") => {
+            let fields = schema["properties"].as_object().unwrap().iter();
+            fields.map(|(name, schema)| (name.clone(), example(schema))).collect()
+        }
+        Some("array") => json!([example(&schema["items"])]),
+        Some("boolean") => true.into(),
+        other => panic!("{other:?} needs an example: {schema}"),
+    }
+}
+
+/// The paths of all fields of a schema that have no fields of their own.
+fn leaves(schema: &Value, place: &str, found: &mut Vec<String>) {
+    for (name, schema) in schema["properties"].as_object().unwrap() {
+        let place = format!("{place}{name}");
+        match schema["type"] == "object" {
+            true => leaves(schema, &format!("{place}."), found),
+            false => found.push(place),
+        }
+    }
 }
 
 #[test]

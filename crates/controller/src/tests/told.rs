@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use model::{
-    Changes, Endpoint, EndpointAddress, HostMatcher, Listener, PathMatcher, Protocol, Retry, Route, RouteAction,
-    Snapshot, TextMatcher, TlsMode, Vip, VipMode,
+    Changes, Endpoint, EndpointAddress, ForwardedHeaders, HostMatcher, Listener, ListenerLimits, PathMatcher,
+    PathRules, Protocol, Retry, Route, RouteAction, Snapshot, TextMatcher, TlsMode, TlsVersion, Vip, VipMode,
 };
 
 use crate::objects::{Condition, GatewayStatus, ParentRef};
@@ -34,7 +34,8 @@ pub(super) fn told(translation: &Translation) -> String {
             }
             text
         });
-        let _ = writeln!(text, "cluster {}{tls}{}", cluster.name, endpoints(&cluster.endpoints));
+        let proxy = cluster.send_proxy_protocol.map_or_else(String::new, |version| format!(" proxy={version:?}"));
+        let _ = writeln!(text, "cluster {}{proxy}{tls}{}", cluster.name, endpoints(&cluster.endpoints));
     }
     for vip in &snapshot.vips {
         tell_vip(&mut text, vip);
@@ -72,6 +73,7 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
     if !isolated.is_empty() {
         let _ = write!(text, " for {}", isolated.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | "));
     }
+    text.push_str(&clients(listener));
     match &listener.protocol {
         Protocol::Http(http) => {
             text.push('\n');
@@ -99,9 +101,47 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
     }
 }
 
+/// How clients are treated, where it is not the default.
+fn clients(listener: &Listener) -> String {
+    let mut text = String::new();
+    if listener.accept_proxy_protocol {
+        text.push_str(" proxy-protocol");
+    }
+    if listener.connections_max != 65_536 {
+        let _ = write!(text, " connections={}", listener.connections_max);
+    }
+    if listener.tls.as_ref().is_some_and(|tls| tls.min_version != TlsVersion::V1_2) {
+        text.push_str(" tls>=1.3");
+    }
+    match &listener.protocol {
+        Protocol::Http(http) => {
+            for network in &http.trusted_proxies {
+                let _ = write!(text, " trusts={network}");
+            }
+            if http.forwarded != ForwardedHeaders::XForwarded {
+                let _ = write!(text, " {:?}", http.forwarded);
+            }
+            if http.paths != PathRules::default() {
+                let _ = write!(text, " {:?}", http.paths);
+            }
+            let (found, usual) = (format!("{:?}", http.limits), format!("{:?}", ListenerLimits::default()));
+            for (found, _) in found.split(", ").zip(usual.split(", ")).filter(|(found, usual)| found != usual) {
+                let _ = write!(text, " {}", found.trim_start_matches("ListenerLimits { ").trim_end_matches(" }"));
+            }
+        }
+        Protocol::Tcp(tcp) if tcp.idle_timeout.as_secs() != 3600 => {
+            let _ = write!(text, " idle={:?}", tcp.idle_timeout);
+        }
+        Protocol::Tls(tls) if tls.idle_timeout.as_secs() != 3600 || tls.hello_timeout.as_secs() != 10 => {
+            let _ = write!(text, " hello={:?} idle={:?}", tls.hello_timeout, tls.idle_timeout);
+        }
+        Protocol::Tcp(_) | Protocol::Tls(_) => {}
+    }
+    text
+}
+
 fn target(route: &Route, snapshot: &Snapshot) -> String {
     match &route.to {
-        RouteAction::Respond(to) => format!("{to:?}"),
         RouteAction::Clusters(clusters) => {
             let one = |of: &model::WeightedCluster| {
                 let own = of.changes.as_ref().map_or_else(String::new, |own| format!("{{{}}}", changes(own).trim()));
@@ -113,6 +153,7 @@ fn target(route: &Route, snapshot: &Snapshot) -> String {
             clusters.iter().map(one).collect::<Vec<_>>().join(",")
         }
         RouteAction::Redirect(to) => format!("{to:?}"),
+        RouteAction::Respond(to) => format!("{to:?}"),
     }
 }
 

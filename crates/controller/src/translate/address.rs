@@ -11,7 +11,9 @@ use crate::settings::Pool;
 
 /// An object that needs addresses. Claims are in the order of age: if two objects have the same address, the older one keeps it.
 #[derive(Clone)]
-pub(crate) struct Claim {
+pub(crate) struct Claim<'p> {
+    /// The pools for its addresses. If there are none, it gets no address.
+    pub(crate) pools: &'p [Pool],
     /// The addresses that the object asks for; empty means any.
     pub(crate) asked: Vec<IpAddr>,
     /// The addresses in its status.
@@ -21,11 +23,11 @@ pub(crate) struct Claim {
 }
 
 /// The addresses of each claim, in their order. An empty list means none yet: the leader will allot one.
-pub(crate) fn allot(claims: &[Claim], pools: &[Pool], allots: bool) -> Vec<Result<Vec<IpAddr>, Why>> {
+pub(crate) fn allot(claims: &[Claim<'_>], allots: bool) -> Vec<Result<Vec<IpAddr>, Why>> {
     let mut taken: BTreeSet<IpAddr> = BTreeSet::new();
-    let held: Vec<Vec<IpAddr>> = claims.iter().map(|claim| keep(claim, pools, &mut taken)).collect();
+    let held: Vec<Vec<IpAddr>> = claims.iter().map(|claim| keep(claim, &mut taken)).collect();
     // Only after all claims have kept what they have: a claim that asks for an address must not take it away from an object that uses it.
-    let asked = |(claim, held): (&Claim, Vec<IpAddr>)| ask(claim, held, pools, &mut taken);
+    let asked = |(claim, held): (&Claim<'_>, Vec<IpAddr>)| ask(claim, held, &mut taken);
     let mut kept: Vec<Result<Vec<IpAddr>, Why>> = claims.iter().zip(held).map(asked).collect();
     if !allots {
         return kept;
@@ -35,11 +37,11 @@ pub(crate) fn allot(claims: &[Claim], pools: &[Pool], allots: bool) -> Vec<Resul
         if !claim.asked.is_empty() {
             continue;
         }
-        for is_ipv4 in families(claim.families, pools) {
+        for is_ipv4 in families(claim.families, claim.pools) {
             if addresses.iter().any(|address| address.is_ipv4() == is_ipv4) {
                 continue;
             }
-            let mut free = pools.iter().filter(|pool| pool.is_ipv4() == is_ipv4).flat_map(Pool::addresses);
+            let mut free = claim.pools.iter().filter(|pool| pool.is_ipv4() == is_ipv4).flat_map(Pool::addresses);
             if let Some(free) = free.find(|address| !taken.contains(address)) {
                 taken.insert(free);
                 addresses.push(free);
@@ -63,18 +65,18 @@ fn families((v4, v6): (bool, bool), pools: &[Pool]) -> Vec<bool> {
 
 /// The addresses that a claim keeps: those in its status that are in the pools, do not belong to an older object, and agree with what it
 /// asks for.
-fn keep(claim: &Claim, pools: &[Pool], taken: &mut BTreeSet<IpAddr>) -> Vec<IpAddr> {
-    let is_ours = |address: IpAddr| pools.iter().any(|pool| pool.contains(address));
+fn keep(claim: &Claim<'_>, taken: &mut BTreeSet<IpAddr>) -> Vec<IpAddr> {
+    let is_ours = |address: IpAddr| claim.pools.iter().any(|pool| pool.contains(address));
     let is_wanted = |address: &IpAddr| claim.asked.is_empty() || claim.asked.contains(address);
     let present = claim.present.iter().copied().filter(is_wanted);
     present.filter(|address| is_ours(*address) && taken.insert(*address)).collect()
 }
 
-fn ask(claim: &Claim, held: Vec<IpAddr>, pools: &[Pool], taken: &mut BTreeSet<IpAddr>) -> Result<Vec<IpAddr>, Why> {
+fn ask(claim: &Claim<'_>, held: Vec<IpAddr>, taken: &mut BTreeSet<IpAddr>) -> Result<Vec<IpAddr>, Why> {
     if claim.asked.is_empty() {
         return Ok(held);
     }
-    if let Some(foreign) = claim.asked.iter().find(|address| !pools.iter().any(|pool| pool.contains(**address))) {
+    if let Some(foreign) = claim.asked.iter().find(|address| !claim.pools.iter().any(|pool| pool.contains(**address))) {
         return Err(Why::new("AddressNotUsable", format!("{foreign} is not in any pool of this controller")));
     }
     if let Some(other) = claim.asked.iter().find(|address| !held.contains(address) && taken.contains(address)) {
@@ -93,18 +95,19 @@ mod tests {
     fn check(pools: &str, claims: &[&str], allots: bool, expect: &[&str]) {
         let list =
             |text: &str| text.split(',').filter(|part| !part.is_empty()).map(|part| part.parse().unwrap()).collect();
+        let pools: Vec<Pool> = pools.split_whitespace().map(|pool| pool.parse().unwrap()).collect();
         let claim = |text: &&str| {
             let (text, families) = text.split_once('@').unwrap_or((text, ""));
             let (asked, present) = text.split_once('/').unwrap();
             Claim {
+                pools: &pools,
                 asked: list(asked),
                 present: list(present),
                 families: (families.contains('4'), families.contains('6')),
             }
         };
-        let pools: Vec<Pool> = pools.split_whitespace().map(|pool| pool.parse().unwrap()).collect();
-        let claims: Vec<Claim> = claims.iter().map(claim).collect();
-        let found: Vec<String> = allot(&claims, &pools, allots)
+        let claims: Vec<Claim<'_>> = claims.iter().map(claim).collect();
+        let found: Vec<String> = allot(&claims, allots)
             .into_iter()
             .map(|outcome| match outcome {
                 Ok(addresses) => addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),

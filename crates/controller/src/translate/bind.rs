@@ -6,26 +6,19 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use model::{
-    ClientCa, ClusterId, ForwardedHeaders, HostMatcher, HttpListener, Listener, ListenerLimits, ListenerTls,
-    PathMatcher, PathRules, Pem, Protocol, Route, TcpListener, TextMatcher, TlsListener, TlsRoute, TlsVersion,
+    ClientCa, ClusterId, HostMatcher, HttpListener, Listener, ListenerTls, PathMatcher, Pem, Protocol, Route,
+    TcpListener, TextMatcher, TlsListener, TlsRoute,
 };
 
+use super::clients::ClientPolicy;
 use super::cluster;
 use super::hosts::Isolated;
 use crate::index::{Keypair, Name};
-use crate::settings::Settings;
 
 /// Routes of all listeners together, a hundred times as many as large clusters have. It bounds what objects can make a worker hold.
 pub(crate) const ROUTES_MAX: usize = 500_000;
-
-/// Open connections of one listener; see the default of a configuration file.
-const CONNECTIONS_MAX: usize = 65_536;
-
-/// How long a TCP connection may be silent. Databases and message queues are silent for long periods.
-const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The protocol at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +78,10 @@ impl Rank {
 /// What one address serves.
 struct Bind {
     speaks: Speaks,
+    /// How its clients are treated.
+    policy: ClientPolicy,
+    /// The Gateway whose settings `policy` has; `None` if it has those of Ingresses.
+    gateway: Option<Name>,
     routes: Vec<(Rank, Route)>,
     /// The first object that asked for such requests, by their fingerprints.
     claimed: HashMap<u64, Name>,
@@ -144,16 +141,26 @@ impl Binds {
     ///
     /// # Errors
     /// As [`Binds::may_speak`].
-    pub(crate) fn claim(&mut self, place: SocketAddr, speaks: Speaks) -> Result<(), String> {
+    pub(crate) fn claim(&mut self, place: SocketAddr, speaks: Speaks, policy: ClientPolicy) -> Result<(), String> {
         self.may_speak(place, speaks)?;
-        self.open(place, speaks);
+        self.open(place, speaks, policy, None);
         Ok(())
     }
 
-    /// Reserves an address that is known to be available for the protocol.
-    pub(crate) fn open(&mut self, place: SocketAddr, speaks: Speaks) {
-        self.places.entry(place).or_insert_with(|| Bind {
+    /// Reserves an address that is known to be available for the protocol, for a Gateway or (`None`) for Ingresses. The first object there
+    /// decides how clients are treated. Returns its Gateway if that wants something else than `policy`.
+    pub(crate) fn open(
+        &mut self,
+        place: SocketAddr,
+        speaks: Speaks,
+        policy: ClientPolicy,
+        gateway: Option<&Name>,
+    ) -> Option<&Name> {
+        let wanted = policy.clone();
+        let bind = self.places.entry(place).or_insert_with(|| Bind {
             speaks,
+            policy,
+            gateway: gateway.cloned(),
             routes: Vec::new(),
             claimed: HashMap::new(),
             certificates: Vec::new(),
@@ -163,6 +170,7 @@ impl Binds {
             sni: Vec::new(),
             tcp: None,
         });
+        bind.gateway.as_ref().filter(|_| bind.policy != wanted)
     }
 
     /// Adds a route at a reserved address. Older routes must be added first. Returns the name of an older object that takes some or all of
@@ -281,52 +289,52 @@ impl Binds {
     }
 
     /// The listeners of the model, in the order of their addresses. `nowhere` is the cluster of a TCP listener without a route.
-    pub(crate) fn into_listeners(self, settings: &Settings, nowhere: ClusterId) -> Vec<Listener> {
-        self.places.into_iter().filter_map(|(place, bind)| bind.into_listener(place, settings, nowhere)).collect()
+    pub(crate) fn into_listeners(self, nowhere: ClusterId) -> Vec<Listener> {
+        self.places.into_iter().filter_map(|(place, bind)| bind.into_listener(place, nowhere)).collect()
     }
 }
 
 impl Bind {
     /// Returns `None` for TLS without a certificate, where nothing can be served.
-    fn into_listener(mut self, place: SocketAddr, settings: &Settings, nowhere: ClusterId) -> Option<Listener> {
+    fn into_listener(mut self, place: SocketAddr, nowhere: ClusterId) -> Option<Listener> {
         if self.speaks == Speaks::Https && self.certificates.is_empty() {
             return None;
         }
         let isolated_hosts = self.isolated_hosts();
         let protocol = match self.speaks {
             Speaks::Http | Speaks::Https => Protocol::Http(HttpListener {
-                error_pages: Box::default(),
                 routes: sorted(std::mem::take(&mut self.routes)).into(),
                 isolated_hosts,
-                trusted_proxies: settings.trusted_proxies.clone(),
-                forwarded: ForwardedHeaders::XForwarded,
-                paths: PathRules::default(),
-                limits: ListenerLimits::default(),
+                trusted_proxies: self.policy.trusted_proxies,
+                forwarded: self.policy.forwarded,
+                paths: self.policy.paths,
+                limits: self.policy.limits,
+                error_pages: Box::default(),
             }),
             Speaks::Tcp => Protocol::Tcp(TcpListener {
                 to: self.tcp.map_or(nowhere, |(_, to)| to),
-                idle_timeout: TCP_IDLE_TIMEOUT,
+                idle_timeout: self.policy.tcp_idle_timeout,
             }),
             Speaks::Tls => Protocol::Tls(TlsListener {
                 routes: std::mem::take(&mut self.sni),
                 isolated_hosts,
-                hello_timeout: ListenerLimits::default().header_timeout,
-                idle_timeout: TCP_IDLE_TIMEOUT,
+                hello_timeout: self.policy.limits.header_timeout,
+                idle_timeout: self.policy.tcp_idle_timeout,
             }),
         };
         // A TLS listener that only passes TLS through has no certificates.
         let tls = (!self.certificates.is_empty()).then(|| ListenerTls {
             certificates: self.certificates.iter().map(|(name, keypair)| cluster::certificate(name, keypair)).collect(),
             client_ca: self.clients.into_model(),
-            min_version: TlsVersion::V1_2,
+            min_version: self.policy.min_tls_version,
         });
         Some(Listener {
             name: place.to_string(),
             bind: place,
             protocol,
             tls,
-            accept_proxy_protocol: false,
-            connections_max: CONNECTIONS_MAX,
+            accept_proxy_protocol: self.policy.accept_proxy_protocol,
+            connections_max: self.policy.connections_max,
         })
     }
 

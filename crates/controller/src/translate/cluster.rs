@@ -7,7 +7,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use model::{Certificate, Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, Transport};
+use model::{
+    Certificate, Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, ProxyProtocol, Transport,
+};
 
 use super::reference::Why;
 use crate::index::{Index, Keypair, Name, SliceEndpoint, Standing};
@@ -24,6 +26,8 @@ pub(crate) struct Share {
     pub(crate) weight: u32,
     /// The port speaks HTTP/2.
     pub(crate) h2: bool,
+    /// The PROXY protocol header that the port expects.
+    pub(crate) proxy: Option<ProxyProtocol>,
 }
 
 /// What is presented to endpoints over TLS.
@@ -70,6 +74,12 @@ impl Clusters {
         if let Some(id) = known(&self.ids, &self.identity) {
             return Ok(id);
         }
+        let proxy = shares.first().and_then(|share| share.proxy);
+        if shares.iter().any(|share| share.proxy != proxy) {
+            return Err(
+                "backends that expect different PROXY protocol headers, or none, cannot share a rule".to_owned()
+            );
+        }
         let tls = tls(index, &shares)?;
         // In the clear, nothing is presented.
         let identity = if matches!(tls, Ok(None)) { Identity::Anonymous } else { self.identity.clone() };
@@ -78,6 +88,7 @@ impl Clusters {
         }
         let mut cluster = Cluster::new(name(&shares, &identity), Vec::new());
         cluster.is_missing = shares.is_empty();
+        cluster.send_proxy_protocol = proxy;
         // If the required TLS is not possible, the cluster has no endpoints: nothing is sent in the clear instead.
         let made_of = match tls.ok().and_then(|tls| with(index, tls, &identity)) {
             Some(tls) => {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::sync::Arc;
 
 use model::HostMatcher;
 
@@ -10,12 +11,14 @@ use super::address::{self, Claim};
 use super::bind::{Ask, Binds};
 use super::cluster::Identity;
 use super::hosts::HostSet;
+use super::infrastructure::{self, Asked};
 use super::listener::{self, Held, claim, conflicts, gateway_listener};
+use super::parameters::{self, Class, Classes, LastGood};
 use super::reference::{self, Why, is_allowed};
-use super::{Circumstances, published};
+use super::{Circumstances, publish_service, published};
 use crate::index::{GatewayEntry, Index, Keypair, Kind, ListenerSetEntry, Name, RouteKind};
-use crate::objects::{GROUP, GatewayAddress, GatewaySpec, ListenerSpec, ObjectRef};
-use crate::settings::{Published, ServiceName, Settings};
+use crate::objects::{GROUP, GatewayAddress, GatewaySpec, ListenerSpec, ObjectRef, ParametersSpec};
+use crate::settings::{Published, Settings};
 
 /// The most listeners of a Gateway together with its ListenerSets.
 const LISTENERS_MAX: usize = 4096;
@@ -24,6 +27,11 @@ const LISTENERS_MAX: usize = 4096;
 pub(crate) struct Plan<'i> {
     pub(crate) name: &'i Name,
     pub(crate) entry: &'i GatewayEntry,
+    pub(crate) class: &'i Class,
+    /// Its own parameters that are in use.
+    pub(crate) parameters: Option<Arc<ParametersSpec>>,
+    /// What is wrong with those that it names, if older ones are in use instead.
+    pub(crate) outdated: Option<Why>,
     /// Why it is not accepted.
     pub(crate) refused: Option<Why>,
     /// Its addresses, or why it has none yet.
@@ -31,7 +39,9 @@ pub(crate) struct Plan<'i> {
     /// The addresses that clients use.
     pub(crate) published: Vec<GatewayAddress>,
     /// The Service that `published` comes from, if it comes from one.
-    pub(crate) service: Option<&'i ServiceName>,
+    pub(crate) service: Option<Name>,
+    /// The Service that it asks for.
+    pub(crate) asked: Option<Asked>,
     /// What it presents to endpoints.
     pub(crate) identity: Identity,
     /// Why the certificate that it should present cannot be found, or is an older one.
@@ -63,6 +73,8 @@ pub(crate) struct GatewayListener<'i> {
     pub(crate) certificates: Vec<(Name, Keypair)>,
     /// What is asked of its clients; `None` means nothing.
     pub(crate) ask: Option<Ask>,
+    /// Why its clients are not treated by the parameters of its Gateway.
+    pub(crate) overruled: Option<Why>,
     pub(crate) attached: BTreeSet<(RouteKind, Name)>,
     /// The hosts of its HTTPRoutes, and of its GRPCRoutes.
     pub(crate) hosts: (HostSet, HostSet),
@@ -132,11 +144,12 @@ pub(crate) struct Gateways<'i> {
 /// Finds the Gateways and reserves their addresses.
 pub(crate) fn gateways<'i>(
     index: &'i Index,
-    settings: &'i Settings,
+    classes: &'i Classes,
     circumstances: &Circumstances,
+    last: &mut LastGood,
     binds: &mut Binds,
 ) -> Gateways<'i> {
-    let plans = plans(index, settings, circumstances.allots);
+    let plans = plans(index, classes, circumstances, last);
     let mut sets: Vec<SetPlan<'i>> = Vec::new();
     let mut listeners: Vec<GatewayListener<'i>> = Vec::new();
     let mut owners = BTreeMap::new();
@@ -165,7 +178,7 @@ pub(crate) fn gateways<'i>(
         for listeners in own.chunk_by_mut(|one, next| one.owner == next.owner) {
             conflicts(listeners, &held);
             for listener in listeners.iter_mut() {
-                claim(listener, plan, settings, circumstances, binds);
+                claim(listener, plan, circumstances, binds);
             }
             held.add(listeners);
         }
@@ -175,29 +188,55 @@ pub(crate) fn gateways<'i>(
     Gateways { plans, sets, listeners, owners, identities }
 }
 
-fn plans<'i>(index: &'i Index, settings: &'i Settings, allots: bool) -> Vec<Plan<'i>> {
-    let is_ours = |entry: &GatewayEntry| {
-        let class = Name::new("", &entry.spec.gateway_class_name);
-        let of_class =
-            index.classes.get(&class).is_some_and(|class| class.spec.controller_name == settings.controller_name);
-        of_class && settings.gateway_class.as_ref().is_none_or(|only| *only == entry.spec.gateway_class_name)
-    };
-    let mut ours: Vec<(&Name, &GatewayEntry)> = index.gateways.iter().filter(|(_, entry)| is_ours(entry)).collect();
-    ours.sort_by_key(|(name, entry)| (entry.meta.created, *name));
-    let claims: Vec<Claim> = ours.iter().map(|(_, entry)| claim_of(entry)).collect();
-    let published = published(index, settings);
-    let allotted = address::allot(&claims, &settings.gateway_pools, allots);
+fn plans<'i>(
+    index: &'i Index,
+    classes: &'i Classes,
+    circumstances: &Circumstances,
+    last: &mut LastGood,
+) -> Vec<Plan<'i>> {
+    let class_of = |entry: &GatewayEntry| classes.gateway.get(&Name::new("", &entry.spec.gateway_class_name));
+    let ours = index.gateways.iter().filter_map(|(name, entry)| Some((name, entry, class_of(entry)?)));
+    let mut ours: Vec<(&Name, &GatewayEntry, &Class)> = ours.collect();
+    ours.sort_by_key(|(name, entry, _)| (entry.meta.created, *name));
+    let claims: Vec<Claim<'_>> = ours.iter().map(|(_, entry, class)| claim_of(entry, class)).collect();
+    let allotted = address::allot(&claims, circumstances.allots);
     ours.into_iter()
         .zip(allotted)
-        .map(|((name, entry), allotted)| {
-            let (places, published) = match settings.gateway_pools.is_empty() {
-                true => shared(&entry.spec, settings, &published),
+        .map(|((name, entry, class), allotted)| {
+            let settings = &class.settings;
+            let asked = infrastructure::asked(index, settings, circumstances, name, entry);
+            let way = asked.as_ref().and_then(|asked| asked.way(index, settings));
+            let (service, known) = match way {
+                Some((service, addresses)) => (Some(service), addresses.to_vec()),
+                None => (publish_service(settings), published(index, settings)),
+            };
+            let (places, mut published) = match settings.gateway_pools.is_empty() {
+                true => shared(&entry.spec, settings, &known),
                 false => own(allotted),
             };
-            let refused = unsupported(&entry.spec).or_else(|| odd_address(&entry.spec, settings));
+            if class.lacks_parameters && !entry.status.addresses.is_empty() {
+                published.clone_from(&entry.status.addresses);
+            }
+            let reference = entry.spec.infrastructure.as_ref().and_then(|of| of.parameters_ref.as_ref());
+            let (parameters, wrong) = parameters::of_gateway(index, name, reference, last);
+            // Without any that were valid it is not known how its clients should be treated.
+            let (outdated, unusable) = if parameters.is_some() { (wrong, None) } else { (None, wrong) };
+            let refused = unusable.or_else(|| unsupported(&entry.spec)).or_else(|| odd_address(&entry.spec, settings));
             let (identity, unidentified) = identity(index, name, &entry.spec);
-            let service = settings.publish_service.as_ref();
-            Plan { name, entry, refused, places, published, service, identity, unidentified }
+            Plan {
+                name,
+                entry,
+                class,
+                parameters,
+                outdated,
+                refused,
+                places,
+                published,
+                service,
+                asked,
+                identity,
+                unidentified,
+            }
         })
         .collect()
 }
@@ -238,12 +277,13 @@ fn kind_of(address: &GatewayAddress) -> &str {
     address.kind.as_deref().unwrap_or("IPAddress")
 }
 
-fn claim_of(entry: &GatewayEntry) -> Claim {
+fn claim_of<'c>(entry: &GatewayEntry, class: &'c Class) -> Claim<'c> {
     // Addresses without a value stand for any; the API server accepts no other text than an address.
     let addresses = |all: &[GatewayAddress]| {
         all.iter().filter_map(|address| address.value.as_deref()?.parse().ok()).collect::<Vec<IpAddr>>()
     };
     Claim {
+        pools: &class.settings.gateway_pools,
         asked: addresses(&entry.spec.addresses),
         present: addresses(&entry.status.addresses),
         families: (false, false),
@@ -296,27 +336,17 @@ fn gateway_address(kind: &str, value: String) -> GatewayAddress {
 /// A field of a Gateway that we do not support. Ignoring a demand for client certificates silently would be dangerous.
 fn unsupported(spec: &GatewaySpec) -> Option<Why> {
     let tls = spec.tls.as_ref();
-    let what = [(
-        spec.infrastructure.as_ref().is_some_and(|infrastructure| infrastructure.parameters_ref.is_some()),
-        "InvalidParameters",
-        "infrastructure.parametersRef",
-    )];
-    let found = what.into_iter().find(|(is_there, ..)| *is_there).map(|(_, reason, field)| (reason, field.to_owned()));
     let frontend = tls.and_then(|tls| tls.frontend.as_ref());
     let client_tls = frontend
         .into_iter()
         .flat_map(|frontend| std::iter::once(&frontend.default).chain(frontend.per_port.iter().map(|port| &port.tls)));
-    let unknown = || {
-        let of_clients = client_tls.flat_map(|tls| {
-            tls.others.keys().chain(tls.validation.iter().flat_map(|validation| validation.others.keys()))
-        });
-        let of_tls = tls.into_iter().flat_map(|tls| tls.others.keys());
-        let of_backend = tls.and_then(|tls| tls.backend.as_ref()).into_iter().flat_map(|backend| backend.others.keys());
-        let of_frontend = frontend.into_iter().flat_map(|frontend| frontend.others.keys());
-        let mut all = spec.others.keys().chain(of_tls).chain(of_backend).chain(of_frontend).chain(of_clients);
-        all.next().map(|field| ("Invalid", field.clone()))
-    };
-    found.or_else(unknown).map(|(reason, field)| Why::new(reason, format!("`{field}` is not supported")))
+    let of_clients = client_tls
+        .flat_map(|tls| tls.others.keys().chain(tls.validation.iter().flat_map(|validation| validation.others.keys())));
+    let of_tls = tls.into_iter().flat_map(|tls| tls.others.keys());
+    let of_backend = tls.and_then(|tls| tls.backend.as_ref()).into_iter().flat_map(|backend| backend.others.keys());
+    let of_frontend = frontend.into_iter().flat_map(|frontend| frontend.others.keys());
+    let mut all = spec.others.keys().chain(of_tls).chain(of_backend).chain(of_frontend).chain(of_clients);
+    all.next().map(|field| Why::new("Invalid", format!("`{field}` is not supported")))
 }
 
 /// The ListenerSets of a Gateway, the oldest first.

@@ -11,10 +11,11 @@ use model::{HostMatcher, PathMatcher, Route, Transport};
 use super::bind::{Binds, Rank, Speaks};
 use super::cluster::{Clusters, Share};
 use super::listener::certificate;
+use super::parameters::{self, Class};
 use super::reference::{Why, service_port};
 use super::{Circumstances, Desired, Notice, Statuses, published};
 use crate::index::{Index, IngressEntry, IngressPath, IngressTarget, Keypair, Kind, Name, PortRef};
-use crate::settings::{INGRESS_CONTROLLER, Settings};
+use crate::settings::Settings;
 
 /// The owner of each host and path with its type, to find conflicts between Ingresses.
 type Claimed = BTreeMap<(Option<String>, bool, String), Name>;
@@ -28,7 +29,8 @@ pub(crate) struct Serving<'t> {
 }
 
 /// Serves every Ingress that we manage, the oldest first.
-pub(crate) fn translate(index: &Index, settings: &Settings, circumstances: &Circumstances, out: &mut Serving<'_>) {
+pub(crate) fn translate(index: &Index, class: &Class, circumstances: &Circumstances, out: &mut Serving<'_>) {
+    let settings = &class.settings;
     let mut ours: Vec<_> = index.ingresses.iter().filter(|(_, entry)| is_ours(index, settings, entry)).collect();
     ours.sort_by_key(|(name, entry)| (entry.meta.created, *name));
     if ours.is_empty() {
@@ -38,10 +40,10 @@ pub(crate) fn translate(index: &Index, settings: &Settings, circumstances: &Circ
     let addresses: Vec<String> = published(index, settings).iter().map(ToString::to_string).collect();
     let default = settings.default_certificate.as_ref().map(|secret| {
         let found = certificate(index, Name::new(&secret.namespace, &secret.name));
-        found.map_err(|Why { reason, message }| Why::new(reason, format!("--default-certificate: {message}")))
+        found.map_err(|Why { reason, message }| Why::new(reason, format!("the default certificate: {message}")))
     });
-    let plain = place(settings, settings.ingress_ports.0, Speaks::Http, circumstances, out.binds);
-    let tls = place(settings, settings.ingress_ports.1, Speaks::Https, circumstances, out.binds);
+    let plain = place(class, settings.ingress_ports.0, Speaks::Http, circumstances, out.binds);
+    let tls = place(class, settings.ingress_ports.1, Speaks::Https, circumstances, out.binds);
     if let (Ok(place), Some(Ok((secret, keypair, _)))) = (&tls, &default) {
         out.binds.default_certificate(*place, secret, keypair);
     }
@@ -52,7 +54,11 @@ pub(crate) fn translate(index: &Index, settings: &Settings, circumstances: &Circ
         one.certificates(tls);
         one.rules(plain, tls);
         one.annotations();
-        out.statuses.insert((Kind::Ingress, name.clone()), Desired::Ingress(addresses.clone()));
+        let told = match class.lacks_parameters && !entry.present.is_empty() {
+            true => entry.present.iter().map(ToString::to_string).collect(),
+            false => addresses.clone(),
+        };
+        out.statuses.insert((Kind::Ingress, name.clone()), Desired::Ingress(told));
     }
 }
 
@@ -70,8 +76,7 @@ fn is_ours(index: &Index, settings: &Settings, entry: &IngressEntry) -> bool {
         index
             .ingress_classes
             .get(class)
-            .is_some_and(|class| *class.controller == *INGRESS_CONTROLLER && !class.has_parameters)
-            && settings.ingress_class.as_deref().is_none_or(|only| *only == *class.name)
+            .is_some_and(|entry| parameters::is_our_ingress_class(settings, class, &entry.controller))
     };
     match entry.class.as_deref().filter(|class| !class.is_empty()) {
         Some(class) => is_our_class(&Name::new("", class)),
@@ -80,15 +85,15 @@ fn is_ours(index: &Index, settings: &Settings, entry: &IngressEntry) -> bool {
 }
 
 fn place(
-    settings: &Settings,
+    class: &Class,
     port: u16,
     speaks: Speaks,
     circumstances: &Circumstances,
     binds: &mut Binds,
 ) -> Result<SocketAddr, Why> {
-    let place = SocketAddr::new(settings.listen, port);
+    let place = SocketAddr::new(class.settings.listen, port);
     let refused = circumstances.binds.get(&place).cloned();
-    let outcome = refused.map_or_else(|| binds.claim(place, speaks), Err);
+    let outcome = refused.map_or_else(|| binds.claim(place, speaks, class.client_policy(port, None)), Err);
     binds.serves_ingresses(place);
     outcome.map(|()| place).map_err(|why| Why::new("PortUnavailable", why))
 }
@@ -124,7 +129,7 @@ impl One<'_, '_> {
                     Some(Err(why)) => self.tell(why.clone()),
                     None => self.tell(Why::new(
                         "InvalidCertificateRef",
-                        "an entry of tls names no Secret, and there is no --default-certificate: its hosts are not served over HTTPS",
+                        "an entry of tls names no Secret, and there is no default certificate: its hosts are not served over HTTPS",
                     )),
                 }
                 continue;
@@ -229,8 +234,9 @@ impl One<'_, '_> {
             };
             Why::new("BackendNotFound", format!("the Service {name} has no TCP port {wanted}"))
         })?;
-        let h2 = port.app_protocol.as_deref() == Some("kubernetes.io/h2c");
-        Ok(Share { port: port.port, service: name, transport: Transport::Tcp, weight: 1, h2 })
+        let proxy = port.proxy_protocol().map_err(|why| Why::new("UnsupportedProtocol", format!("{name}: {why}")))?;
+        let h2 = port.speaks_h2c();
+        Ok(Share { port: port.port, service: name, transport: Transport::Tcp, weight: 1, h2, proxy })
     }
 
     /// Users who come from another controller rely on its annotations and must learn that these have no effect.

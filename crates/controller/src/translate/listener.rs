@@ -31,6 +31,7 @@ pub(crate) fn gateway_listener<'i>(
         references: None,
         certificates: Vec::new(),
         ask: None,
+        overruled: None,
         attached: BTreeSet::new(),
         hosts: Default::default(),
     };
@@ -287,10 +288,10 @@ fn host_of(listener: &GatewayListener<'_>) -> String {
 pub(crate) fn claim(
     listener: &mut GatewayListener<'_>,
     plan: &Plan<'_>,
-    settings: &Settings,
     circumstances: &Circumstances,
     binds: &mut Binds,
 ) {
+    let settings = &plan.class.settings;
     let (true, None, Ok(places)) = (listener.is_accepted(), &plan.refused, &plan.places) else { return };
     let places: Vec<SocketAddr> = places.iter().map(|ip| SocketAddr::new(*ip, listener.spec.port)).collect();
     listener.refused = places.iter().find_map(|place| unavailable(*place, listener, settings, circumstances, binds));
@@ -299,7 +300,12 @@ pub(crate) fn claim(
     }
     for place in &places {
         let Some(speaks) = speaks(listener) else { continue };
-        binds.open(*place, speaks);
+        let policy = plan.class.client_policy(listener.spec.port, plan.parameters.as_deref());
+        if let Some(older) = binds.open(*place, speaks, policy, Some(plan.name)) {
+            let message =
+                format!("the older Gateway {older} has other parameters, which apply to all clients of {place}");
+            listener.overruled = Some(Why::new("OtherGateway", message));
+        }
         if speaks != Speaks::Tcp {
             // Even if it cannot be served, because its requests are for no other listener.
             binds.isolate(*place, listener.hostname(), listener.gateway);

@@ -10,9 +10,11 @@
 //! | `ingress`, `service` | the same for Ingresses, and for Services of type LoadBalancer |
 //! | `bind` | what each address serves, and in which order |
 //! | `cluster` | the Services of a rule, and their endpoints |
+//! | `parameters`, `clients` | the settings of classes and Gateways, and how their clients are treated |
 //! | `policy` | TLS towards endpoints |
 //! | `reference` | what a reference leads to, and whether it is allowed |
 //! | `address` | which object has which address of a pool |
+//! | `infrastructure` | the Services that Gateways ask for |
 //! | `status` | what is written back |
 //! | `notice` | what is reported in Events |
 //!
@@ -21,14 +23,17 @@
 
 mod address;
 mod bind;
+mod clients;
 mod cluster;
 mod filter;
 mod gateway;
 mod hosts;
+mod infrastructure;
 mod ingress;
 mod listener;
 mod lower;
 mod notice;
+mod parameters;
 mod policy;
 mod reference;
 mod regexes;
@@ -46,16 +51,30 @@ use model::{Dns, Generation, Listener, Snapshot, Vip};
 use crate::index::{Index, Kind, Meta, Name};
 use crate::objects::{AncestorStatus, GatewayClassStatus, GatewayStatus, ParentStatus, Text};
 use crate::settings::{Published, Settings};
+use parameters::{Classes, LastGood};
 use reference::Why;
+use regexes::Regexes;
 
-pub(crate) use regexes::Regexes;
+pub(crate) use infrastructure::{Infrastructure, Making};
 pub(crate) use status::{Write, write};
 
 /// The addresses to write to the status of objects that are served at the listen address.
 fn published(index: &Index, settings: &Settings) -> Vec<Published> {
-    let Some(service) = &settings.publish_service else { return settings.published() };
-    let found = index.services.get(&Name::new(&service.namespace, &service.name));
+    let Some(service) = publish_service(settings) else { return settings.published() };
+    let found = index.services.get(&service);
     found.map(|service| service.reached_at.to_vec()).unwrap_or_default()
+}
+
+/// The Service whose addresses are those of the listen address.
+fn publish_service(settings: &Settings) -> Option<Name> {
+    settings.publish_service.as_ref().map(|service| Name::new(&service.namespace, &service.name))
+}
+
+/// What one translation leaves for the next.
+#[derive(Default)]
+pub struct Memory {
+    regexes: Regexes,
+    parameters: LastGood,
 }
 
 /// What the translation depends on besides the objects.
@@ -73,6 +92,8 @@ pub struct Circumstances {
     pub empty: BTreeSet<Name>,
     /// Why the last snapshot was refused as a whole; `None` if it was not.
     pub refused: Option<String>,
+    /// Services of Gateways and EndpointSlices that could not be written, and why.
+    pub unmade: BTreeMap<(Kind, Name), String>,
 }
 
 /// A vip that the kernel plane refused in its current form.
@@ -128,6 +149,8 @@ pub struct Translation {
     listeners: Vec<Listener>,
     clusters: cluster::Clusters,
     vips: stream::Vips,
+    /// The Services that Gateways ask for.
+    pub(crate) infrastructure: Infrastructure,
     /// The wanted status of each object.
     pub statuses: BTreeMap<(Kind, Name), Desired>,
     /// Other messages.
@@ -146,9 +169,11 @@ pub fn translate(
     index: &Index,
     settings: &Settings,
     circumstances: &Circumstances,
-    regexes: &mut Regexes,
+    memory: &mut Memory,
 ) -> Translation {
+    let Memory { regexes, parameters } = memory;
     regexes.begin();
+    parameters.begin();
     let mut binds = bind::Binds::default();
     let mut clusters = cluster::Clusters::default();
     let mut vips = stream::Vips::new(&circumstances.vips);
@@ -158,7 +183,8 @@ pub fn translate(
     // This cluster has no Service, so it cannot fail. It always exists, even if nothing needs it.
     let nowhere = clusters.of(index, Vec::new()).unwrap_or(model::ClusterId(0));
 
-    let mut gateways = gateway::gateways(index, settings, circumstances, &mut binds);
+    let classes = Classes::of(index, settings, parameters, &mut notices);
+    let mut gateways = gateway::gateways(index, &classes, circumstances, parameters, &mut binds);
     let mut attaching = route::Attaching {
         binds: &mut binds,
         clusters: &mut clusters,
@@ -175,15 +201,16 @@ pub fn translate(
     service::translate(index, settings, circumstances, &mut vips, &mut statuses, &mut notices);
     let mut serving =
         ingress::Serving { binds: &mut binds, clusters: &mut clusters, statuses: &mut statuses, notices: &mut notices };
-    ingress::translate(index, settings, circumstances, &mut serving);
+    ingress::translate(index, &classes.ingress, circumstances, &mut serving);
     policy::statuses(index, settings, &users, &mut statuses);
-    status::classes(index, settings, &mut statuses);
+    status::classes(index, settings, &classes, &mut statuses);
     status::gateways(&gateways, circumstances, &mut statuses);
+    let infrastructure = infrastructure::translate(index, settings, &gateways);
     notice::of_statuses(index, circumstances, clusters.services(), &statuses, &mut notices);
     regexes.end();
 
-    let listeners = binds.into_listeners(settings, nowhere);
-    Translation { listeners, clusters, vips, statuses, notices: notices.into_iter().collect() }
+    let listeners = binds.into_listeners(nowhere);
+    Translation { listeners, clusters, vips, infrastructure, statuses, notices: notices.into_iter().collect() }
 }
 
 impl Translation {

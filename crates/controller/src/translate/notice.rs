@@ -15,8 +15,12 @@ pub(crate) const BACKENDS_AVAILABLE: &str = "steelyard.io/BackendsAvailable";
 /// it.
 pub(crate) const OBJECTS_READABLE: &str = "steelyard.io/ObjectsReadable";
 
-/// The condition of a route some of whose requests an older route takes. The API says which one wins, but has no condition for it.
+/// The condition of a route some of whose requests an older route takes, and of a Gateway some of whose clients are treated by the
+/// parameters of an older one. The API says which one wins, but has no condition for it.
 pub(crate) const OVERLAPPED: &str = "steelyard.io/Overlapped";
+
+/// The condition of a Gateway whose Service is not as it asks for it. The API has none for resources of a Gateway.
+pub(crate) const SERVICE_READY: &str = "steelyard.io/ServiceReady";
 
 /// Notices from conditions that report a problem, and about Services of ours without endpoints.
 pub(super) fn of_statuses(

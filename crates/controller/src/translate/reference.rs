@@ -94,9 +94,16 @@ pub(crate) fn backend(
     if let Some(why) = unspoken(index, &name, port) {
         return Err(Why::new("UnsupportedProtocol", why));
     }
+    let proxy = port.proxy_protocol().map_err(|why| Why::new("UnsupportedProtocol", format!("{name}: {why}")))?;
     // gRPC needs HTTP/2, whatever the port says.
-    let h2 = kind == "GRPCRoute" || port.app_protocol.as_deref() == Some("kubernetes.io/h2c");
-    Ok(Share { service: name, port: number, transport, weight: reference.weight.unwrap_or(1), h2 })
+    let h2 = kind == "GRPCRoute" || port.speaks_h2c();
+    if h2 && proxy.is_some() {
+        let message = format!(
+            "{name}: a PROXY protocol header names one client, but an HTTP/2 connection carries requests of many clients"
+        );
+        return Err(Why::new("UnsupportedProtocol", message));
+    }
+    Ok(Share { service: name, port: number, transport, weight: reference.weight.unwrap_or(1), h2, proxy })
 }
 
 /// A port of a Service.
@@ -114,6 +121,10 @@ pub(crate) fn service_port<'i>(
     if service.is_external_name {
         // An author of a Service could otherwise make this gateway reach anything that it can reach (CVE-2021-25740).
         return Err(format!("the Service {name} is of type ExternalName, which is not supported"));
+    }
+    if index.made.contains_key(&(Kind::Service, name.clone())) {
+        // An author of a route could otherwise make one request go round without end.
+        return Err(format!("the Service {name} is that of a Gateway: requests would come back to Steelyard"));
     }
     Ok(service.ports.iter().find(|port| port.transport == transport && is_it(port)))
 }

@@ -18,7 +18,7 @@ use super::reference::{Why, word};
 use super::stream::{self, KERNEL_PLANE, Source, Vips};
 use super::{Circumstances, Desired, Notice, Statuses};
 use crate::index::{Index, Kind, LoadBalancer, Name, ServiceEntry};
-use crate::settings::Settings;
+use crate::settings::{Pool, Settings};
 
 /// The capacity of the kernel plane.
 const VIPS_MAX: usize = 1024;
@@ -56,9 +56,11 @@ pub(crate) fn translate(
         .filter(|(_, _, load_balancer)| is_ours(load_balancer))
         .collect();
     ours.sort_by_key(|(name, entry, _)| (entry.meta.created, *name));
-    let claims: Vec<Result<Claim, Why>> = ours.iter().map(|(.., load_balancer)| claim(load_balancer)).collect();
-    let good: Vec<Claim> = claims.iter().filter_map(|claim| claim.as_ref().ok()).map(Claim::clone).collect();
-    let mut allotted = address::allot(&good, &settings.service_pools, circumstances.allots).into_iter();
+    let pools = &settings.service_pools;
+    let claims: Vec<Result<Claim<'_>, Why>> =
+        ours.iter().map(|(.., load_balancer)| claim(pools, load_balancer)).collect();
+    let good: Vec<Claim<'_>> = claims.iter().filter_map(|claim| claim.as_ref().ok()).map(Claim::clone).collect();
+    let mut allotted = address::allot(&good, circumstances.allots).into_iter();
     for ((name, entry, load_balancer), claim) in ours.into_iter().zip(claims) {
         let addresses = claim.and_then(|_| allotted.next().unwrap_or(Ok(Vec::new())));
         let outcome = addresses.and_then(|addresses| {
@@ -88,12 +90,13 @@ fn published(addresses: &[IpAddr], load_balancer: &LoadBalancer) -> Vec<IpAddr> 
     addresses.iter().copied().filter(|address| load_balancer.present.contains(address)).collect()
 }
 
-fn claim(load_balancer: &LoadBalancer) -> Result<Claim, Why> {
+fn claim<'p>(pools: &'p [Pool], load_balancer: &LoadBalancer) -> Result<Claim<'p>, Why> {
     let asked = load_balancer.asked.iter().map(|text| {
         let wrong = |_| Why::new("UnsupportedAddress", format!("{text} is not an address"));
         text.parse::<IpAddr>().map_err(wrong)
     });
     Ok(Claim {
+        pools,
         asked: asked.collect::<Result<_, _>>()?,
         present: load_balancer.present.clone(),
         families: load_balancer.families,
@@ -154,7 +157,7 @@ fn serve(
             vip
         };
         let (service, port, transport) = (name.clone(), port.port, port.transport);
-        let shares = vec![Share { service, port, transport, weight: 1, h2: false }];
+        let shares = vec![Share { service, port, transport, weight: 1, h2: false, proxy: None }];
         let made = addresses.iter().map(of).collect();
         outcome = outcome.and(vips.add(index, made, &Source { shares, node }));
     }

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::gateway::{GatewayListener, Gateways, Plan, SetPlan};
-use super::notice::{BACKENDS_AVAILABLE, OBJECTS_READABLE, OVERLAPPED};
+use super::notice::{BACKENDS_AVAILABLE, OBJECTS_READABLE, OVERLAPPED, SERVICE_READY};
+use super::parameters::Classes;
 use super::reference::Why;
 use super::{Circumstances, Desired, Statuses, lower};
 use crate::index::{Index, Kind, Name};
@@ -37,7 +38,7 @@ pub(crate) fn at(condition: Condition, generation: i64) -> Condition {
 }
 
 /// The GatewayClasses that we manage.
-pub(super) fn classes(index: &Index, settings: &Settings, statuses: &mut Statuses) {
+pub(super) fn classes(index: &Index, settings: &Settings, classes: &Classes, statuses: &mut Statuses) {
     let mut features: BTreeSet<&str> = lower::FEATURES.iter().copied().collect();
     if super::service::no_kernel_plane(settings).is_none() {
         features.insert("UDPRoute");
@@ -49,15 +50,11 @@ pub(super) fn classes(index: &Index, settings: &Settings, statuses: &mut Statuse
     let ours = index.classes.iter().filter(|(_, class)| class.spec.controller_name == settings.controller_name);
     for (name, class) in ours {
         let other = settings.gateway_class.as_deref().filter(|only| **only != *name.name);
-        let accepted = match (other, &class.spec.parameters_ref) {
-            (Some(only), _) => {
+        let accepted = match other {
+            Some(only) => {
                 Err(Why::new("Unsupported", format!("this controller serves only the class {only} (--gateway-class)")))
             }
-            (None, None) => Ok(()),
-            (None, Some(_)) => Err(Why::new(
-                "InvalidParameters",
-                "`parametersRef` is not supported: this controller has no parameters",
-            )),
+            None => classes.gateway.get(name).and_then(|class| class.wrong.clone()).map_or(Ok(()), Err),
         };
         let feature = |name: &str| SupportedFeature { name: name.to_owned() };
         let mut conditions = vec![condition("Accepted", "Accepted", &accepted, class.meta.generation)];
@@ -150,16 +147,18 @@ fn validity(
 
 fn of_gateway(plan: &Plan<'_>, listeners: &[GatewayListener<'_>], circumstances: &Circumstances) -> Vec<Condition> {
     let generation = plan.entry.meta.generation;
-    let accepted = match &plan.refused {
+    let accepted = match plan.refused.as_ref().or(plan.outdated.as_ref()) {
         Some(why) => condition("Accepted", "Accepted", &Err(why.clone()), generation),
         None => validity(listeners, |listener| listener.is_accepted(), generation),
     };
-    let programmed = if !accepted.is_true() {
+    // With older parameters it is served.
+    let is_served = plan.refused.is_none() && (accepted.is_true() || plan.outdated.is_some());
+    let programmed = if !is_served {
         Err(Why::new("Invalid", "not accepted"))
     } else if let Err(why) = &plan.places {
         Err(why.clone())
     } else if plan.published.is_empty() {
-        let message = match plan.service {
+        let message = match &plan.service {
             Some(service) => format!("the Service {service}, by which clients come, has no address yet"),
             None => "the address that clients use is not known: set --publish-address or --publish-service".to_owned(),
         };
@@ -177,12 +176,22 @@ fn of_gateway(plan: &Plan<'_>, listeners: &[GatewayListener<'_>], circumstances:
         let resolved = plan.unidentified.clone().map_or(Ok(()), Err);
         conditions.push(condition("ResolvedRefs", "ResolvedRefs", &resolved, generation));
     }
+    conditions.extend(overruled(listeners, generation));
     if tls.and_then(|tls| tls.frontend.as_ref()).is_some_and(admits_anyone) {
         let message =
             "tls.frontend has the mode AllowInsecureFallback: clients without a valid certificate are admitted";
         conditions.push(at(Condition::holds(INSECURE, "ConfigurationChanged", message), generation));
     }
+    if let Some(why) = plan.asked.as_ref().and_then(|asked| asked.trouble.clone()) {
+        conditions.push(condition(SERVICE_READY, "", &Err(why), generation));
+    }
     conditions
+}
+
+/// Says that an older Gateway decides how clients of these listeners are treated; `None` if none does.
+fn overruled(listeners: &[GatewayListener<'_>], generation: i64) -> Option<Condition> {
+    let Why { reason, message } = listeners.iter().find_map(|listener| listener.overruled.clone())?;
+    Some(at(Condition::holds(OVERLAPPED, reason, message), generation))
 }
 
 /// Whether clients of any port are admitted without a valid certificate although they are asked for one.
@@ -218,7 +227,10 @@ fn of_set(
             (Ok(_), None) => Ok(()),
         },
     };
-    vec![accepted, condition("Programmed", "Programmed", &programmed, set.entry.meta.generation)]
+    let generation = set.entry.meta.generation;
+    let mut conditions = vec![accepted, condition("Programmed", "Programmed", &programmed, generation)];
+    conditions.extend(overruled(listeners, generation));
+    conditions
 }
 
 fn listener_status(
@@ -409,7 +421,7 @@ fn merge(present: &[Condition], wanted: &[Condition], now: &str) -> Vec<Conditio
 }
 
 /// The kinds of conditions that we own. One that is no longer wanted is removed.
-const OUR_CONDITIONS: [&str; 9] = [
+const OUR_CONDITIONS: [&str; 10] = [
     "Accepted",
     "Programmed",
     "ResolvedRefs",
@@ -418,6 +430,7 @@ const OUR_CONDITIONS: [&str; 9] = [
     OVERLAPPED,
     BACKENDS_AVAILABLE,
     OBJECTS_READABLE,
+    SERVICE_READY,
     INSECURE,
 ];
 

@@ -115,11 +115,12 @@ impl ApiServer {
         }
     }
 
-    /// The kinds of the Gateway API.
+    /// The kinds of the Gateway API, and our own.
     fn teach(&self) {
         let admin = self.admin("default");
         let mut names = Vec::new();
-        for entry in fs::read_dir(self.programs.join("gateway-api")).unwrap() {
+        let folders = [self.programs.join("gateway-api"), own_kinds()];
+        for entry in folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()) {
             let text = fs::read_to_string(entry.unwrap().path()).unwrap();
             for object in admin.apply(&text) {
                 if object["kind"] == "CustomResourceDefinition" {
@@ -127,11 +128,9 @@ impl ApiServer {
                 }
             }
         }
-        assert!(names.len() >= 10, "the Gateway API has more kinds than {names:?}");
+        assert!(names.len() >= 11, "the Gateway API has more kinds than {names:?}");
         for name in names {
-            admin.until("established", "CustomResourceDefinition", &name, |definition| {
-                super::condition(&definition["status"], "Established").is_some_and(|found| found["status"] == "True")
-            });
+            admin.until_defined(&name);
         }
     }
 
@@ -162,20 +161,30 @@ impl ApiServer {
 
     /// Lets etcd forget all but the newest state: whoever wants to go on from an older one is told 410.
     pub fn compact(&self) {
-        let etcd = |path: &str, body: Value| -> Value {
-            let said = self.netns.inside(|| {
-                let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ETCD_PORT));
-                let mut conn = client::connect("etcd", address, None).unwrap();
-                let body = body.to_string();
-                let head = format!("POST {path} HTTP/1.1\r\nHost: etcd\r\nContent-Length: {}\r\n\r\n", body.len());
-                conn.send(format!("{head}{body}").as_bytes()).unwrap();
-                conn.response(ResponseTo::Other).unwrap().body
-            });
-            serde_json::from_slice(&said).unwrap()
-        };
-        let newest = etcd("/v3/maintenance/status", json!({}))["header"]["revision"].clone();
-        let said = etcd("/v3/kv/compaction", json!({"revision": newest, "physical": true}));
+        let newest = self.ask_etcd("/v3/maintenance/status", json!({}))["header"]["revision"].clone();
+        let said = self.ask_etcd("/v3/kv/compaction", json!({"revision": newest, "physical": true}));
         assert!(said["header"]["revision"].is_string(), "{said}");
+    }
+
+    /// Makes etcd behave as when its disk quota is used up, or as before: it answers reads and refuses writes.
+    pub fn fill(&self, is_full: bool) {
+        let member = self.ask_etcd("/v3/maintenance/status", json!({}))["header"]["member_id"].clone();
+        let action = if is_full { "ACTIVATE" } else { "DEACTIVATE" };
+        let alarm = json!({"action": action, "memberID": member, "alarm": "NOSPACE"});
+        let answer = self.ask_etcd("/v3/maintenance/alarm", alarm);
+        assert!(answer["header"]["revision"].is_string(), "{answer}");
+    }
+
+    fn ask_etcd(&self, path: &str, body: Value) -> Value {
+        let answer = self.netns.inside(|| {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ETCD_PORT));
+            let mut conn = client::connect("etcd", address, None).unwrap();
+            let body = body.to_string();
+            let head = format!("POST {path} HTTP/1.1\r\nHost: etcd\r\nContent-Length: {}\r\n\r\n", body.len());
+            conn.send(format!("{head}{body}").as_bytes()).unwrap();
+            conn.response(ResponseTo::Other).unwrap().body
+        });
+        serde_json::from_slice(&answer).unwrap()
     }
 
     /// Joins a namespace to it, which then reaches it at [`ADDRESS`]. The end of the link in that namespace is called `api0`; its name at this
@@ -226,6 +235,11 @@ impl ApiServer {
     fn path(&self, name: &str) -> String {
         self.directory.join(name).display().to_string()
     }
+}
+
+/// The folder with the definitions of our own kinds.
+fn own_kinds() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/steelyard/crds")
 }
 
 /// An authority and a certificate for the server, a pair of keys for the tokens of ServiceAccounts, and a token for us.

@@ -57,6 +57,7 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("gateway.networking.k8s.io", "v1", "UDPRoute", true),
     ("gateway.networking.k8s.io", "v1", "ReferenceGrant", true),
     ("gateway.networking.k8s.io", "v1", "BackendTLSPolicy", true),
+    ("steelyard.io", "v1alpha1", "GatewayParameters", true),
 ];
 
 /// A connection to the API server, and a namespace of the cluster where objects are that name none.
@@ -144,16 +145,34 @@ impl Cluster {
     /// A merge patch of a status, as by whatever else writes it.
     #[track_caller]
     pub fn patch_status_in(&self, kind: &str, namespace: &str, name: &str, patch: Value) {
+        self.try_patch_status_in(kind, namespace, name, patch).unwrap();
+    }
+
+    /// The same, if the API server accepts it.
+    pub fn try_patch_status_in(&self, kind: &str, namespace: &str, name: &str, patch: Value) -> Result<(), String> {
         let (api, name) = (self.api_in(kind, Some(namespace)), name.to_owned());
         let patched =
             self.call(async move { api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await });
-        patched.unwrap();
+        patched.map(drop)
     }
 
     #[track_caller]
     pub fn delete(&self, kind: &str, name: &str) {
         let (api, name) = (self.api_in(kind, None), name.to_owned());
         self.call(async move { api.delete(&name, &DeleteParams::default()).await.map(drop) }).unwrap();
+    }
+
+    /// Waits until the kind of a definition can be used. If its group is new, that is some time after the definition is established.
+    #[track_caller]
+    pub fn until_defined(&self, definition: &str) {
+        let found = self.until("established", "CustomResourceDefinition", definition, |definition| {
+            condition(&definition["status"], "Established").is_some_and(|found| found["status"] == "True")
+        });
+        let versions = found["spec"]["versions"].as_array().into_iter().flatten();
+        for version in versions.filter(|version| version["served"] == true) {
+            let path = format!("/apis/{}/{}", said(&found["spec"]["group"]), said(&version["name"]));
+            assert!(until(PATIENCE, || self.raw(&path).ok()).is_some(), "{path} is not served");
+        }
     }
 
     /// Waits until an object is as `is_so` wants it.
@@ -223,7 +242,11 @@ impl Cluster {
     fn api_in(&self, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
         let found = KINDS.iter().find(|(.., known, _)| *known == kind);
         let (group, version, kind, namespaced) = found.unwrap_or_else(|| panic!("add {kind} to KINDS"));
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let mut resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        if *kind == "GatewayParameters" {
+            // The plural that the client guesses is another.
+            resource.plural = kind.to_lowercase();
+        }
         match namespaced {
             true => Api::namespaced_with(self.client.clone(), namespace.unwrap_or(&self.namespace), &resource),
             false => Api::all_with(self.client.clone(), &resource),
