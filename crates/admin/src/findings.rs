@@ -478,6 +478,12 @@ fn of_vips(status: &Status, found: &mut Found) {
         );
         found.wrong("flow_table", "", text);
     }
+    if let Some(sockets) = status.kernel_plane.as_ref().and_then(|plane| plane.sockets.as_ref())
+        && let Some(why) = &sockets.why_not
+    {
+        let text = format!("connections of this host's processes to vips are not balanced: {why}");
+        found.wrong("sockets", "", text);
+    }
     for vip in &status.vips {
         let name = &vip.name;
         let usable = |endpoint: &VipEndpointStatus| endpoint.state.takes_work() && endpoint.weight > 0;

@@ -44,8 +44,8 @@ pub use status::{
     method_statuses, quantiles, route_statuses,
 };
 pub use vip::{
-    ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, TraceQuestion, TraceReport, TraceStep, VipChange,
-    VipEndpointRecent, VipEndpointStatus, VipRates, VipStatus,
+    ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, SocketsStatus, TraceQuestion, TraceReport, TraceStep,
+    VipChange, VipEndpointRecent, VipEndpointStatus, VipRates, VipStatus,
 };
 
 /// Answers the requests. It is called on the control runtime, where a slow answer delays only the next one.

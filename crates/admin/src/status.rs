@@ -495,6 +495,7 @@ mod tests {
             ],
             vips: Vec::new(),
             flows_max: 1,
+            socket_cgroup: None,
         }
     }
 

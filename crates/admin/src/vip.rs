@@ -19,6 +19,22 @@ pub struct KernelPlaneStatus {
     pub pressure: bool,
     /// Packets that belong to no vip and were not forwarded, by reason. Reasons that did not occur are absent.
     pub drops: BTreeMap<String, u64>,
+    /// How connections of this host's own processes are balanced; `None`: only packets are.
+    #[serde(default)]
+    pub sockets: Option<SocketsStatus>,
+}
+
+/// Connections that are balanced at the socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketsStatus {
+    /// The control group of the processes.
+    pub cgroup: String,
+    /// Why they are not balanced.
+    pub why_not: Option<String>,
+    /// Sockets that are connected to an endpoint.
+    pub open: u64,
+    /// The most that are known as such. More sockets are connected to endpoints too, but are not counted and see the endpoint's address.
+    pub open_max: u64,
 }
 
 /// A vip.
@@ -43,6 +59,12 @@ pub struct VipStatus {
     pub flows: u64,
     /// Flows created.
     pub flows_total: u64,
+    /// Sockets of this host that are connected to an endpoint because they asked for the vip. They are no flows.
+    #[serde(default)]
+    pub sockets: u64,
+    /// All that ever were, and exchanges of datagrams of sockets that are not connected.
+    #[serde(default)]
+    pub sockets_total: u64,
     /// Its rates in the last seconds.
     pub rates: VipRates,
     /// Packets that were not forwarded, by reason. Reasons that did not occur are absent.
@@ -91,6 +113,12 @@ pub struct VipEndpointStatus {
     /// This host has the address itself, so the kernel plane cannot serve it.
     #[serde(default)]
     pub is_here: bool,
+    /// Sockets of this host that are connected to it. They are no flows.
+    #[serde(default)]
+    pub sockets: u64,
+    /// All that ever were, and exchanges of datagrams of sockets that are not connected.
+    #[serde(default)]
+    pub sockets_total: u64,
     /// The last minute.
     #[serde(default)]
     pub recent: VipEndpointRecent,
@@ -128,18 +156,18 @@ pub struct FlowStatus {
     pub vip: String,
     /// `tcp` or `udp`.
     pub protocol: String,
-    /// The address of the client.
+    /// The address of the client, or a socket of this host: `sk:` and its cookie in hexadecimal, as `ss --extended` shows it.
     pub client: String,
     /// The address to which the client sends.
     pub address: String,
     /// The endpoint that the flow goes to.
     pub endpoint: String,
-    /// The state of the connection: `opening`, `established` or `closing`.
+    /// The state of the connection: `opening`, `established` or `closing`; `connected` for a socket of this host.
     pub state: String,
-    /// Seconds since its first packet.
+    /// Seconds since its first packet, or since the socket was connected.
     pub age_seconds: u64,
-    /// Seconds since its last packet in either direction.
-    pub idle_seconds: u64,
+    /// Seconds since its last packet in either direction. `None` for a socket of this host, whose packets are not seen.
+    pub idle_seconds: Option<u64>,
 }
 
 /// What would happen to a packet.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct Settings {
     /// The interfaces on which packets of Services and UDP listeners arrive. If empty, the kernel plane follows the routes, if there is a
     /// pool for Services. With neither there is no kernel plane.
     pub interfaces: Vec<String>,
+    /// The control group whose processes' connections to Services are balanced at the socket.
+    pub socket_cgroup: Option<PathBuf>,
     /// The name of this node, for Services that want only endpoints on the same node.
     pub node: Option<String>,
     /// The proxies whose `X-Forwarded-*` headers are trusted.
@@ -69,6 +72,7 @@ impl Default for Settings {
             gateway_pools: Vec::new(),
             service_pools: Vec::new(),
             interfaces: Vec::new(),
+            socket_cgroup: None,
             node: None,
             trusted_proxies: Vec::new(),
             admin: None,

@@ -21,6 +21,8 @@
 #define LB_REASONS_MAX 64u    /* see drop.h */
 #define LB_TRACE_STEPS_MAX 16u
 #define LB_GC_KEYS_MAX 256u   /* entries that one run of lb_gc judges: about 50 us */
+#define LB_SOCKETS_MAX 262144u /* sockets of this host that are connected to a vip and known as such */
+#define LB_DATAGRAMS_MAX 65536u /* entries for the datagrams of sockets that are not connected: two for each socket and vip */
 
 /* ---- flows: one entry for each direction, with the complete verdict for its packets ---- */
 
@@ -102,6 +104,7 @@ enum lb_algorithm {
 #define LB_VIP_SOURCES 0x02u      /* lb_sources has entries for this vip */
 #define LB_VIP_SOURCES_ONLY 0x04u /* a source without an entry is refused (there is an allow list) */
 #define LB_VIP_RATE 0x08u         /* new flows of one source are limited */
+#define LB_VIP_SOCKETS 0x10u      /* connections of this host's own processes are balanced at the socket, if its programs are attached */
 
 struct lb_vip {
 	__u32 table_slots;      /* length of its table in lb_tables; 0: no endpoint takes new flows */
@@ -210,6 +213,57 @@ struct lb_fragment {
 	__u16 dport;            /* be */
 };
 
+/* ---- sockets of this host: their connections are balanced when they connect, and none of their packets is touched ---- */
+
+/* A socket that is connected to an endpoint because it asked for a vip. By its cookie, which no other socket ever gets. */
+struct lb_socket {
+	__u32 vip_addr[4];      /* what it asked for */
+	__u32 addr[4];          /* what it got */
+	__u64 netns;            /* cookie of its network namespace */
+	__u32 vip;              /* index in lb_vips */
+	__u32 endpoint;         /* index in lb_endpoints */
+	__u32 born_s;
+	__u16 vip_port;         /* be */
+	__u16 port;             /* be */
+	__u8 proto;
+	__u8 pad[7];            /* zero */
+};
+
+/* A socket that sends datagrams without being connected, and the other side of one exchange. */
+struct lb_datagram_key {
+	__u64 socket;           /* its cookie */
+	__u32 addr[4];
+	__u16 port;             /* be */
+	__u8 is_endpoint;       /* 1: the address is the endpoint's, as in its answers; 0: the vip's, as in what the process sends */
+	__u8 pad[5];            /* zero */
+};
+
+struct lb_datagram {
+	__u32 addr[4];          /* is_endpoint: of the vip; otherwise unused */
+	__u32 vip;              /* index in lb_vips */
+	__u32 endpoint;         /* index in lb_endpoints */
+	__u32 touched_s;        /* when the process last sent to the vip, written at most once a second */
+	__u16 port;             /* be; as addr */
+	__u8 pad[2];            /* zero */
+};
+
+/* Index as lb_endpoints. */
+struct lb_uses {
+	__u64 made;             /* connections made at the socket, and exchanges of datagrams begun */
+	__u32 open;             /* entries of lb_sockets */
+	__u32 pad;
+};
+
+/* The context of lb_connect_dry. */
+struct lb_connect_context {
+	__u32 addr[4];
+	__u64 netns;            /* cookie of the network namespace of the process */
+	__u32 now_s;            /* programs of this type cannot read the coarse clock */
+	__u16 port;             /* be */
+	__u8 proto;
+	__u8 pad;               /* zero */
+};
+
 /* ---- the host, as user space knows it ---- */
 
 /* A veth whose other end is in another namespace and not a port of a bridge there: bpf_redirect_peer works for packets to that end itself. */
@@ -242,6 +296,7 @@ enum lb_stage {
 	LB_STAGE_SELECT = 5,
 	LB_STAGE_CREATE = 6,
 	LB_STAGE_FORWARD = 7,
+	LB_STAGE_CONNECT = 8,
 };
 
 struct lb_trace_step {
@@ -249,7 +304,7 @@ struct lb_trace_step {
 	__u8 outcome;           /* enum lb_outcome of drop.h */
 	__u8 reason;            /* if dropped: from drop.h */
 	__u8 pad;
-	__u32 detail;           /* vip: its index; select: the endpoint; forward: the interface */
+	__u32 detail;           /* vip: its index; select and connect: the endpoint; forward: the interface */
 };
 
 struct lb_trace {
@@ -277,5 +332,9 @@ _Static_assert(sizeof(struct lb_endpoint) == 28, "lb_endpoint");
 _Static_assert(sizeof(struct lb_counters) == 40, "lb_counters");
 _Static_assert(sizeof(struct lb_source_key) == 24, "lb_source_key");
 _Static_assert(sizeof(struct lb_trace_step) == 8, "lb_trace_step");
+_Static_assert(sizeof(struct lb_socket) == 64, "lb_socket");
+_Static_assert(sizeof(struct lb_datagram_key) == 32, "lb_datagram_key");
+_Static_assert(sizeof(struct lb_datagram) == 32, "lb_datagram");
+_Static_assert(sizeof(struct lb_uses) == 16, "lb_uses");
 
 #endif

@@ -25,7 +25,7 @@ enum lb_outcome {
 	X(3, source_denied, "its source is on the vip's deny list") \
 	X(4, source_not_allowed, "the vip has an allow list, and its source is not on it") \
 	X(5, rate_limited, "its source opened new connections faster than the vip allows") \
-	X(6, no_endpoint, "no endpoint of the vip takes new connections: all are down, draining or of weight 0") \
+	X(6, no_endpoint, "no endpoint of the vip takes new connections: all are down, draining or of weight 0. A process of this host that asks for it gets ECONNREFUSED") \
 	X(7, no_flow, "not the beginning of a connection, and no known connection: answered by RST if it is TCP") \
 	X(8, endpoint_down, "its endpoint was found dead: answered by RST if it is TCP") \
 	X(9, flow_table_full, "the table of connections is full: raise flows_max, or look for a flood") \

@@ -92,6 +92,14 @@ struct {
 	__type(value, struct lb_counters);
 } lb_counters SEC(".maps");
 
+/* What sockets of this host use each endpoint for. Index as lb_endpoints. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LB_ENDPOINTS_MAX);
+	__type(key, __u32);
+	__type(value, struct lb_uses);
+} lb_uses SEC(".maps");
+
 /* Packets not forwarded, at vip * LB_REASONS_MAX + reason. The vip LB_VIPS_MAX stands for "none". */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

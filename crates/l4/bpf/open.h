@@ -17,16 +17,6 @@ GLOBAL int lb_create_dry(struct __sk_buff *skb, struct packet *packet, __u32 end
 	return packet ? flow_create(skb, packet, endpoint, true) : LB_DROP;
 }
 
-GLOBAL int lb_pick(struct packet *packet, __u32 attempt, __u32 now)
-{
-	return packet ? pick(packet, attempt, now, false) : ENDPOINT_NONE;
-}
-
-GLOBAL int lb_pick_dry(struct packet *packet, __u32 attempt, __u32 now)
-{
-	return packet ? pick(packet, attempt, now, true) : ENDPOINT_NONE;
-}
-
 /* Does this host have a connection with the packet's addresses and ports? */
 static __always_inline bool has_socket(struct __sk_buff *skb, const struct packet *packet)
 {

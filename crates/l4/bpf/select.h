@@ -60,22 +60,29 @@ static __always_inline __u32 pick_in_turn(__u32 vip, __u32 attempt, __u32 slots,
 	return table_at(vip, turn % slots);
 }
 
+/* Its flows, and the sockets of this host that are connected to it. */
+static __always_inline __u32 load_of(__u32 endpoint)
+{
+	__u32 *active = bpf_map_lookup_elem(&lb_active, &endpoint);
+	struct lb_uses *uses = bpf_map_lookup_elem(&lb_uses, &endpoint);
+
+	return (active ? *active : 0) + (uses ? uses->open : 0);
+}
+
 /* The power of two choices (Mitzenmacher 2001): of two random slots, the one with fewer active flows for its weight. */
 static __always_inline __u32 pick_less_loaded(__u32 vip, __u32 slots)
 {
 	__u32 a = table_at(vip, slot_of_hash(bpf_get_prandom_u32(), 0, slots));
 	__u32 b = table_at(vip, slot_of_hash(bpf_get_prandom_u32(), 0, slots));
-	__u32 *active_a = bpf_map_lookup_elem(&lb_active, &a);
-	__u32 *active_b = bpf_map_lookup_elem(&lb_active, &b);
 	struct lb_endpoint *endpoint_a = endpoint_at(a);
 	struct lb_endpoint *endpoint_b = endpoint_at(b);
 
-	if (!active_b || !endpoint_b || endpoint_b->state != LB_ENDPOINT_ACTIVE)
+	if (!endpoint_b || endpoint_b->state != LB_ENDPOINT_ACTIVE)
 		return a;
-	if (!active_a || !endpoint_a || endpoint_a->state != LB_ENDPOINT_ACTIVE)
+	if (!endpoint_a || endpoint_a->state != LB_ENDPOINT_ACTIVE)
 		return b;
 	/* The table holds an endpoint as often as its weight, so the draw is already weighted; the comparison is by remaining capacity. */
-	return is_less_loaded(*active_b, endpoint_b->weight, *active_a, endpoint_a->weight) ? b : a;
+	return is_less_loaded(load_of(b), endpoint_b->weight, load_of(a), endpoint_a->weight) ? b : a;
 }
 
 /* The endpoint of this client's last flow, if it is remembered and still takes flows. */
@@ -129,6 +136,17 @@ static __always_inline __u32 pick(const struct packet *packet, __u32 attempt, __
 	default:
 		return pick_in_turn(packet->vip, attempt, slots, dry);
 	}
+}
+
+/* Verified once, apart from its callers, which keeps the number of paths small. */
+GLOBAL int lb_pick(struct packet *packet, __u32 attempt, __u32 now)
+{
+	return packet ? pick(packet, attempt, now, false) : ENDPOINT_NONE;
+}
+
+GLOBAL int lb_pick_dry(struct packet *packet, __u32 attempt, __u32 now)
+{
+	return packet ? pick(packet, attempt, now, true) : ENDPOINT_NONE;
 }
 
 /* Any Steelyard finds the same endpoint for the same flow, so the flow can continue there. */

@@ -41,6 +41,9 @@ layouts!(
     lb_shared,
     lb_trace,
     lb_gc_context,
+    lb_socket,
+    lb_uses,
+    lb_connect_context,
 );
 
 pub(crate) fn bytes_of<T: Layout>(value: &T) -> &[u8] {
@@ -122,6 +125,10 @@ mod tests {
 
     #[test]
     fn no_layout_has_padding_and_all_are_as_in_c() {
+        let sockets = Btf::from_path(env!("LB_SOCKET_OBJECT")).unwrap();
+        let sockets = &sockets;
+        check!(sockets, lb_socket: vip_addr, addr, netns, vip, endpoint, born_s, vip_port, port, proto, pad);
+        check!(sockets, lb_connect_context: addr, netns, now_s, port, proto, pad);
         let btf = Btf::from_path(env!("LB_OBJECT")).unwrap();
         let btf = &btf;
         check!(btf, lb_flow_key: saddr, daddr, sport, dport, proto, pad);
@@ -133,6 +140,7 @@ mod tests {
         check!(btf, lb_address: range_count, flags, ranges);
         check!(btf, lb_endpoint: addr, vip, weight, port, state, source);
         check!(btf, lb_counters: packets, bytes, flows);
+        check!(btf, lb_uses: made, open, pad);
         check!(btf, lb_pool: addrs, addr_count, port_first, port_last);
         check!(btf, lb_source_key: prefix_bits, vip, addr);
         check!(btf, lb_interface: mtu, flags, peer_mac, pad);

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::Path;
 
-use model::{Endpoint, Vip};
+use model::{Endpoint, Transport, Vip};
 use telemetry::Sample;
 
-use crate::{Collected, Counters, EndpointVerdict, Flow, Options, Refusal, Trace, TraceQuery};
+use crate::{Collected, Counters, EndpointVerdict, Flow, Options, Refusal, Sockets, Trace, TraceQuery};
 
 /// Does not exist in this build.
 #[derive(Debug)]
@@ -75,6 +76,16 @@ impl Plane {
         match *self {}
     }
 
+    /// Nothing.
+    pub fn balance_sockets(&mut self, _: Option<&Path>) {
+        match *self {}
+    }
+
+    /// Nothing.
+    pub fn sockets(&self) -> Option<Sockets> {
+        match *self {}
+    }
+
     /// # Errors
     /// None.
     pub fn collect(&mut self) -> Result<Option<Collected>, Refusal> {
@@ -101,6 +112,12 @@ impl Plane {
     /// # Errors
     /// None.
     pub fn trace(&self, _: &TraceQuery) -> Result<Trace, Refusal> {
+        match *self {}
+    }
+
+    /// # Errors
+    /// None.
+    pub fn trace_connect(&self, _: (IpAddr, u16, Transport)) -> Result<Trace, Refusal> {
         match *self {}
     }
 

@@ -4,7 +4,6 @@
 //! Otherwise it uses a filter of the clsact qdisc with its own handle and priority. The qdisc is shared with others and stays.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -13,7 +12,7 @@ use libbpf_rs::{AsRawLibbpf, Link, Program, TC_INGRESS, TcHook, TcHookBuilder, l
 
 use crate::Refusal;
 use crate::interfaces::{Interface, list};
-use crate::pins::{Pins, link_ifindex};
+use crate::pins::{Pins, link_ifindex, remove_link};
 
 /// The handle of our filter, by which it is found again after a restart. It is unlikely that anything else uses it.
 const TC_HANDLE: u32 = 0x57ee_1bad;
@@ -72,7 +71,7 @@ impl Attachments {
         hook.attach()?;
         self.by_tc.insert(ifindex);
         // An earlier process attached by tcx. The program must not run twice.
-        remove_link(&self.pins, ifindex);
+        remove_link(&self.pins.link(ifindex));
         Ok(())
     }
 
@@ -84,7 +83,7 @@ impl Attachments {
             return Ok(true);
         }
         // A link of an interface that is gone, whose index this one got.
-        remove_link(&self.pins, ifindex);
+        remove_link(&self.pins.link(ifindex));
         let mut link = match new_tcx(program, ifindex) {
             Ok(link) => link,
             // The kernel does not know this attach type.
@@ -96,8 +95,8 @@ impl Attachments {
     }
 
     fn detach_others(&mut self, program: BorrowedFd<'_>, wanted: &BTreeMap<u32, String>, present: &[Interface]) {
-        for (ifindex, _) in self.pins.links().into_iter().filter(|(ifindex, _)| !wanted.contains_key(ifindex)) {
-            remove_link(&self.pins, ifindex);
+        for (_, link) in self.pins.links().into_iter().filter(|(ifindex, _)| !wanted.contains_key(ifindex)) {
+            remove_link(&link);
         }
         let is_there = |ifindex: &u32| present.iter().any(|interface| interface.index == *ifindex);
         let suspects: Vec<u32> = if self.searched {
@@ -117,20 +116,12 @@ impl Attachments {
 
 /// Detaches from all interfaces. `any` is an open file; which one does not matter.
 pub(crate) fn detach_everywhere(pins: &Pins, any: BorrowedFd<'_>, present: &[Interface]) {
-    for (ifindex, _) in pins.links() {
-        remove_link(pins, ifindex);
+    for (_, link) in pins.links() {
+        remove_link(&link);
     }
     for interface in present {
         detach_tc(any, interface.index);
     }
-}
-
-fn remove_link(pins: &Pins, ifindex: u32) {
-    let path = pins.link(ifindex);
-    // Detach first: the kernel releases a link only some time after its last reference is gone. It is no error if the link is missing or
-    // its interface is gone.
-    _ = Link::open(&path).and_then(|link| link.detach());
-    _ = fs::remove_file(path);
 }
 
 /// libbpf-rs (0.27) has no safe call for this.

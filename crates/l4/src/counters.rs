@@ -6,7 +6,7 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use crate::abi::*;
 use crate::plane::Plane;
-use crate::sync::{Maps, failed, get};
+use crate::sync::{Maps, failed, get, set};
 use crate::{Counters, DropReason, Refusal, Traffic, VipCounters};
 
 impl Plane {
@@ -53,8 +53,9 @@ pub(crate) struct Retired(BTreeMap<u32, Traffic>);
 impl Retired {
     /// Adds the counts of an endpoint, and resets them for the next endpoint that gets its index.
     pub(crate) fn take(&mut self, maps: &Maps, vip: u32, endpoint: u32) -> Result<(), Refusal> {
-        let traffic = Traffic { flows_active: 0, ..maps.traffic_of(endpoint)? };
+        let traffic = Traffic { flows_active: 0, sockets_open: 0, ..maps.traffic_of(endpoint)? };
         maps.clear_per_cpu(endpoint, &maps.counters)?;
+        set(&maps.uses, &endpoint, &lb_uses::default())?;
         self.0.entry(vip).or_default().add(&traffic);
         Ok(())
     }
@@ -70,17 +71,26 @@ impl Retired {
 }
 
 impl Maps {
+    /// Whether the endpoint has flows, or sockets that are connected to it.
+    pub(crate) fn is_used(&self, endpoint: u32) -> Result<bool, Refusal> {
+        let traffic = self.traffic_of(endpoint)?;
+        Ok(traffic.flows_active > 0 || traffic.sockets_open > 0)
+    }
+
     fn traffic_of(&self, endpoint: u32) -> Result<Traffic, Refusal> {
+        let uses: lb_uses = get(&self.uses, &endpoint)?.unwrap_or_default();
         let mut traffic = Traffic {
             flows_active: get::<u32, u32>(&self.active, &endpoint)?.unwrap_or(0).into(),
+            sockets_open: uses.open.into(),
+            sockets_made: uses.made,
             ..Traffic::default()
         };
         for counters in self.per_cpu::<lb_counters>(endpoint, &self.counters)? {
             traffic.add(&Traffic {
-                flows_active: 0,
                 flows_made: counters.flows,
                 packets: counters.packets,
                 bytes: counters.bytes,
+                ..Traffic::default()
             });
         }
         Ok(traffic)

@@ -2,28 +2,24 @@
 
 use std::net::SocketAddr;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use model::Transport;
 
 use crate::abi::*;
 use crate::plan::TCP;
 use crate::plane::Plane;
-use crate::sync::{failed, get};
-use crate::{Flow, Refusal, host};
-
-/// Entries that are requested at once.
-const BATCH: u32 = 4096;
+use crate::sync::{entries, get};
+use crate::{Flow, FlowClient, Refusal, host};
 
 impl Plane {
-    /// Returns up to `limit` flows of one vip or of all, and whether there are more. They are in no particular order, and the table may
-    /// change while it is read.
+    /// Returns up to `limit` flows of one vip or of all, and whether there are more: first those whose packets are balanced, then sockets of
+    /// this host. They are in no particular order, and the tables may change while they are read.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn flows(&self, vip: Option<&str>, limit: usize) -> Result<(Vec<Flow>, bool), Refusal> {
         let now_s = host::now_s();
         let mut found = Vec::new();
-        for (key, flow) in entries(&self.maps.flows)? {
+        for (key, flow) in entries::<lb_flow_key, lb_flow>(&self.maps.flows)? {
             let Some(named) = self.plan.vips.get(&flow.vip).filter(|named| vip.is_none_or(|vip| named.name == vip))
             else {
                 continue;
@@ -38,16 +34,43 @@ impl Plane {
             let touched_s = twin.map_or(flow.touched_s, |twin| later(flow.touched_s, twin.touched_s));
             found.push(Flow {
                 vip: named.name.clone(),
-                transport: if key.proto == TCP { Transport::Tcp } else { Transport::Udp },
-                client: socket(key.saddr, key.sport),
+                transport: transport(key.proto),
+                client: FlowClient::Address(socket(key.saddr, key.sport)),
                 address: socket(key.daddr, key.dport),
                 endpoint: self.endpoint_of(&flow),
                 state: state(&flow, twin.as_ref()),
                 age_s: now_s.saturating_sub(flow.born_s),
-                idle_s: now_s.saturating_sub(touched_s),
+                idle_s: Some(now_s.saturating_sub(touched_s)),
             });
         }
-        Ok((found, false))
+        let more = self.add_sockets(vip, limit, &mut found)?;
+        Ok((found, more))
+    }
+
+    /// Returns true if there are more than the limit allows.
+    fn add_sockets(&self, vip: Option<&str>, limit: usize, found: &mut Vec<Flow>) -> Result<bool, Refusal> {
+        let Some(sockets) = &self.sockets else { return Ok(false) };
+        let now_s = host::now_s();
+        for (cookie, entry) in entries::<u64, lb_socket>(&sockets.map)? {
+            let Some(named) = self.plan.vips.get(&entry.vip).filter(|named| vip.is_none_or(|vip| named.name == vip))
+            else {
+                continue;
+            };
+            if found.len() == limit {
+                return Ok(true);
+            }
+            found.push(Flow {
+                vip: named.name.clone(),
+                transport: transport(entry.proto),
+                client: FlowClient::Socket(cookie),
+                address: socket(entry.vip_addr, entry.vip_port),
+                endpoint: socket(entry.addr, entry.port),
+                state: "connected",
+                age_s: now_s.saturating_sub(entry.born_s),
+                idle_s: None,
+            });
+        }
+        Ok(false)
     }
 
     fn endpoint_of(&self, flow: &lb_flow) -> SocketAddr {
@@ -59,11 +82,8 @@ impl Plane {
     }
 }
 
-/// All entries, of both directions.
-pub(crate) fn entries(map: &MapHandle) -> Result<impl Iterator<Item = (lb_flow_key, lb_flow)> + '_, Refusal> {
-    let batch = BATCH.min(map.max_entries());
-    let found = map.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY).map_err(|error| failed("read", map, error))?;
-    Ok(found.filter_map(|(key, value)| Some((read(&key)?, read(&value)?))))
+fn transport(proto: u8) -> Transport {
+    if proto == TCP { Transport::Tcp } else { Transport::Udp }
 }
 
 pub(crate) fn socket(address: [u32; 4], port: u16) -> SocketAddr {

@@ -7,7 +7,7 @@
 //! Start at [`Plane`]:
 //!
 //! ```text
-//! Plane::open -> check -> apply(vips, verdicts) -> collect, step by step
+//! Plane::open -> check -> apply(vips, verdicts) -> balance_sockets -> collect, step by step
 //!                              plan (pure) -> sync -> maps    attach -> interfaces
 //! ```
 //!
@@ -65,6 +65,8 @@ mod reset;
 #[cfg(kernel_plane)]
 mod routes;
 #[cfg(kernel_plane)]
+mod sockets;
+#[cfg(kernel_plane)]
 mod sync;
 #[cfg(kernel_plane)]
 mod table;
@@ -77,14 +79,14 @@ mod vip_routes;
 pub use absent::{Plane, addresses_of_host, built, detach, pinned};
 #[cfg(kernel_plane)]
 #[doc(hidden)]
-pub use load::OBJECT;
+pub use load::{OBJECT, SOCKET_OBJECT};
 #[cfg(kernel_plane)]
 pub use own::among as addresses_of_host;
 #[cfg(kernel_plane)]
 pub use plane::{Plane, built, detach, pinned};
 pub use reason::DropReason;
 pub use refusal::{Exit, Refusal};
-pub use view::{Collected, Counters, Flow, Trace, TraceQuery, TraceStep, Traffic, VipCounters};
+pub use view::{Collected, Counters, Flow, FlowClient, Sockets, Trace, TraceQuery, TraceStep, Traffic, VipCounters};
 
 /// Options of a plane.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,16 +12,40 @@ use crate::Refusal;
 use crate::host;
 use crate::pins::{Pins, remove_folder};
 
-/// The compiled programs.
+/// The compiled programs that see packets.
 pub static OBJECT: &[u8] = include_bytes!(env!("LB_OBJECT"));
+/// Those that run when a process connects.
+pub static SOCKET_OBJECT: &[u8] = include_bytes!(env!("LB_SOCKET_OBJECT"));
 
 /// The names of the programs.
 pub(crate) const ENTRY: &str = "lb_in";
 pub(crate) const TRACE: &str = "lb_trace";
 pub(crate) const COLLECT: &str = "lb_gc";
+pub(crate) const CONNECT_DRY: &str = "lb_connect_dry";
 
 /// Only needed while a program runs, so each process has its own.
-const NOT_PINNED: &[&str] = &["lb_traces", "lb_scratches", "lb_gc_keys"];
+const NOT_PINNED: &[&str] = &[TRACES, "lb_scratches", "lb_gc_keys"];
+pub(crate) const TRACES: &str = "lb_traces";
+
+/// The maps that the programs at the socket share with the others, and the pinned ones of their own.
+const AT_SOCKETS: &[&str] = &[
+    "lb_vip_ids",
+    "lb_vips",
+    "lb_addresses",
+    "lb_tables",
+    "lb_cursors",
+    "lb_endpoints",
+    "lb_active",
+    "lb_uses",
+    "lb_drops",
+    "lb_affinity",
+    SOCKETS,
+    DATAGRAMS,
+];
+pub(crate) const SOCKETS: &str = "lb_sockets";
+pub(crate) const DATAGRAMS: &str = "lb_datagrams";
+/// Of these programs: one byte, whether the kernel lets them choose the error of connect(2).
+const CHOOSES_ERROR: &str = ".rodata.error";
 
 /// How many lines of libbpf's output about a failure are kept. The last lines of the verifier say what it refused.
 const LOG_LINES_MAX: usize = 30;
@@ -42,6 +66,34 @@ pub(crate) fn load(pins: &Pins, flows_max: u32, fresh: bool) -> Result<Object, R
         }
         refusal(&error)
     })
+}
+
+/// Loads the programs that run when a process connects. The maps that they share are pinned already.
+pub(crate) fn load_at_sockets(pins: &Pins) -> Result<Object, Refusal> {
+    hear();
+    // bpf_set_retval came to these programs after 5.15; a kernel without it refuses them.
+    let chosen = open_at_sockets(pins, true).and_then(OpenObject::load);
+    let loaded = chosen.or_else(|_| {
+        LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        open_at_sockets(pins, false).and_then(OpenObject::load)
+    });
+    loaded.map_err(|error| refusal(&error))
+}
+
+fn open_at_sockets(pins: &Pins, chooses_error: bool) -> libbpf_rs::Result<OpenObject> {
+    let mut object = ObjectBuilder::default().name("steelyard")?.open_memory(SOCKET_OBJECT)?;
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if AT_SOCKETS.contains(&name.as_str()) {
+            map.set_pin_path(pins.map(&name))?;
+        } else if name.ends_with(CHOOSES_ERROR) {
+            map.set_initial_value(&[u8::from(chooses_error)])?;
+        } else if name.starts_with("lb_") && name != TRACES {
+            // The headers declare the maps of all stages.
+            map.set_autocreate(false)?;
+        }
+    }
+    Ok(object)
 }
 
 /// Sends libbpf's output to us instead of standard error: much of it answers a query, such as whether there is a filter.

@@ -1,7 +1,7 @@
 //! The directory in a BPF file system that keeps everything that outlives the process.
 //!
-//! `ROOT/v<version>/` has a file for each map and `link_<ifindex>` for each attachment by tcx. The version is that of the layouts: maps of
-//! another version cannot be taken over.
+//! `ROOT/v<version>/` has a file for each map, `link_<ifindex>` for each attachment by tcx, and `socket_<program>` for each attachment to the
+//! control group. The version is that of the layouts: maps of another version cannot be taken over.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,6 +25,8 @@ const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 const OURS: &str = "/sys/fs/bpf/steelyard";
 /// The prefix of link files, followed by the index of the interface. Interface names may contain dots, which this file system reserves.
 const LINK: &str = "link_";
+/// The prefix of the links to the control group, followed by the name of the program.
+const SOCKET_LINK: &str = "socket_";
 
 /// How often a directory may be removed by another process between being made and being locked.
 const HOLD_TRIES_MAX: u32 = 8;
@@ -112,6 +114,16 @@ impl Pins {
         self.folder.join(format!("{LINK}{ifindex}"))
     }
 
+    /// The link of a program to the control group.
+    pub(crate) fn socket_link(&self, program: &str) -> PathBuf {
+        self.folder.join(format!("{SOCKET_LINK}{program}"))
+    }
+
+    /// The existing ones.
+    pub(crate) fn socket_links(&self) -> Vec<PathBuf> {
+        socket_links(&self.folder)
+    }
+
     /// The existing links: interface and file.
     pub(crate) fn links(&self) -> Vec<(u32, PathBuf)> {
         links(&self.folder)
@@ -170,11 +182,16 @@ pub(crate) fn link_ifindex(path: &Path) -> Option<u32> {
     }
 }
 
+/// Ends an attachment and removes its file. It is no error if either is gone already. Removing the file alone would not do: the kernel
+/// releases a link only some time after its last reference is gone.
+pub(crate) fn remove_link(path: &Path) {
+    _ = Link::open(path).and_then(|link| link.detach());
+    _ = fs::remove_file(path);
+}
+
 pub(crate) fn remove_folder(folder: &Path) -> io::Result<()> {
-    for (_, link) in links(folder) {
-        // As in `attach`: detached at once, and not some time after the file is gone.
-        _ = Link::open(link).and_then(|link| link.detach());
-    }
+    let to_interfaces = links(folder).into_iter().map(|(_, link)| link);
+    to_interfaces.chain(socket_links(folder)).for_each(|link| remove_link(&link));
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
@@ -198,9 +215,21 @@ fn is_bpffs(path: &Path) -> bool {
 }
 
 fn links(folder: &Path) -> Vec<(u32, PathBuf)> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let files = entries.flatten().map(|entry| entry.path());
-    files.filter_map(|path| Some((path.file_name()?.to_str()?.strip_prefix(LINK)?.parse().ok()?, path))).collect()
+    let index = |(path, rest): (PathBuf, String)| Some((rest.parse().ok()?, path));
+    named(folder, LINK).filter_map(index).collect()
+}
+
+fn socket_links(folder: &Path) -> Vec<PathBuf> {
+    named(folder, SOCKET_LINK).map(|(path, _)| path).collect()
+}
+
+/// The files whose names begin with `prefix`, and the rest of each name.
+fn named(folder: &Path, prefix: &'static str) -> impl Iterator<Item = (PathBuf, String)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter_map(move |path| {
+        let rest = path.file_name()?.to_str()?.strip_prefix(prefix)?.to_owned();
+        Some((path, rest))
+    })
 }
 
 fn folders(of: &Path) -> Vec<PathBuf> {

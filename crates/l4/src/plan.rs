@@ -326,6 +326,7 @@ fn value(vip: &Vip, table_slots: u32) -> lb_vip {
     set(LB_VIP_SOURCES, !vip.allow.is_empty() || !vip.deny.is_empty());
     set(LB_VIP_SOURCES_ONLY, !vip.allow.is_empty());
     set(LB_VIP_RATE, vip.source_rate.is_some());
+    set(LB_VIP_SOCKETS, is_for_sockets(vip));
     lb_vip {
         table_slots,
         affinity_s: vip.affinity.map_or(0, seconds),
@@ -339,6 +340,13 @@ fn value(vip: &Vip, table_slots: u32) -> lb_vip {
         flags: flags as u8,
         pad: 0,
     }
+}
+
+/// Whether its connections can be balanced at the socket. In mode dsr an endpoint may serve the vip's address alone. Lists and rates apply to
+/// source addresses, which a socket gets after its destination.
+fn is_for_sockets(vip: &Vip) -> bool {
+    let is_rewritten = matches!(vip.mode, VipMode::Nat | VipMode::FullNat { .. });
+    is_rewritten && vip.at_sockets && vip.allow.is_empty() && vip.deny.is_empty() && vip.source_rate.is_none()
 }
 
 /// Rounded up, so that a fraction of a second does not become zero.

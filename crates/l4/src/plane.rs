@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
 use libbpf_rs::Object;
 use model::{Endpoint, EndpointAddress, Vip};
@@ -22,9 +23,10 @@ use crate::load;
 use crate::pins::{Held, Pins, remove_folder, sweep};
 use crate::plan::{self, Plan, Unreachable};
 use crate::reset::Prodder;
-use crate::sync::{Maps, get, set};
+use crate::sockets::AtSockets;
+use crate::sync::{Maps, set};
 use crate::vip_routes::VipRoutes;
-use crate::{Collected, EndpointVerdict, Options, Refusal, host, own, samples};
+use crate::{Collected, EndpointVerdict, Options, Refusal, Sockets, host, own, samples, sockets};
 use reach::{check_interfaces, sources};
 
 /// The seconds that a removed endpoint rests after its last flow has ended, in addition to the closing time of its vip: an ended flow stays
@@ -41,6 +43,10 @@ pub struct Plane {
     pins: Pins,
     _looked_after: Held,
     attachments: Attachments,
+    /// The programs that run when a process of this host connects.
+    pub(crate) sockets: Option<AtSockets>,
+    /// The control group whose processes cannot be served, and why.
+    sockets_refused: Option<(PathBuf, String)>,
     /// The interfaces to which the programs should be attached, by index.
     pub(crate) attached: BTreeMap<u32, String>,
     vip_routes: VipRoutes,
@@ -127,6 +133,8 @@ impl Plane {
         let held = maps.recover()?;
         let mut plane = Self {
             attachments: Attachments::new(&pins, options.force_tc),
+            sockets: None,
+            sockets_refused: None,
             attached: BTreeMap::new(),
             vip_routes: VipRoutes::default(),
             unreachable: Unreachable::default(),
@@ -218,6 +226,34 @@ impl Plane {
         Ok(())
     }
 
+    /// Balances the connections of this control group's processes, and of those below it, when they connect. `None` ends that, also if an
+    /// earlier process began it. A failure costs the vips nothing: it is logged, and [`Plane::sockets`] reports it.
+    pub fn balance_sockets(&mut self, cgroup: Option<&Path>) {
+        self.sockets_refused = None;
+        let outcome = match cgroup {
+            Some(cgroup) if self.sockets.as_ref().is_some_and(|sockets| sockets.is_at(cgroup)) => Ok(()),
+            Some(cgroup) => AtSockets::attach(&self.pins, cgroup).map(|sockets| self.sockets = Some(sockets)),
+            None => {
+                self.sockets = None;
+                sockets::detach(&self.pins, &self.maps, &self.held)
+            }
+        };
+        if let Err(refusal) = outcome {
+            tracing::error!(%refusal, "cannot change how connections of this host's processes are balanced; packets of vips still are");
+            self.sockets_refused = cgroup.map(|cgroup| (cgroup.to_owned(), refusal.to_string()));
+        }
+    }
+
+    /// How connections of this host's own processes are balanced. `None`: they are not.
+    pub fn sockets(&self) -> Option<Sockets> {
+        let open_max = LB_SOCKETS_MAX;
+        match (&self.sockets_refused, &self.sockets) {
+            (Some((cgroup, why)), _) => Some(Sockets { cgroup: cgroup.clone(), why_not: Some(why.clone()), open_max }),
+            (None, Some(sockets)) => Some(Sockets { cgroup: sockets.cgroup.clone(), why_not: None, open_max }),
+            (None, None) => None,
+        }
+    }
+
     /// Forgets flows that are over, frees unused indexes, follows interfaces that come and go, and has connections to dead endpoints reset.
     /// One call takes one step of milliseconds, or some tens of them if every entry is silent. It returns `None` if more of the table
     /// remains, in which case the next call should be soon; otherwise the next collection begins two seconds later.
@@ -273,9 +309,12 @@ impl Plane {
         remove(&self.pins)
     }
 
-    /// Frees endpoints that no vip names and that have no flows. Returns their number.
+    /// Frees endpoints that no vip names and that have neither flows nor sockets. Returns their number.
     fn free_endpoints(&mut self, now_s: u32) -> Result<u32, Refusal> {
         let mut freed = 0;
+        if let Some(sockets) = &self.sockets {
+            sockets.forget_without_vip(&self.plan.leaving, &self.held)?;
+        }
         for id in self.plan.leaving.clone() {
             let Some(endpoint) = self.held.endpoints.get(&id).copied() else { continue };
             let vip = self.held.vips.get(&endpoint.vip);
@@ -283,8 +322,7 @@ impl Plane {
                 continue;
             }
             // If the vip is gone, this collection has removed all its flows, whatever the count says.
-            let active = if vip.is_some() { get::<u32, u32>(&self.maps.active, &id)?.unwrap_or(0) } else { 0 };
-            if active > 0 {
+            if vip.is_some() && self.maps.is_used(id)? {
                 self.quiet_since_s.remove(&id);
                 continue;
             }

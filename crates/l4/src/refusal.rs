@@ -18,6 +18,15 @@ pub enum Refusal {
         /// The error of the kernel when mounting it.
         why: String,
     },
+    /// The control group is not one.
+    NotCgroup {
+        /// The path.
+        path: String,
+        /// What is there instead.
+        why: String,
+        /// Where version 2 of control groups is mounted.
+        mounts: Vec<String>,
+    },
     /// The verifier refused a program. Holds the end of its log.
     Rejected(String),
     /// The interface does not exist.
@@ -87,6 +96,7 @@ impl Refusal {
             | Self::NotPermitted(_)
             | Self::KernelTooOld(_)
             | Self::NoBpffs { .. }
+            | Self::NotCgroup { .. }
             | Self::Rejected(_)
             | Self::Kernel { .. } => Exit::HostCannot,
         }
@@ -127,6 +137,16 @@ impl fmt::Display for Refusal {
                 "there is no BPF file system at {path}, and mounting one failed ({why}): run `mount -t bpf bpf {path}` as root, once; \
                  in a container, mount the host's {path} there"
             ),
+            Self::NotCgroup { path, why, mounts } => {
+                write!(f, "{path} is not a control group of version 2 ({why}): ")?;
+                match mounts.as_slice() {
+                    [] => f.write_str(
+                        "this host has none mounted; run `mount -t cgroup2 none /run/cgroup2` as root and name /run/cgroup2, or, in a \
+                        container, mount the host's /sys/fs/cgroup",
+                    ),
+                    mounts => write!(f, "version 2 is mounted at {}", mounts.join(", ")),
+                }
+            }
             Self::Rejected(log) => write!(
                 f,
                 "the kernel refused one of our programs: please report it with the kernel's release and the log below\n{log}"
@@ -206,6 +226,17 @@ mod tests {
             Exit::BadConfig,
             "there are 2000 vips; the kernel plane can hold 1024",
         );
+        let not_cgroup = |mounts: &[&str]| Refusal::NotCgroup {
+            path: "/x".into(),
+            why: "no such directory".into(),
+            mounts: mounts.iter().map(ToString::to_string).collect(),
+        };
+        check(
+            not_cgroup(&[]),
+            Exit::HostCannot,
+            "/x is not a control group of version 2 (no such directory): this host has none",
+        );
+        check(not_cgroup(&["/a", "/b"]), Exit::HostCannot, "version 2 is mounted at /a, /b");
         check(Refusal::NoBpffs { path: "/x".into(), why: "EPERM".into() }, Exit::HostCannot, "`mount -t bpf bpf /x`");
         let (vip, name) = ("web".into(), "wg0".into());
         check(

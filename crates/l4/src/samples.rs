@@ -49,6 +49,11 @@ pub(crate) fn samples(counters: &Counters) -> Vec<Sample> {
     let help = "Bytes forwarded, including the link-layer header.";
     family("steelyard_vip_bytes_total", Kind::Counter, help, by_direction(counters, |traffic| traffic.bytes));
 
+    let help = "Sockets of this host that are connected to an endpoint because they asked for the vip.";
+    family("steelyard_vip_sockets_open", Kind::Gauge, help, by_endpoint(counters, |traffic| traffic.sockets_open));
+    let help = "Sockets of this host that were connected to an endpoint, and exchanges of datagrams of sockets that are not connected.";
+    family("steelyard_vip_sockets_total", Kind::Counter, help, by_endpoint(counters, |traffic| traffic.sockets_made));
+
     let mut drops = Vec::new();
     for (vip, by_reason) in
         counters.vips.iter().map(|(name, vip)| (name.as_str(), &vip.drops)).chain([("", &counters.drops)])
@@ -57,7 +62,7 @@ pub(crate) fn samples(counters: &Counters) -> Vec<Sample> {
             drops.push((vec![("vip", vip.to_owned()), ("reason", (*reason).to_owned())], *count));
         }
     }
-    let help = "Packets not forwarded, by reason. Packets that belong to no vip have an empty vip label.";
+    let help = "Packets not forwarded, and connections refused at the socket, by reason. Packets that belong to no vip have an empty vip label.";
     family("steelyard_vip_drops_total", Kind::Counter, help, drops);
     samples
 }
@@ -106,7 +111,14 @@ mod tests {
 
     #[test]
     fn a_name_stands_together_and_labels_come_from_the_configuration() {
-        let traffic = Traffic { flows_active: 2, flows_made: 7, packets: [10, 20], bytes: [100, 200] };
+        let traffic = Traffic {
+            flows_active: 2,
+            flows_made: 7,
+            packets: [10, 20],
+            bytes: [100, 200],
+            sockets_open: 1,
+            sockets_made: 5,
+        };
         let vip = VipCounters {
             total: traffic.clone(),
             endpoints: [("10.0.0.1:80".parse().unwrap(), traffic)].into(),
@@ -134,6 +146,8 @@ mod tests {
                 "steelyard_vip_packets_total web,10.0.0.1:80,from_endpoint 20",
                 "steelyard_vip_bytes_total web,10.0.0.1:80,to_endpoint 100",
                 "steelyard_vip_bytes_total web,10.0.0.1:80,from_endpoint 200",
+                "steelyard_vip_sockets_open web,10.0.0.1:80 1",
+                "steelyard_vip_sockets_total web,10.0.0.1:80 5",
                 "steelyard_vip_drops_total web,no_endpoint 3",
             ]
         );

@@ -19,6 +19,7 @@ pub(crate) struct Maps {
     pub(crate) flows: MapHandle,
     pub(crate) active: MapHandle,
     pub(crate) counters: MapHandle,
+    pub(crate) uses: MapHandle,
     pub(crate) drops: MapHandle,
     pub(crate) shared: MapHandle,
     pub(crate) traces: MapHandle,
@@ -39,6 +40,7 @@ impl Maps {
             flows: map(object, "lb_flows")?,
             active: map(object, "lb_active")?,
             counters: map(object, "lb_counters")?,
+            uses: map(object, "lb_uses")?,
             drops: map(object, "lb_drops")?,
             shared: map(object, "lb_shared")?,
             traces: map(object, "lb_traces")?,
@@ -210,12 +212,17 @@ pub(crate) fn get<K: Layout, V: Layout>(map: &MapHandle, key: &K) -> Result<Opti
     Ok(found.and_then(|bytes| read(&bytes)))
 }
 
-/// All entries at once, or a few thousand at a time.
-pub(crate) fn pairs<K: Layout + Ord, V: Layout>(map: &MapHandle) -> Result<BTreeMap<K, V>, Refusal> {
+/// All entries, read a few thousand at a time.
+pub(crate) fn entries<K: Layout, V: Layout>(map: &MapHandle) -> Result<impl Iterator<Item = (K, V)> + '_, Refusal> {
     const BATCH: u32 = 4096;
     let batch = BATCH.min(map.max_entries());
     let found = map.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY).map_err(|error| failed("read", map, error))?;
-    Ok(found.filter_map(|(key, value)| Some((read(&key)?, read(&value)?))).collect())
+    Ok(found.filter_map(|(key, value)| Some((read(&key)?, read(&value)?))))
+}
+
+/// The same by key.
+pub(crate) fn pairs<K: Layout + Ord, V: Layout>(map: &MapHandle) -> Result<BTreeMap<K, V>, Refusal> {
+    entries(map).map(Iterator::collect)
 }
 
 /// All entries one by one, for maps that are small or do not support batches (tries before 5.17).

@@ -1,13 +1,14 @@
 //! Traces: the programs' own dry run against the live maps, described in sentences.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use libbpf_rs::ProgramInput;
 use model::Transport;
 
 use crate::abi::*;
 use crate::flows::socket;
-use crate::load::{self, TRACE};
+use crate::load::{self, CONNECT_DRY, TRACE, TRACES};
+use crate::plan::proto;
 use crate::plane::Plane;
 use crate::sync::{get, set};
 use crate::{DropReason, Refusal, Trace, TraceQuery, TraceStep, frame, host};
@@ -40,6 +41,42 @@ impl Plane {
         load::program(&self.object, TRACE)?.test_run(input).map_err(|error| Refusal::kernel("try a packet", error))?;
         let found: lb_trace = get(&self.maps.traces, &0_u32)?.unwrap_or_default();
         Ok(self.tell(query, &found))
+    }
+
+    /// Returns what connect(2) of a process of this host to this address would do now. Changes nothing.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn trace_connect(&self, vip: (IpAddr, u16, Transport)) -> Result<Trace, Refusal> {
+        let (address, port, transport) = vip;
+        let Some(sockets) = &self.sockets else {
+            let why = self.sockets().and_then(|sockets| sockets.why_not);
+            let text = why
+                .unwrap_or_else(|| "connections are not balanced at the socket: no control group is named".to_owned());
+            let verdict = "not balanced: the process connects to the address itself".to_owned();
+            return Ok(Trace {
+                steps: vec![TraceStep { stage: stage(LB_STAGE_CONNECT as u8), text }],
+                forwarded: false,
+                verdict,
+            });
+        };
+        let mut context = lb_connect_context {
+            addr: words_of(address),
+            // The choice by client is that of a process in the namespace of Steelyard.
+            netns: host::netns_cookie().unwrap_or(0),
+            now_s: host::now_s(),
+            port: port.to_be(),
+            proto: proto(transport),
+            pad: 0,
+        };
+        let traces = load::map(&sockets.object, TRACES)?;
+        set(&traces, &0_u32, &lb_trace::default())?;
+        let input = ProgramInput { context_in: Some(bytes_of_mut(&mut context)), ..ProgramInput::default() };
+        let ran = load::program(&sockets.object, CONNECT_DRY)?.test_run(input);
+        ran.map_err(|error| Refusal::kernel("try a connection", error))?;
+        let found: lb_trace = get(&traces, &0_u32)?.unwrap_or_default();
+        let from = SocketAddr::new(address, 0);
+        Ok(self.tell(&TraceQuery { vip, from, interface: None, flags: 0 }, &found))
     }
 
     fn tell(&self, query: &TraceQuery, found: &lb_trace) -> Trace {
@@ -100,11 +137,21 @@ impl Plane {
             (LB_STAGE_FORWARD, LB_STACK) => {
                 format!("rewritten for {}, and left to this host for fragmentation", self.destination(found))
             }
+            (LB_STAGE_CONNECT, LB_FORWARD) => {
+                format!("the socket is connected to {}, and its packets are not touched", self.endpoint_name(step.detail))
+            }
+            (LB_STAGE_CONNECT, LB_PASS) => {
+                "not balanced at the socket, because the vip has mode dsr or local, limits its clients by address or rate, or has the endpoints of this node alone"
+                    .to_owned()
+            }
             (_, outcome) => format!("decided {outcome}"),
         }
     }
 
     fn verdict(&self, found: &lb_trace, last: &lb_trace_step) -> String {
+        if u32::from(last.stage) == LB_STAGE_CONNECT && u32::from(last.outcome) == LB_FORWARD {
+            return format!("connected to {}", self.endpoint_name(last.detail));
+        }
         match (u32::from(last.outcome), DropReason::of(last.reason)) {
             (LB_FORWARD | LB_STACK, _) => {
                 format!("forwarded to {} by {}", self.destination(found), self.interface_name(found.flow.ifindex))
@@ -183,6 +230,7 @@ fn stage(number: u8) -> &'static str {
         LB_STAGE_SELECT => "select",
         LB_STAGE_CREATE => "create",
         LB_STAGE_FORWARD => "forward",
+        LB_STAGE_CONNECT => "connect",
         _ => "unknown",
     }
 }

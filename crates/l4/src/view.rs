@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use model::Transport;
 
@@ -16,6 +17,10 @@ pub struct Traffic {
     pub packets: [u64; 2],
     /// Bytes towards the endpoint and from it, including the link-layer header.
     pub bytes: [u64; 2],
+    /// Sockets of this host that are connected to the endpoint because they asked for the vip. Their packets are not counted.
+    pub sockets_open: u64,
+    /// All that ever were, and exchanges of datagrams by sockets that are not connected.
+    pub sockets_made: u64,
 }
 
 impl Traffic {
@@ -23,6 +28,8 @@ impl Traffic {
     pub(crate) fn add(&mut self, other: &Self) {
         self.flows_active += other.flows_active;
         self.flows_made += other.flows_made;
+        self.sockets_open += other.sockets_open;
+        self.sockets_made += other.sockets_made;
         for direction in 0..2 {
             for (mine, more) in [(&mut self.packets, &other.packets), (&mut self.bytes, &other.bytes)] {
                 if let (Some(mine), Some(more)) = (mine.get_mut(direction), more.get(direction)) {
@@ -59,6 +66,17 @@ pub struct VipCounters {
     pub drops: BTreeMap<&'static str, u64>,
 }
 
+/// How connections of this host's own processes are balanced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sockets {
+    /// The control group of the processes.
+    pub cgroup: PathBuf,
+    /// Why they are not balanced.
+    pub why_not: Option<String>,
+    /// The most sockets that are known as connected to a vip.
+    pub open_max: u32,
+}
+
 /// A connection, or what looks like one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
@@ -66,18 +84,27 @@ pub struct Flow {
     pub vip: String,
     /// The protocol.
     pub transport: Transport,
-    /// The address of the client.
-    pub client: SocketAddr,
+    /// The client.
+    pub client: FlowClient,
     /// The address that the client connected to.
     pub address: SocketAddr,
     /// The endpoint.
     pub endpoint: SocketAddr,
-    /// `opening`, `established` or `closing`.
+    /// `opening`, `established` or `closing`; `connected` for a socket.
     pub state: &'static str,
-    /// Seconds since its first packet.
+    /// Seconds since its first packet, or since the socket was connected.
     pub age_s: u32,
-    /// Seconds since its last packet in either direction.
-    pub idle_s: u32,
+    /// Seconds since its last packet in either direction. `None` for a socket, whose packets are not seen.
+    pub idle_s: Option<u32>,
+}
+
+/// The client of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowClient {
+    /// A host, whose packets are balanced.
+    Address(SocketAddr),
+    /// A socket of this host, by its cookie, which `ss --extended` shows as `sk:` in hexadecimal. It was connected to its endpoint.
+    Socket(u64),
 }
 
 /// A question: what would happen to this packet?

@@ -106,6 +106,8 @@ pub struct Snapshot {
     pub vips: Vec<Vip>,
     /// Flows that the kernel plane can hold, with both directions counted as one.
     pub flows_max: u32,
+    /// The control group whose processes' connections to vips are balanced at the socket; `None` balances packets alone.
+    pub socket_cgroup: Option<PathBuf>,
 }
 
 impl Snapshot {

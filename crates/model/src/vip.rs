@@ -41,6 +41,9 @@ pub struct Vip {
     pub source_rate: Option<SourceRate>,
     /// How long a flow may be silent.
     pub timeouts: FlowTimeouts,
+    /// Connections of this host's own processes may be balanced at the socket, if the snapshot wants that. False if the endpoints are meant
+    /// for clients elsewhere.
+    pub at_sockets: bool,
 }
 
 impl Vip {
@@ -63,6 +66,7 @@ impl Vip {
             deny: Vec::new(),
             source_rate: None,
             timeouts: FlowTimeouts::new(transport),
+            at_sockets: true,
         }
     }
 }

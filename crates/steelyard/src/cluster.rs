@@ -27,6 +27,7 @@ fn nothing_yet(settings: &Settings) -> Snapshot {
         clusters: Vec::new(),
         vips: Vec::new(),
         flows_max: controller::FLOWS_MAX,
+        socket_cgroup: settings.socket_cgroup.clone(),
     }
 }
 
@@ -60,6 +61,7 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         gateway_pools: args.gateway_address_pool,
         service_pools: args.address_pool,
         interfaces: args.vip_interface,
+        socket_cgroup: args.socket_cgroup,
         node: args.node_name,
         trusted_proxies: args.trusted_proxy,
         admin: Some(args.admin),

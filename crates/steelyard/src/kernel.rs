@@ -8,11 +8,12 @@ mod status;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use admin::{Flows, KernelPlaneStatus, STATUS_VERSION, VipStatus};
-use l4::{Counters, EndpointVerdict, Plane, Refusal};
+use admin::{Flows, KernelPlaneStatus, STATUS_VERSION, SocketsStatus, VipStatus};
+use l4::{Counters, EndpointVerdict, FlowClient, Plane, Refusal};
 use model::{EndpointAddress, Vip};
 use net::clock;
 use telemetry::Sample;
@@ -118,16 +119,18 @@ impl KernelPlane {
         Ok(())
     }
 
-    /// Serves exactly these vips from now on. If there are none, the kernel plane is detached.
+    /// Serves exactly these vips from now on, also to the processes of a control group. If there are none, the kernel
+    /// plane is detached.
     ///
     /// # Errors
     /// The kernel plane cannot serve them; the old vips stay.
-    pub(crate) fn put_to_use(&mut self, vips: Vec<Arc<VipPlan>>) -> Result<(), Refused> {
+    pub(crate) fn put_to_use(&mut self, vips: Vec<Arc<VipPlan>>, socket_cgroup: Option<&Path>) -> Result<(), Refused> {
         if vips.is_empty() {
             return self.detach();
         }
         if let Some(plane) = &mut self.plane {
             tell(plane, &vips)?;
+            plane.balance_sockets(socket_cgroup);
         }
         self.told = epochs(&vips);
         self.vips = vips;
@@ -135,8 +138,13 @@ impl KernelPlane {
         Ok(())
     }
 
-    /// The kernel plane forwards packets between interfaces, and cannot deliver any to this host's own sockets.
+    /// The kernel plane forwards packets between interfaces, and cannot deliver any to this host's own sockets. It is
+    /// nothing wrong if connections are balanced at the socket: such an endpoint serves this host's processes.
     fn find_endpoints_here(&mut self) {
+        let sockets = self.plane.as_ref().and_then(Plane::sockets);
+        if sockets.is_some_and(|sockets| sockets.why_not.is_none()) {
+            return self.here.clear();
+        }
         let addresses: BTreeSet<IpAddr> =
             self.vips.iter().flat_map(|plan| plan.state.endpoints()).map(|endpoint| endpoint.address().ip()).collect();
         let here = l4::addresses_of_host(addresses.into_iter());
@@ -252,12 +260,16 @@ impl KernelPlane {
         let flow = |flow: l4::Flow| admin::FlowStatus {
             vip: flow.vip,
             protocol: transport(flow.transport).to_owned(),
-            client: flow.client.to_string(),
+            client: match flow.client {
+                FlowClient::Address(address) => address.to_string(),
+                // As ss(8) writes it.
+                FlowClient::Socket(cookie) => format!("sk:{cookie:x}"),
+            },
             address: flow.address.to_string(),
             endpoint: flow.endpoint.to_string(),
             state: flow.state.to_owned(),
             age_seconds: u64::from(flow.age_s),
-            idle_seconds: u64::from(flow.idle_s),
+            idle_seconds: flow.idle_s.map(u64::from),
         };
         Ok(Flows { version: STATUS_VERSION, flows: flows.into_iter().map(flow).collect(), more })
     }
@@ -287,6 +299,12 @@ impl KernelPlane {
             entries_max: counters.flows_max,
             pressure: counters.pressure,
             drops: occurred(&counters.drops),
+            sockets: plane.sockets().map(|sockets| SocketsStatus {
+                cgroup: sockets.cgroup.display().to_string(),
+                why_not: sockets.why_not,
+                open: counters.vips.values().map(|vip| vip.total.sockets_open).sum(),
+                open_max: u64::from(sockets.open_max),
+            }),
         };
         let vips = self
             .vips
@@ -371,7 +389,7 @@ mod tests {
             let mut earlier = KernelPlane::new();
             let vips = crate::vips::plans(snapshot.vips.iter().map(|vip| (vip, false)), &[], 0);
             earlier.judge(&vips, 1024).unwrap_or_else(|refused| panic!("{}", refused.why));
-            earlier.put_to_use(vips).unwrap_or_else(|refused| panic!("{}", refused.why));
+            earlier.put_to_use(vips, None).unwrap_or_else(|refused| panic!("{}", refused.why));
             KernelPlane::new().remove_leftovers();
             assert!(l4::pinned(&options), "the process that manages them is still there");
             earlier.leave();

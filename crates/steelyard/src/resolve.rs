@@ -249,6 +249,7 @@ mod tests {
             clusters: vec![Cluster::new("c", endpoints.iter().map(endpoint).collect()).into()],
             vips: Vec::new(),
             flows_max: 1,
+            socket_cgroup: None,
         }
     }
 

@@ -6,7 +6,7 @@
 
 mod orders;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -374,7 +374,7 @@ impl Running {
         // be.
         self.control.check_health(&compiled, &vips);
         let outcome = match judged {
-            Ok(()) => self.apply(compiled.clone(), previous.as_ref(), vips).await,
+            Ok(()) => self.apply(compiled.clone(), previous.as_ref(), vips, snapshot.socket_cgroup.as_deref()).await,
             refused => refused,
         };
         match outcome {
@@ -394,6 +394,7 @@ impl Running {
         compiled: Arc<Compiled>,
         previous: Option<&Arc<Compiled>>,
         vips: Vec<Arc<VipPlan>>,
+        socket_cgroup: Option<&Path>,
     ) -> Result<(), Refused> {
         if let Err(errors) = self.plane.apply(compiled, &mut self.inherited).await {
             let places = errors.iter().map(|error| (error.address, error.to_string())).collect();
@@ -403,7 +404,7 @@ impl Running {
         if self.keep_vips && !self.detached {
             return Ok(());
         }
-        let outcome = self.control.kernel().put_to_use(vips);
+        let outcome = self.control.kernel().put_to_use(vips, socket_cgroup);
         // The snapshot was judged to be possible and then was not: the kernel ran out of memory, or another program
         // removed something.
         if outcome.is_err()

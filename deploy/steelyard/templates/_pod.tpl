@@ -112,6 +112,9 @@ spec:
         {{- range .Values.vipInterfaces }}
         - {{ printf "--vip-interface=%s" . | quote }}
         {{- end }}
+        {{- if and $kernel .Values.socketCgroup }}
+        - --socket-cgroup=/host/cgroup
+        {{- end }}
         {{- range .Values.namespaces }}
         - {{ printf "--namespace=%s" . | quote }}
         {{- end }}
@@ -190,10 +193,18 @@ spec:
       volumeMounts:
         # Programs and maps that are pinned here outlive the pod.
         - {name: bpffs, mountPath: /sys/fs/bpf}
+        {{- if .Values.socketCgroup }}
+        # The pod's own /sys/fs/cgroup shows nothing but the pod.
+        - {name: cgroup, mountPath: /host/cgroup, readOnly: true}
+        {{- end }}
       {{- end }}
   {{- if $kernel }}
   volumes:
     - name: bpffs
       hostPath: {path: /sys/fs/bpf, type: Directory}
+    {{- if .Values.socketCgroup }}
+    - name: cgroup
+      hostPath: {path: {{ .Values.socketCgroup | quote }}, type: Directory}
+    {{- end }}
   {{- end }}
 {{- end -}}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::show::tests::{endpoint, status, vip};
+use crate::vip::SocketsStatus;
 
 /// Compares kind, severity and text of each finding.
 fn check(status: &Status, expect: &[(&str, Severity, &str)]) {
@@ -406,6 +407,20 @@ fn vips_that_nobody_looks_after() {
     let text = "vips of an earlier process still forward packets, and no process checks their endpoints: `steelyard \
                 vip detach` removes them";
     check(&status, &[("vips_left", Wrong, text)]);
+}
+
+#[test]
+fn sockets_that_cannot_be_balanced() {
+    let mut status = status();
+    let sockets = SocketsStatus { cgroup: "/x".into(), why_not: None, open: 0, open_max: 9 };
+    let plane =
+        KernelPlaneStatus { entries: 0, entries_max: 100, pressure: false, drops: [].into(), sockets: Some(sockets) };
+    status.kernel_plane = Some(plane.clone());
+    check(&status, &[]);
+    let sockets = plane.sockets.clone().map(|sockets| SocketsStatus { why_not: Some("/x is none".into()), ..sockets });
+    status.kernel_plane = Some(KernelPlaneStatus { sockets, ..plane });
+    let text = "connections of this host's processes to vips are not balanced: /x is none";
+    check(&status, &[("sockets", Wrong, text)]);
 }
 
 #[test]

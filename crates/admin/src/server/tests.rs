@@ -79,7 +79,7 @@ impl Control for Scripted {
             endpoint: "10.0.0.7:80".into(),
             state: "established".into(),
             age_seconds: limit as u64,
-            idle_seconds: 0,
+            idle_seconds: Some(0),
         };
         Ok(Flows { version: crate::STATUS_VERSION, flows: vec![flow], more: false })
     }

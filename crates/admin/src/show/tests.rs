@@ -253,6 +253,8 @@ pub(crate) fn vip() -> VipStatus {
         bytes_to: 1,
         bytes_from: 2,
         is_here: false,
+        sockets: 1,
+        sockets_total: 20,
         recent: VipEndpointRecent::default(),
         latest: VipEndpointRecent::default(),
     };
@@ -266,6 +268,8 @@ pub(crate) fn vip() -> VipStatus {
         added: true,
         flows: 8,
         flows_total: 1000,
+        sockets: 2,
+        sockets_total: 40,
         rates: VipRates { flows_per_second: 12.4, packets_per_second: 45_678.0, bits_per_second: 9.4e9 },
         drops: [("no_endpoint".to_owned(), 3), ("rate_limited".to_owned(), 40)].into(),
         recent_drops: [].into(),
@@ -279,7 +283,8 @@ pub(crate) fn vip() -> VipStatus {
 #[test]
 fn vips_and_their_endpoints() {
     let mut status = status();
-    status.kernel_plane = Some(KernelPlaneStatus { entries: 90, entries_max: 100, pressure: true, drops: [].into() });
+    status.kernel_plane =
+        Some(KernelPlaneStatus { entries: 90, entries_max: 100, pressure: true, drops: [].into(), sockets: None });
     status.vips = vec![vip()];
     status.findings = findings(&status);
     let text = render_status_text(&status, false);
@@ -293,12 +298,15 @@ fn vips_and_their_endpoints() {
     let tables = "
 VIP  ADDRESS           USABLE  FLOWS  MADE  NEW/s  PACKETS/s  BITS/s
 dns  192.0.2.1:53/udp  1 of 2      8  1000     12     45.7 k   9.4 G
+  at the socket: 2 open, 40 made
   dropped: 40 rate_limited, 3 no_endpoint
 
 ENDPOINT       VIP  STATE      WEIGHT  FLOWS  MADE  PACKETS TO  FROM
 10.0.0.2:5353  dns  unhealthy       1      4   500        6000  5000
   connect refused
+  at the socket: 1 open, 20 made
 10.0.0.1       dns  healthy         1      4   500        6000  5000
+  at the socket: 1 open, 20 made
 ";
     assert!(text.ends_with(tables), "{text}");
     let list = "
@@ -338,7 +346,7 @@ fn flows_and_traces() {
         endpoint: "10.0.1.1:8080".into(),
         state: "established".into(),
         age_seconds: 3700,
-        idle_seconds: 5,
+        idle_seconds: Some(5),
     };
     let mut flows = Flows { version: 1, flows: vec![flow.clone(); 30], more: true };
     let text = render_flows_text(&flows);

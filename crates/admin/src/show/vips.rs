@@ -47,7 +47,7 @@ pub fn render_flows_text(flows: &Flows) -> String {
             flow.endpoint.clone(),
             flow.state.clone(),
             duration(flow.age_seconds),
-            duration(flow.idle_seconds),
+            flow.idle_seconds.map_or_else(|| "-".to_owned(), duration),
         ])
     };
     // The table leaves out the address of the vip, which `vip list` shows: a line with it is too long for most
@@ -85,7 +85,7 @@ pub(super) fn vips(vips: &[VipStatus]) -> String {
             rate(vip.rates.packets_per_second),
             rate(vip.rates.bits_per_second),
         ];
-        Row::noted(cells, note("dropped", &vip.drops))
+        Row::noted(cells, lines([at_sockets(vip.sockets, vip.sockets_total), note("dropped", &vip.drops)]))
     };
     let head = ["VIP", "ADDRESS", "USABLE", "FLOWS", "MADE", "NEW/s", "PACKETS/s", "BITS/s"];
     super::table(head, &Layout { names: &[0], addresses: &[1], numbers: &[2, 3, 4, 5, 6, 7] }, vips.iter().map(row))
@@ -107,10 +107,22 @@ pub(super) fn endpoints(vips: &[VipStatus]) -> String {
             endpoint.packets_to.to_string(),
             endpoint.packets_from.to_string(),
         ];
-        Row::noted(cells, endpoint.why.clone().unwrap_or_default())
+        let at_sockets = at_sockets(endpoint.sockets, endpoint.sockets_total);
+        Row::noted(cells, lines([endpoint.why.clone().unwrap_or_default(), at_sockets]))
     };
     let head = ["ENDPOINT", "VIP", "STATE", "WEIGHT", "FLOWS", "MADE", "PACKETS TO", "FROM"];
     super::table(head, &Layout { names: &[1], addresses: &[0], numbers: &[3, 4, 5, 6, 7] }, endpoints.iter().map(row))
+}
+
+/// Connections that are balanced at the socket; empty if there never were any.
+fn at_sockets(open: u64, made: u64) -> String {
+    if made == 0 { String::new() } else { format!("at the socket: {open} open, {made} made") }
+}
+
+/// One below the other, without those that are empty.
+fn lines(notes: [String; 2]) -> String {
+    let [first, second] = notes;
+    if first.is_empty() || second.is_empty() { first + &second } else { format!("{first}\n{second}") }
 }
 
 /// Formats a rate with an SI prefix from a thousand upwards.

@@ -47,7 +47,9 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
         cluster::cluster(&entry.name.0, entry.value?, base, report)
     };
     let clusters = clusters.into_iter().filter_map(|entry| lowered(entry, report)).collect();
-    let flows_max = raw.kernel_plane.and_then(|plane| plane.value.flows_max).map(|flows| flows.value.0);
+    let (flows_max, socket_cgroup) =
+        raw.kernel_plane.map_or((None, None), |plane| (plane.value.flows_max, plane.value.socket_cgroup));
+    let flows_max = flows_max.and_then(|flows| u32::try_from(flows.value.0).ok());
     Some(Snapshot {
         admin: admin.map(|admin| admin.value),
         metrics: metrics.map(|metrics| metrics.value),
@@ -57,7 +59,8 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
         drain_timeout: raw.drain_timeout.map_or(defaults::DRAIN_TIMEOUT, |timeout| timeout.value.0),
         memory_max: raw.memory_max.map(|bytes| bytes.value.0),
         vips: raw.vips.map_or_else(Vec::new, |vips| vip::vips(vips, &binds, report)),
-        flows_max: flows_max.and_then(|flows| u32::try_from(flows).ok()).unwrap_or(defaults::FLOWS_MAX),
+        flows_max: flows_max.unwrap_or(defaults::FLOWS_MAX),
+        socket_cgroup: socket_cgroup.map(|folder| folder.value.0),
         ..bare(generation, listeners.unwrap_or_default(), clusters)
     })
 }
@@ -98,6 +101,7 @@ fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>
         clusters: clusters.into_iter().map(Arc::new).collect(),
         vips: Vec::new(),
         flows_max: defaults::FLOWS_MAX,
+        socket_cgroup: None,
     }
 }
 

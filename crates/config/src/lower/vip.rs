@@ -103,6 +103,7 @@ fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<V
         deny: deny.into_iter().map(|(network, _)| network).collect(),
         source_rate: raw.new_connections_per_source.map(|rate| source_rate(rate.value)),
         timeouts: timeouts(raw.timeouts.map(|timeouts| timeouts.value), address.transport),
+        at_sockets: true,
     })
 }
 

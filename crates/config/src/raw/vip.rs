@@ -9,7 +9,7 @@ use crate::defaults;
 use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Int, Many, OneOf, OneOrMany, Read, Scalar, unexpected};
-use crate::text::{Address, Interface, Network, Rate, Seconds, VipAddress, VipEndpoint, duration_text};
+use crate::text::{Address, Folder, Interface, Network, Rate, Seconds, VipAddress, VipEndpoint, duration_text};
 use crate::yaml::{Node, Value};
 
 static TCP: LazyLock<FlowTimeouts> = LazyLock::new(|| FlowTimeouts::new(Transport::Tcp));
@@ -22,6 +22,10 @@ keys! {
         /// counted. The table is allocated in full, at about 350 bytes per connection. A changed number takes effect after `steelyard vip
         /// detach`.
         optional flows_max: Int<1024, 16_777_216>, default defaults::FLOWS_MAX.to_string();
+        /// Balances connections of this host's own processes to vips at the socket: `connect` and `sendto` get an endpoint, and no packet
+        /// is translated. This is for the processes of this control group (version 2) and of all below it, in any network namespace;
+        /// the root of the hierarchy is usually `/sys/fs/cgroup`.
+        optional socket_cgroup: Folder, default "none: only packets that arrive at interfaces are balanced";
     }
 }
 

@@ -113,9 +113,10 @@ fn vips_with_a_range_of_ports() {
         "vips:
  a: {address: 10.0.0.1:80-90/tcp, interfaces: x, mode: local}
  b: {address: 10.0.0.1:85/tcp, interfaces: x, mode: local}
-kernel_plane: {flows_max: 10}",
+kernel_plane: {flows_max: 10, socket_cgroup: cgroup}",
         r#"3:15: `a` and `b` share a port of 10.0.0.1; the first is at line 2; a port belongs to one vip
-4:27: `flows_max`: "10" is not a whole number from 1024 to 16777216"#,
+4:27: `flows_max`: "10" is not a whole number from 1024 to 16777216
+4:46: `socket_cgroup`: "cgroup" is not a whole path; begin it with a slash"#,
     );
 }
 

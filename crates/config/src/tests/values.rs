@@ -279,7 +279,7 @@ fn the_proxy_command_means_what_the_shortest_file_means() {
 }
 
 const EVERY_VIP_KEY: &str = r#"
-kernel_plane: {flows_max: 2048}
+kernel_plane: {flows_max: 2048, socket_cgroup: /sys/fs/cgroup}
 vips:
   nat:
     address: "[2001:db8::1]:5000-5010/udp"
@@ -311,6 +311,7 @@ vips:
 fn every_key_of_a_vip() {
     let snapshot = load(EVERY_VIP_KEY);
     assert_eq!(snapshot.flows_max, 2048);
+    assert_eq!(snapshot.socket_cgroup.as_deref(), Some(std::path::Path::new("/sys/fs/cgroup")));
     let [nat, one_arm, here] = snapshot.vips.as_slice() else { panic!("three vips") };
     assert_eq!((nat.address, nat.transport), ("2001:db8::1".parse().unwrap(), Transport::Udp));
     assert_eq!(nat.ports, PortRange { first: 5000, last: 5010 });

@@ -255,7 +255,8 @@ fn tell_vip(text: &mut String, vip: &Vip) {
             let _ = write!(text, " {what}={network}");
         }
     }
-    let _ = writeln!(text, "{}", endpoints(&vip.endpoints));
+    let sockets = if vip.at_sockets { "" } else { " not at sockets" };
+    let _ = writeln!(text, "{sockets}{}", endpoints(&vip.endpoints));
 }
 
 fn tell_status(text: &mut String, name: &str, desired: &Desired) {

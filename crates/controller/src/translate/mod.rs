@@ -250,6 +250,7 @@ impl Translation {
             clusters: self.clusters.list.clone(),
             vips: self.vips.list.clone(),
             flows_max: FLOWS_MAX,
+            socket_cgroup: settings.socket_cgroup.clone(),
         }
     }
 }

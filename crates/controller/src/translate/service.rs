@@ -148,6 +148,8 @@ fn serve(
             let label = format!("{}.{}@{place}/{}", name.name, name.namespace, word(port.transport).to_lowercase());
             let mut vip = stream::vip(label, place, port.transport, mode.clone(), &settings.interfaces);
             vip.affinity = load_balancer.affinity;
+            // externalTrafficPolicy is about clients outside: kube-proxy gives those of the cluster all endpoints.
+            vip.at_sockets = !load_balancer.local;
             let is_same = |network: &&IpNet| network.addr().is_ipv4() == address.is_ipv4();
             vip.allow = load_balancer.sources.iter().filter(is_same).copied().collect();
             if vip.allow.is_empty() && !load_balancer.sources.is_empty() {

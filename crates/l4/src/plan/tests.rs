@@ -51,7 +51,10 @@ fn a_vip_from_nothing() {
     assert_eq!(plan.content.tables, BTreeMap::from([(0, vec![0, 1, 1])]));
     assert_eq!(states(&plan), [LB_ENDPOINT_ACTIVE; 2]);
     let written = plan.content.vips[&0];
-    assert_eq!((written.table_slots, written.idle_s, written.closing_s, written.flags), (3, 3600, 2, 0));
+    assert_eq!(
+        (written.table_slots, written.idle_s, written.closing_s, written.flags),
+        (3, 3600, 2, LB_VIP_SOCKETS as u8)
+    );
     assert_eq!(u32::from(written.mode), LB_MODE_NAT);
     let (key, id) = plan.content.vip_ids.first_key_value().unwrap();
     assert_eq!(
@@ -225,6 +228,23 @@ fn modes_and_options() {
         plan(&[web, local], &all_active, &Content::default(), &Plan::default(), &BTreeSet::new(), &sources).unwrap();
     assert_eq!(made.content.addresses.values().map(|address| address.flags).collect::<Vec<_>>(), [LB_ADDRESS_HOST]);
     assert_eq!(made.content.vip_ids.len(), 2);
+}
+
+#[test]
+fn vips_that_are_balanced_at_the_socket() {
+    let web = vip("web", "20.0.0.1", (80, 80), TWO);
+    let check = |vip: Vip, expect: bool| {
+        let made = make(std::slice::from_ref(&vip), &Content::default());
+        assert_eq!(u32::from(made.content.vips[&0].flags) & LB_VIP_SOCKETS != 0, expect, "{vip:?}");
+    };
+    check(web.clone(), true);
+    check(Vip { mode: VipMode::FullNat { sources: Vec::new() }, ..web.clone() }, true);
+    check(Vip { mode: VipMode::Dsr, ..web.clone() }, false);
+    check(Vip { mode: VipMode::Local, endpoints: Vec::new(), ..web.clone() }, false);
+    check(Vip { at_sockets: false, ..web.clone() }, false);
+    check(Vip { allow: vec!["10.0.0.0/8".parse().unwrap()], ..web.clone() }, false);
+    check(Vip { deny: vec!["10.0.0.0/8".parse().unwrap()], ..web.clone() }, false);
+    check(Vip { source_rate: Some(SourceRate { per_second: 1, burst: 1 }), ..web }, false);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use testkit::netns::{Netns, join};
 use testkit::{PATIENCE, until};
 
 use super::*;
-use crate::{Flow, TraceQuery};
+use crate::{Flow, FlowClient, TraceQuery};
 
 const VIP: &str = "20.0.0.1:80";
 /// Far more steps than a table of these tests has pages.
@@ -153,7 +153,7 @@ fn connections_are_balanced_counted_and_told_of() {
     assert_eq!((flows.len(), more), (3, true));
     let (flows, more) = plane.flows(None, 100).unwrap();
     assert_eq!((flows.len(), more), (4, false));
-    let client = streams[0].0.local_addr().unwrap();
+    let client = FlowClient::Address(streams[0].0.local_addr().unwrap());
     let Flow { address: to, endpoint, state, vip, .. } = flows.iter().find(|flow| flow.client == client).unwrap();
     assert_eq!(
         (to.to_string().as_str(), *endpoint, *state, vip.as_str()),
@@ -240,7 +240,7 @@ fn a_client_that_waits_for_a_dead_endpoint_is_reset() {
     let (mut stream, _) = lab.connect();
     assert!(echoes(&mut stream));
     // Its last ACK is late (RFC 9293 section 3.8.6.3). From here on, both it and the endpoint are silent.
-    let is_silent = || (plane.flows(None, 1).unwrap().0[0].idle_s >= 2).then_some(());
+    let is_silent = || (plane.flows(None, 1).unwrap().0[0].idle_s >= Some(2)).then_some(());
     assert!(until(PATIENCE, is_silent).is_some());
     lab.endpoints[0].ip("link set eth0 down").unwrap();
     let dead = |_: &str, _: &Endpoint| EndpointVerdict::Down;

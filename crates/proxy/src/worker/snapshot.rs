@@ -327,6 +327,7 @@ pub(crate) mod fixture {
             clusters: vec![Cluster::new("c", endpoints).into()],
             vips: Vec::new(),
             flows_max: 1,
+            socket_cgroup: None,
         })
     }
 

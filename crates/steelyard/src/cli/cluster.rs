@@ -65,6 +65,10 @@ pub(crate) struct ControllerArgs {
     /// --address-pool]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) vip_interface: Vec<String>,
+    /// Balance connections of this node's own processes to Services when they connect: those of this control group of
+    /// version 2 and of all below it, such as the root of the hierarchy, /sys/fs/cgroup
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket_cgroup: Option<PathBuf>,
     /// The node that this runs on, for Services with externalTrafficPolicy Local
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     pub(crate) node_name: Option<String>,

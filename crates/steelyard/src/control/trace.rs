@@ -11,6 +11,9 @@ use crate::kernel::KernelPlane;
 /// The client's port if the question does not give one: an ephemeral port (RFC 6335 section 6).
 const CLIENT_PORT: u16 = 50_000;
 
+/// The client that is a process of this host, which connects.
+const OWN_PROCESS: &str = "local";
+
 const FLAGS: &[(&str, u8)] = &[("fin", 0x01), ("syn", 0x02), ("rst", 0x04), ("psh", 0x08), ("ack", 0x10)];
 
 /// Returns what the kernel plane would do.
@@ -19,6 +22,13 @@ const FLAGS: &[(&str, u8)] = &[("fin", 0x01), ("syn", 0x02), ("rst", 0x04), ("ps
 /// Says in a sentence that the question makes no sense or cannot be answered.
 pub(super) fn answer(kernel: &KernelPlane, question: &TraceQuestion) -> Result<TraceReport, String> {
     let (address, port, transport, interface) = destination(kernel, &question.vip)?;
+    if question.from == OWN_PROCESS {
+        if question.interface.is_some() || question.flags.is_some() {
+            return Err("a process connects: there is no packet yet that could have an interface or flags".to_owned());
+        }
+        let trace = kernel.plane()?.trace_connect((address, port, transport)).map_err(|refusal| refusal.to_string())?;
+        return Ok(report(trace));
+    }
     let query = TraceQuery {
         vip: (address, port, transport),
         from: source(&question.from, address)?,
@@ -26,13 +36,17 @@ pub(super) fn answer(kernel: &KernelPlane, question: &TraceQuestion) -> Result<T
         flags: flags(question.flags.as_deref(), transport)?,
     };
     let trace = kernel.plane()?.trace(&query).map_err(|refusal| refusal.to_string())?;
+    Ok(report(trace))
+}
+
+fn report(trace: l4::Trace) -> TraceReport {
     let step = |step: l4::TraceStep| TraceStep { stage: step.stage.to_owned(), text: step.text };
-    Ok(TraceReport {
+    TraceReport {
         version: STATUS_VERSION,
         steps: trace.steps.into_iter().map(step).collect(),
         forwarded: trace.forwarded,
         verdict: trace.verdict,
-    })
+    }
 }
 
 /// Returns address, port, protocol, and an interface where packets of the vip arrive. An address that no vip has is
@@ -57,9 +71,9 @@ fn source(from: &str, to: IpAddr) -> Result<SocketAddr, String> {
     let alone = from.strip_prefix('[').and_then(|from| from.strip_suffix(']')).unwrap_or(from);
     let address = match alone.parse::<IpAddr>() {
         Ok(address) => SocketAddr::new(address, CLIENT_PORT),
-        Err(_) => from
-            .parse()
-            .map_err(|_| format!("{from:?} is not an address; write one such as 10.0.0.7 or 10.0.0.7:40000"))?,
+        Err(_) => from.parse().map_err(|_| {
+            format!("{from:?} is not an address; write one such as 10.0.0.7 or 10.0.0.7:40000, or {OWN_PROCESS}")
+        })?,
     };
     if address.is_ipv4() != to.is_ipv4() {
         return Err(format!("{} and {to} are of different address families", address.ip()));
@@ -96,7 +110,11 @@ mod tests {
         check("[fd00::7]", "fd00::1", Ok("[fd00::7]:50000"));
         check("[fd00::7]:5", "fd00::1", Ok("[fd00::7]:5"));
         check("fd00::7", "10.0.0.1", Err("fd00::7 and 10.0.0.1 are of different address families"));
-        check("home", "10.0.0.1", Err(r#""home" is not an address; write one such as 10.0.0.7 or 10.0.0.7:40000"#));
+        check(
+            "home",
+            "10.0.0.1",
+            Err(r#""home" is not an address; write one such as 10.0.0.7 or 10.0.0.7:40000, or local"#),
+        );
     }
 
     #[test]

@@ -123,6 +123,8 @@ pub(super) fn vip_status(
             bytes_to: traffic.bytes[0],
             bytes_from: traffic.bytes[1],
             is_here: here.contains(&address.ip()),
+            sockets: traffic.sockets_open,
+            sockets_total: traffic.sockets_made,
             recent: of_minute,
             latest,
         }
@@ -137,6 +139,8 @@ pub(super) fn vip_status(
         added: plan.added,
         flows: total.flows_active,
         flows_total: total.flows_made,
+        sockets: total.sockets_open,
+        sockets_total: total.sockets_made,
         rates: rates.of(&vip.name),
         drops: counted.map(|counted| occurred(&counted.drops)).unwrap_or_default(),
         recent_drops: counted.map(|counted| occurred(&recent.of_drops(&vip.name, &counted.drops))).unwrap_or_default(),
@@ -190,7 +194,7 @@ mod tests {
     use crate::kernel::COLLECT_EVERY;
 
     fn counters(flows_made: u64, packets: [u64; 2], bytes: [u64; 2]) -> Counters {
-        let total = Traffic { flows_active: 0, flows_made, packets, bytes };
+        let total = Traffic { flows_made, packets, bytes, ..Traffic::default() };
         let web = VipCounters { total, ..VipCounters::default() };
         Counters { vips: [("web".to_owned(), web)].into(), ..Counters::default() }
     }

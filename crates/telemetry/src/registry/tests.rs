@@ -25,6 +25,7 @@ fn snapshot(listeners: &[(&str, &[&str])], clusters: &[(&str, &[EndpointAddress]
         clusters: clusters.iter().map(|(name, addresses)| cluster(name, addresses).into()).collect(),
         vips: Vec::new(),
         flows_max: 1,
+        socket_cgroup: None,
     }
 }
 

@@ -1,0 +1,66 @@
+"""Asks for an address and writes what it sees to standard error, as a line of JSON for each report.
+
+Usage: socket_client.py tcp|udp|udp-connected ADDRESS PORT COUNT
+
+The first report comes when COUNT sockets have asked and were answered by an echo, or were refused. They stay open. SIGUSR1 causes another
+exchange on each, and another report.
+"""
+
+import errno
+import json
+import signal
+import socket
+import sys
+
+kind, address, port, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+sockets = []
+
+
+def name(pair):
+    return f"{pair[0]} {pair[1]}"
+
+
+def exchange(sock):
+    """The echo's address as the process sees it."""
+    if kind == "udp":
+        sock.sendto(b"hello", (address, port))
+    else:
+        sock.send(b"hello")
+    answer, sender = sock.recvfrom(5)
+    assert answer == b"hello", answer
+    # A stream has no sender.
+    return name(sender) if kind != "tcp" else None
+
+
+def attempt():
+    sock = socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
+    sock.settimeout(20)
+    sockets.append(sock)
+    if kind != "udp":
+        sock.connect((address, port))
+
+
+def report(*_):
+    seen = {"senders": [], "peers": [], "errors": []}
+    while len(sockets) + len(refused) < count:
+        try:
+            attempt()
+        except OSError as error:
+            refused.append(sockets.pop())
+            seen["errors"].append(errno.errorcode.get(error.errno, str(error)))
+    for sock in sockets:
+        try:
+            seen["senders"].append(exchange(sock))
+            if kind != "udp":
+                seen["peers"].append(name(sock.getpeername()))
+        except OSError as error:
+            seen["errors"].append(errno.errorcode.get(error.errno, str(error)))
+    print("report " + json.dumps(seen), file=sys.stderr, flush=True)
+
+
+refused = []
+signal.signal(signal.SIGUSR1, report)
+report()
+while True:
+    signal.pause()
