@@ -2,9 +2,13 @@
 //!
 //! The control thread reads them before any part of a snapshot takes effect, and the workers only share the results.
 
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use model::Snapshot;
+use rustix::fs::OFlags;
 
 use crate::http::pages::PageFiles;
 use crate::tls::Keys;
@@ -61,13 +65,50 @@ impl From<String> for Fault {
 /// Reads a whole file.
 ///
 /// # Errors
-/// It cannot be read, or it is larger than `kib_max` KiB.
+/// It cannot be read, it is not a regular file, or it is larger than `kib_max` KiB.
 pub(crate) fn read(path: &Path, kib_max: u64) -> Result<Vec<u8>, Fault> {
     let fail = |error: std::io::Error| Fault::in_file(path, &error.to_string());
-    if std::fs::metadata(path).map_err(fail)?.len() > kib_max * 1024 {
+    // Without the flag, opening a FIFO waits for a writer, and with it the control thread.
+    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path).map_err(fail)?;
+    if !file.metadata().map_err(fail)?.is_file() {
+        return Err(Fault::in_file(path, "not a regular file"));
+    }
+    // The size may change while the file is read, and is 0 for the files of /proc: only the bytes themselves count.
+    let bytes_max = kib_max * 1024;
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() as u64 > bytes_max {
         let limit =
             if kib_max.is_multiple_of(1024) { format!("{} MiB", kib_max / 1024) } else { format!("{kib_max} KiB") };
         return Err(Fault::in_file(path, &format!("larger than {limit}")));
     }
-    std::fs::read(path).map_err(fail)
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn only_files_of_a_bounded_size_are_read() {
+        let folder = std::env::temp_dir().join(format!("steelyard-named-files-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let path = |name: &str| folder.join(name);
+        std::fs::write(path("fits"), vec![b'x'; 1024]).unwrap();
+        std::fs::write(path("large"), vec![b'x'; 1025]).unwrap();
+        mknodat(CWD, path("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert_eq!(read(&path("fits"), 1).unwrap().len(), 1024);
+        let check = |path: &Path, expect: &str| {
+            let fault = read(path, 1).unwrap_err();
+            assert_eq!(fault.message, format!("{}: {expect}", path.display()));
+        };
+        check(&path("large"), "larger than 1 KiB");
+        check(&path("fifo"), "not a regular file");
+        check(&folder, "not a regular file");
+        check(Path::new("/dev/zero"), "not a regular file");
+        check(&path("none"), "No such file or directory (os error 2)");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }
