@@ -42,7 +42,7 @@ keys! {
         optional access_log: RawAccessLog, default "none";
         /// How host names of endpoints are resolved.
         optional dns: RawDns, default "as below";
-        /// Whether to read this file, and the certificates and keys that it names, again when they change. A saved change takes effect
+        /// Whether to read this file, and the files that it names (certificates, keys, pages), again when they change. A saved change takes effect
         /// within two seconds; a file with an error leaves everything as it is. With `false`, only `steelyard reload` and SIGHUP read them
         /// again.
         optional watch: Flag, default defaults::WATCH.to_string();

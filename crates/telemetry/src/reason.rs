@@ -143,7 +143,7 @@ reasons! {
         does not support.";
     82 ClusterMissing "cluster_missing" Cluster "The route leads to a cluster or Service that does not exist, or that it may not use.";
     83 AmbiguousPath "ambiguous_path" Downstream "The path can be read in two ways (`%2F`, `%00`, a backslash), and the listener has \
-        `refuse_ambiguous`.";
+        `refuse_ambiguous`; or what a regular expression captured of it would make `..` a segment of the new path.";
     84 PlainHttp "plain_http" Downstream "A request without TLS arrived at a listener for HTTPS; it was answered 400.";
     85 UpstreamTlsExpired "upstream_tls_expired" Upstream "The endpoint's certificate has expired, or is not valid yet.";
     86 UpstreamTlsIssuer "upstream_tls_issuer" Upstream "The endpoint's certificate was not signed by a CA that the cluster's `tls` \

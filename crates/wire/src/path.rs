@@ -139,6 +139,11 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
+/// Whether a segment of a path is `.` or `..`, in any spelling.
+pub fn has_dot_segment(path: &[u8]) -> bool {
+    decode(path).split(|byte| *byte == b'/').any(|segment| matches!(segment, b"." | b".."))
+}
+
 /// The first ambiguity that is found in a path, as the client wrote it, without its query.
 pub fn ambiguity(path: &[u8]) -> Option<Ambiguity> {
     let mut rest = path;
@@ -271,6 +276,16 @@ mod tests {
         assert_eq!(split_target(b""), (&b"/"[..], &b""[..]));
         assert_eq!(split_target(b"?a"), (&b"/"[..], &b"?a"[..]));
         assert_eq!(split_target(b"/a?b?c"), (&b"/a"[..], &b"?b?c"[..]));
+    }
+
+    #[test]
+    fn dot_segments_are_found_in_any_spelling() {
+        for path in ["/..", "/a/../b", "/.", "/%2e/", "/a/%2E.", "/.%2e/x", "../x"] {
+            assert!(has_dot_segment(path.as_bytes()), "{path}");
+        }
+        for path in ["/", "/...", "/a..", "/..a/b", "/%252e/", "/a/.b", "/..;x/"] {
+            assert!(!has_dot_segment(path.as_bytes()), "{path}");
+        }
     }
 
     #[test]

@@ -119,11 +119,15 @@ fn redirect(raw: &Located<RawRedirect>, path: Option<&PathMatcher>, report: &mut
     let status = raw.status.as_ref().map_or(defaults::REDIRECT_STATUS, |status| status.value.0);
     if let Some(to) = &raw.to {
         let url = &to.value;
+        let to_path = match &url.path {
+            Some(to_path) => Some(replaced(to_path, to.location, path?, report)?),
+            None => None,
+        };
         return Some(Redirect {
             scheme: Some(url.scheme),
             host: Some(url.host.clone()),
             port: url.port,
-            path: url.path.clone().map(PathRewrite::Full),
+            path: to_path,
             status,
         });
     }
@@ -352,16 +356,15 @@ fn path_rewrite(
             report.add(prefix.location, wrong.hint("keep one of them"));
             None
         }
-        (Some(full), None) => match template::full_path(&full.value.0, matched?) {
-            Ok(rewrite) => Some(rewrite),
-            Err(wrong) => {
-                report.add(full.location, wrong);
-                None
-            }
-        },
+        (Some(full), None) => replaced(&full.value.0, full.location, matched?, report),
         (None, Some(prefix)) => Some(PathRewrite::Prefix(prefix.value.0.clone())),
         (None, None) => None,
     }
+}
+
+/// The rewrite of a whole path. Returns `None` if it names groups that the route does not have; the report says so.
+fn replaced(text: &str, location: Location, matched: &PathMatcher, report: &mut Report) -> Option<PathRewrite> {
+    template::full_path(text, matched).map_err(|wrong| report.add(location, wrong)).ok()
 }
 
 /// Returns `None` if a required key is missing; the report says so.

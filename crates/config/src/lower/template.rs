@@ -5,6 +5,9 @@ use regex::Regex;
 
 use crate::diagnostic::{Wrong, ticked};
 
+/// Groups in one path. Each may be as long as the path of a request, which the limit on headers bounds.
+const GROUPS_MAX: usize = 9;
+
 /// The rewrite for a whole path. On a route with a regular expression, `$1`, `${1}` and `${name}` stand for its groups, `$0` for the whole
 /// path and `$$` for a dollar sign.
 ///
@@ -19,6 +22,7 @@ pub fn full_path(text: &str, matched: &PathMatcher) -> Result<PathRewrite, Wrong
 
 fn template(text: &str, regex: &Regex) -> Result<Template, Wrong> {
     let mut parts = Vec::new();
+    let mut groups = 0;
     let mut literal = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
@@ -35,6 +39,10 @@ fn template(text: &str, regex: &Regex) -> Result<Template, Wrong> {
             parts.push(TemplatePart::Text(std::mem::take(&mut literal)));
         }
         parts.push(TemplatePart::Group(group(name, regex)?));
+        groups += 1;
+        if groups > GROUPS_MAX {
+            return Err(Wrong::new(format!("more than {GROUPS_MAX} groups are put into one path")));
+        }
         rest = behind;
     }
     literal.push_str(rest);
@@ -96,6 +104,8 @@ mod tests {
         check("/${2}0$0", "/<2>0<0>");
         check("/$$1$$", "/$1$");
         check("/$1$2$$/", "/<1><2>$/");
+        check("/$1$1$1$1$1$1$1$1$1", "/<1><1><1><1><1><1><1><1><1>");
+        check("/$1$1$1$1$1$1$1$1$1$1", "more than 9 groups are put into one path");
         check("/$", "a `$` stands before no group; write `$1`, `${name}`, or `$$` for a dollar sign");
         check("/$shop", "a `$` stands before no group; write `$1`, `${name}`, or `$$` for a dollar sign");
         check("/${shop", "a `$` stands before no group; write `$1`, `${name}`, or `$$` for a dollar sign");

@@ -61,7 +61,8 @@ keys! {
 keys! {
     /// Redirects the client. Every part that is not set stays as in the client's URL. The query always stays.
     pub struct RawRedirect as "a redirect" {
-        /// The new URL, such as `https://shop.example.com`, with a port and a path if these change; short for the keys below.
+        /// The new URL, such as `https://shop.example.com`, with a port and a path if these change; short for the keys below. `$` in the
+        /// path means the same as in `path`.
         optional to: RedirectUrl, default "from the next five keys";
         /// The scheme of the new URL. Without `port`, the port becomes the default port of the scheme.
         optional scheme: OneOf<Scheme>, default "the client's";

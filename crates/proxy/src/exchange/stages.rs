@@ -118,7 +118,7 @@ impl Exchange {
             return Err(Error::downstream(Reason::BodyTooLarge));
         }
         let (Changes { rewrite, request_headers, .. }, mirrors) = (route.changes(share), &route.policy.mirrors);
-        let rewritten = policy::rewrite::target(rewrite.path.as_ref(), &route.path, &view);
+        let rewritten = policy::rewrite::target(rewrite.path.as_ref(), &route.path, &view)?;
         let target = rewritten.as_deref().unwrap_or(policy::passed_on(&env.http.paths, received, target));
         let edits = RequestEdits { target: Some(target), host: rewrite.host.as_deref(), headers: request_headers };
         let translation = call.and_then(Ongoing::request_translation);

@@ -101,7 +101,7 @@ impl TrafficSplit {
 /// The destination of a request on the route with this number.
 ///
 /// # Errors
-/// [`Reason::Maintenance`]; [`Reason::RateLimited`]; [`Reason::NoEndpoint`] if no cluster of the route has any weight.
+/// [`Reason::Maintenance`]; [`Reason::RateLimited`]; [`Reason::AmbiguousPath`] for a redirect; [`Reason::NoEndpoint`] if no cluster of the route has any weight.
 pub(crate) fn destination(
     listener: &ListenerView,
     number: usize,
@@ -125,7 +125,7 @@ pub(crate) fn destination(
     }
     let clusters = match &route.to {
         RouteAction::Redirect(redirect) => {
-            return Ok(Destination::Redirect(redirect.status, redirect::location(redirect, &route.path, asked)));
+            return Ok(Destination::Redirect(redirect.status, redirect::location(redirect, &route.path, asked)?));
         }
         RouteAction::Respond(_) => return Ok(Destination::Respond),
         RouteAction::Clusters(clusters) => clusters.as_slice(),

@@ -5,10 +5,14 @@ use std::io::Write;
 use model::{PathMatcher, Redirect};
 
 use super::{RequestView, passed_on, rewrite, scheme};
+use crate::error::Error;
 
 /// The `Location` of a redirect (RFC 9110 section 10.2.2). It is always a complete URL: the client chooses its path, and a path that begins
 /// with `//` would be read as a host.
-pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &RequestView<'_>) -> Vec<u8> {
+///
+/// # Errors
+/// Same as [`rewrite::target`].
+pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &RequestView<'_>) -> Result<Vec<u8>, Error> {
     let RequestView { head, buffer, client, .. } = asked;
     let scheme_to = redirect.scheme.unwrap_or_else(|| scheme(asked));
     let mut out = Vec::with_capacity(128);
@@ -43,12 +47,12 @@ pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &Reque
     }
 
     let kept = passed_on(&asked.paths, head.path.get(buffer), asked.target);
-    match (rewrite::target(redirect.path.as_ref(), matched, asked), kept) {
+    match (rewrite::target(redirect.path.as_ref(), matched, asked)?, kept) {
         (Some(target), _) => out.extend_from_slice(&target),
         (None, b"" | b"*") => out.push(b'/'),
         (None, target) => out.extend_from_slice(target),
     }
-    out
+    Ok(out)
 }
 
 /// The host, and the port with its colon if there is one.
@@ -70,7 +74,9 @@ mod tests {
 
     fn check(redirect: &Redirect, line: &str, host: &str, expect: &str) {
         let lines = format!("{line}\r\n{host}");
-        let to = testing::asked(&lines, false, |asked| location(redirect, &PathMatcher::Prefix("/old".into()), asked));
+        let to = testing::asked(&lines, false, |asked| {
+            location(redirect, &PathMatcher::Prefix("/old".into()), asked).unwrap()
+        });
         assert_eq!(String::from_utf8(to).unwrap(), expect, "{redirect:?} {line} {host}");
     }
 

@@ -4,20 +4,35 @@ use std::borrow::Cow;
 
 use model::{PathMatcher, PathRewrite, Template, TemplatePart};
 use regex::Captures;
+use telemetry::Reason;
 use wire::path;
 
 use super::RequestView;
+use crate::error::Error;
 
 /// Path and query after the rewrite; `None` if they are not rewritten. `matched` is what the route matched. The rest of the client's path
 /// stays in the normal form in which it was matched.
-pub(crate) fn target(rewrite: Option<&PathRewrite>, matched: &PathMatcher, asked: &RequestView<'_>) -> Option<Vec<u8>> {
-    rewritten(rewrite?, matched, asked.target, asked.paths.merge_slashes)
+///
+/// # Errors
+/// [`Reason::AmbiguousPath`]: what was captured makes a dot segment together with the text around it.
+pub(crate) fn target(
+    rewrite: Option<&PathRewrite>,
+    matched: &PathMatcher,
+    asked: &RequestView<'_>,
+) -> Result<Option<Vec<u8>>, Error> {
+    let Some(rewrite) = rewrite else { return Ok(None) };
+    rewritten(rewrite, matched, asked.target, asked.paths.merge_slashes)
 }
 
-fn rewritten(rewrite: &PathRewrite, matched: &PathMatcher, target: &[u8], merge_slashes: bool) -> Option<Vec<u8>> {
+fn rewritten(
+    rewrite: &PathRewrite,
+    matched: &PathMatcher,
+    target: &[u8],
+    merge_slashes: bool,
+) -> Result<Option<Vec<u8>>, Error> {
     if target == b"*" {
         // OPTIONS for `*` asks about the whole server, so there is no path.
-        return None;
+        return Ok(None);
     }
     let (path, query) = target.split_at(memchr::memchr(b'?', target).unwrap_or(target.len()));
     let mut out = Vec::with_capacity(target.len() + 32);
@@ -42,10 +57,18 @@ fn rewritten(rewrite: &PathRewrite, matched: &PathMatcher, target: &[u8], merge_
                     }
                 }
             }
+            // The client's path was normal, but a part of it need not be: with the regular expression `/files(.*)`, `/files../etc` and
+            // `/data/$1` make `/data/../etc`, which the author of the rewrite cannot have meant.
+            if path::has_dot_segment(&out) {
+                return Err(Error::internal(Reason::AmbiguousPath));
+            }
+            if let Some(normal) = path::normalize(&out, merge_slashes) {
+                out = normal;
+            }
         }
     }
     out.extend_from_slice(query);
-    Some(out)
+    Ok(Some(out))
 }
 
 /// What the groups of the route's regular expression captured of a path.
@@ -66,7 +89,7 @@ mod tests {
     use super::*;
 
     fn check(matched: &str, rewrite: PathRewrite, from: &str, expect: &str) {
-        let to = rewritten(&rewrite, &PathMatcher::Prefix(matched.into()), from.as_bytes(), true);
+        let to = rewritten(&rewrite, &PathMatcher::Prefix(matched.into()), from.as_bytes(), true).unwrap();
         assert_eq!(
             to.map(|to| String::from_utf8(to).unwrap()).as_deref(),
             Some(expect),
@@ -111,7 +134,7 @@ mod tests {
         });
         let rewrite = PathRewrite::Template(Template(parts.into()));
         let check = |from: &str, expect: &str| {
-            let to = rewritten(&rewrite, &PathMatcher::Regex(regex.clone()), from.as_bytes(), true).unwrap();
+            let to = rewritten(&rewrite, &PathMatcher::Regex(regex.clone()), from.as_bytes(), true).unwrap().unwrap();
             assert_eq!(String::from_utf8(to).unwrap(), expect, "{from}");
         };
         check("/v12/cart?a=/b", "/cart/x12?a=/b");
@@ -119,8 +142,30 @@ mod tests {
     }
 
     #[test]
+    fn what_was_captured_climbs_nowhere() {
+        let check = |regex: &str, parts: [&str; 2], merge_slashes: bool, from: &str, expect: &str| {
+            let matched = PathMatcher::Regex(regex::Regex::new(regex).unwrap());
+            let [before, behind] = parts.map(|text| TemplatePart::Text(text.into()));
+            let rewrite = PathRewrite::Template(Template(vec![before, TemplatePart::Group(1), behind]));
+            let to = match rewritten(&rewrite, &matched, from.as_bytes(), merge_slashes) {
+                Ok(to) => String::from_utf8(to.unwrap()).unwrap(),
+                Err(error) => error.reason.name().to_owned(),
+            };
+            assert_eq!(to, expect, "{regex} {from}");
+        };
+        check("^/files(.*)$", ["/data/", ""], false, "/files../etc?../x", "ambiguous_path");
+        check("^/files(.*)$", ["/data/", ""], false, "/files..", "ambiguous_path");
+        check("^/files(.*)$", ["/data/", ""], false, "/files.", "ambiguous_path");
+        check("^/a(.*)b$", ["/x", "%2e/y"], false, "/a/.b", "ambiguous_path");
+        check("^/a(.*)$", ["/%", ""], false, "/a2e%2E/x", "ambiguous_path");
+        check("^/files(.*)$", ["/data/", ""], false, "/files..x/.y?../x", "/data/..x/.y?../x");
+        check("^/to(.*)$", ["/", ""], false, "/to/x", "//x");
+        check("^/to(.*)$", ["/", ""], true, "/to/x", "/x");
+    }
+
+    #[test]
     fn what_is_not_rewritten_stays() {
         let full = PathRewrite::Full("/one".into());
-        assert_eq!(rewritten(&full, &PathMatcher::Prefix("/".into()), b"*", true), None);
+        assert!(matches!(rewritten(&full, &PathMatcher::Prefix("/".into()), b"*", true), Ok(None)));
     }
 }
