@@ -12,6 +12,26 @@ use testkit::Exit;
 /// The largest page, in bytes.
 const PAGE_BYTES_MAX: usize = 32 * 1024;
 
+/// A route of the listener `web`.
+const SHOP: &str = "{name: shop, path: /shop, to: web}";
+
+/// The configuration, with this route before the others of `web`.
+fn config(web: u16, other: u16, page: &str, origin: &Origin, route: &str) -> String {
+    format!(
+        "admin: {{admin}}
+listeners:
+  web:
+    bind: '127.0.0.1:{web}'
+    protocol: http
+    error_pages: [{{status: 503, file: '{page}'}}]
+    routes: [{route}, {{path: /page, respond: {{file: '{page}'}}}}, {{to: web}}]
+  other: {{bind: '127.0.0.1:{other}', protocol: http, routes: [{{name: shop, to: web}}]}}
+clusters: {{web: {{endpoints: ['{}']}}}}
+",
+        origin.address
+    )
+}
+
 /// A process that serves a page from a file, and two listeners with a route of the same name.
 struct Site {
     balancer: Steelyard,
@@ -19,27 +39,15 @@ struct Site {
     other: u16,
     /// It has the file, `sorry.html`.
     files: Scratch,
-    _origin: Origin,
+    origin: Origin,
 }
 
 impl Site {
     fn start(page: &str) -> Self {
         let (origin, web, other, files) = (Origin::start("web"), port(), port(), Scratch::new());
         let file = files.write("sorry.html", page);
-        let config = format!(
-            "admin: {{admin}}
-listeners:
-  web:
-    bind: '127.0.0.1:{web}'
-    protocol: http
-    error_pages: [{{status: 503, file: '{file}'}}]
-    routes: [{{name: shop, path: /shop, to: web}}, {{path: /page, respond: {{file: '{file}'}}}}, {{to: web}}]
-  other: {{bind: '127.0.0.1:{other}', protocol: http, routes: [{{name: shop, to: web}}]}}
-clusters: {{web: {{endpoints: ['{}']}}}}
-",
-            origin.address
-        );
-        Self { balancer: Steelyard::serve(&config, 1), web, other, files, _origin: origin }
+        let config = config(web, other, &file, &origin, SHOP);
+        Self { balancer: Steelyard::serve(&config, 1), web, other, files, origin }
     }
 
     /// The status of the response.
@@ -101,7 +109,10 @@ fn a_route_in_maintenance_answers_503_until_it_is_put_back() {
     assert_eq!(site.balancer.ask(&["reload"]).exit, Exit::Code(0));
     assert_eq!(Site::status(site.web, "/shop"), "503");
     let status = site.balancer.status();
-    assert_eq!(status["maintenance"].to_string(), r#"[{"configured":false,"listener":"web","route":"shop"}]"#);
+    assert_eq!(
+        status["maintenance"].to_string(),
+        r#"[{"configured":false,"gone":false,"listener":"web","route":"shop"}]"#
+    );
     let kinds: Vec<_> = status["findings"].as_array().unwrap().iter().map(|finding| &finding["kind"]).collect();
     assert!(kinds.iter().any(|kind| *kind == "maintenance"), "{kinds:?}");
     assert!(site.balancer.metric("steelyard_refused_total", &[("reason", "maintenance")]) >= 3.0);
@@ -112,4 +123,34 @@ fn a_route_in_maintenance_answers_503_until_it_is_put_back() {
     assert_eq!([site.web, site.other].map(|port| Site::status(port, "/shop")), ["200", "200"]);
     let (code, why) = switch(&["on", "shpo"]);
     assert!(code == Exit::Code(1) && why.contains("no such route: shpo; there are shop, "), "{code:?} {why}");
+}
+
+/// A switch that nobody sees would surprise whoever adds the route again.
+#[test]
+fn maintenance_of_a_route_that_is_gone_is_shown_and_can_be_ended() {
+    let mut site = Site::start("<p>soon\n");
+    let page = site.files.write("sorry.html", "<p>soon\n");
+    let change = |site: &mut Site, route| {
+        let config = config(site.web, site.other, &page, &site.origin, route);
+        let generation = site.balancer.generation();
+        site.balancer.reload(&config, |status| status["generation"].as_u64() > Some(generation));
+    };
+    assert_eq!(site.balancer.ask(&["maintenance", "on", "shop", "--listener", "web"]).exit, Exit::Code(0));
+    change(&mut site, "{name: cart, path: /shop, to: web}");
+    assert_eq!(Site::status(site.web, "/shop"), "200");
+    let status = site.balancer.status();
+    assert_eq!(
+        status["maintenance"].to_string(),
+        r#"[{"configured":false,"gone":true,"listener":"web","route":"shop"}]"#
+    );
+    change(&mut site, SHOP);
+    assert_eq!(Site::status(site.web, "/shop"), "503");
+    change(&mut site, "{name: cart, path: /shop, to: web}");
+    let done = site.balancer.ask(&["maintenance", "off", "shop", "--listener", "web"]);
+    assert_eq!(done.exit, Exit::Code(0), "{}", done.stderr);
+    assert_eq!(site.balancer.status()["maintenance"].to_string(), "[]");
+    change(&mut site, SHOP);
+    assert_eq!(Site::status(site.web, "/shop"), "200");
+    let wrong = site.balancer.ask(&["maintenance", "on", "shop", "--listener", "wbe"]);
+    assert!(wrong.stderr.contains("no such listener: wbe; there are "), "{}", wrong.stderr);
 }

@@ -68,15 +68,8 @@ pub fn findings(status: &Status) -> Vec<Finding> {
         of_listener(listener, &mut found);
         of_left_requests(listener, &status.routes, &mut found);
     }
-    of_routes(&status.routes, &mut found);
-    for MaintenanceStatus { listener, route, configured } in &status.maintenance {
-        let end = match configured {
-            true => "the configuration has `maintenance: true`".to_owned(),
-            false => "`steelyard maintenance off` ends it".to_owned(),
-        };
-        let text = format!("route {route} of listener {listener} is in maintenance: its requests get 503; {end}");
-        found.notice("maintenance", route, text);
-    }
+    of_routes(status, &mut found);
+    of_maintenance(&status.maintenance, &mut found);
     for cluster in &status.clusters {
         of_cluster(cluster, &mut found);
     }
@@ -314,6 +307,8 @@ fn is_refusal_of_request(reason: Reason) -> bool {
     match reason {
         reason if is_refusal_of_connection(reason) => false,
         Reason::ClientReset | Reason::ClientEof | Reason::IdleTimeout | Reason::ConnectionsFull => false,
+        // A finding of its own says so.
+        Reason::Maintenance => false,
         reason => matches!(reason.group(), ReasonGroup::Downstream | ReasonGroup::Routing),
     }
 }
@@ -347,8 +342,32 @@ fn advice(reason: Reason) -> &'static str {
     }
 }
 
-fn of_routes(routes: &[RouteStatus], found: &mut Found) {
-    let failing = routes.iter().filter_map(|route| {
+/// Reports routes in maintenance.
+fn of_maintenance(routes: &[MaintenanceStatus], found: &mut Found) {
+    for MaintenanceStatus { listener, route, configured, gone } in routes {
+        let text = match (configured, gone) {
+            (_, true) => format!(
+                "listener {listener} no longer has the route {route}, which a command put into maintenance: if it comes back, its \
+                 requests get 503; `steelyard maintenance off` ends that"
+            ),
+            (true, false) => format!(
+                "route {route} of listener {listener} is in maintenance: its requests get 503; the configuration has \
+                 `maintenance: true`"
+            ),
+            (false, false) => format!(
+                "route {route} of listener {listener} is in maintenance: its requests get 503; `steelyard maintenance off` ends it"
+            ),
+        };
+        found.notice("maintenance", route, text);
+    }
+}
+
+fn of_routes(status: &Status, found: &mut Found) {
+    // Their 503s are what the operator wants.
+    let in_maintenance = |route: &RouteStatus| {
+        status.maintenance.iter().any(|of| of.route == route.name && of.listener == route.listener)
+    };
+    let failing = status.routes.iter().filter(|route| !in_maintenance(route)).filter_map(|route| {
         let is_failing = |of: RouteRecent| is_worth_a_look(of.errors, of.responses).then_some(of);
         Some((route, first_span([route.recent, route.latest], is_failing)?))
     });

@@ -93,6 +93,9 @@ pub struct MaintenanceStatus {
     pub route: String,
     /// The configuration says so. Otherwise a command did, and it lasts until the process ends.
     pub configured: bool,
+    /// The listener no longer has a route of this name. One that comes back is in maintenance.
+    #[serde(default)]
+    pub gone: bool,
 }
 
 /// A reload and its outcome.

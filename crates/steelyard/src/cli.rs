@@ -62,7 +62,7 @@ pub(crate) enum Command {
     Proxy(ProxyArgs),
     /// Run a configuration file
     ///
-    /// Steelyard watches the file, and the certificates and keys that it names: it serves a saved change within two
+    /// Steelyard watches the file, and the files that it names (certificates, keys, pages): it serves a saved change within two
     /// seconds, and ignores a file with an error. With `watch: false` in the file, it reads changes on `steelyard
     /// reload` or SIGHUP only. SIGTERM and SIGINT drain, after `drain_delay`. Another signal, a second or more later,
     /// skips to the next step: it ends the delay, or closes the remaining connections.
@@ -356,7 +356,7 @@ pub(crate) struct MaintenanceArgs {
     /// The name of the route, as `steelyard status` shows it
     pub(crate) route: String,
     /// Change it in this listener only, and not in every listener that has a route of this name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) listener: Option<String>,
     #[command(flatten)]
     pub(crate) ask: AskArgs,

@@ -14,7 +14,7 @@ use admin::Pages;
 use model::{AdminAddress, Generation, Snapshot};
 use net::clock;
 use net::inherit::Inherited;
-use proxy::{Compiled, NamedFiles, Plane};
+use proxy::{Compiled, ListenerPlan, NamedFiles, Plane};
 use telemetry::{AccessLog, Registry};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
@@ -378,7 +378,10 @@ impl Running {
             refused => refused,
         };
         match outcome {
-            Ok(()) => self.control.adopt(compiled),
+            Ok(()) => {
+                previous.iter().for_each(|previous| warn_of_lost_maintenance(previous, &compiled));
+                self.control.adopt(compiled);
+            }
             Err(_) => {
                 if let Some(previous) = previous {
                     self.control.check_health(&previous, &old_vips);
@@ -561,6 +564,26 @@ async fn until(time: Option<tokio::time::Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Warns of routes that a command has put into maintenance and that a new configuration no longer has.
+fn warn_of_lost_maintenance(old: &Compiled, new: &Compiled) {
+    for plan in &old.listeners {
+        let listener = &plan.policy.name;
+        let successor = new.listeners.iter().find(|new| new.policy.name == *listener);
+        for route in plan.maintenance_names() {
+            let has = |plan: &ListenerPlan| plan.routes().iter().any(|known| known.name == route);
+            match successor {
+                None => {
+                    tracing::warn!(listener, route, "the listener is gone, and with it the maintenance of its route")
+                }
+                Some(new) if has(plan) && !has(new) => {
+                    tracing::warn!(listener, route, "the route is gone; if it comes back, it is in maintenance");
+                }
+                Some(_) => {}
+            }
+        }
     }
 }
 

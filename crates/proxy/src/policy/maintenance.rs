@@ -17,6 +17,11 @@ impl Maintenance {
         self.is_any.load(Relaxed) && self.routes.read().unwrap_or_else(PoisonError::into_inner).contains(route)
     }
 
+    /// The names of the routes. The listener may no longer have some of them.
+    pub(crate) fn routes(&self) -> BTreeSet<String> {
+        self.routes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Returns whether that is a change.
     pub(crate) fn set(&self, route: &str, on: bool) -> bool {
         let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! A snapshot in the form that workers use: routes are compiled, and the state of every endpoint that stays is kept.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -83,11 +83,18 @@ impl ListenerPlan {
         routes.filter(|(route, configured)| *configured || self.maintenance.has(&route.name))
     }
 
+    /// The names that an operator has put into maintenance. The listener may no longer have routes of these names, and would have them in
+    /// maintenance if they came back.
+    pub fn maintenance_names(&self) -> BTreeSet<String> {
+        self.maintenance.routes()
+    }
+
     /// Puts the route of this name into maintenance, or back into service, until the process ends. Returns whether that is a change; `None`
     /// if there is no such route.
     pub fn set_maintenance(&self, route: &str, on: bool) -> Option<bool> {
         let is_known = self.routes().iter().any(|known| known.name == route);
-        is_known.then(|| self.maintenance.set(route, on))
+        // A route that is gone can still be taken out of maintenance.
+        (is_known || !on && self.maintenance.has(route)).then(|| self.maintenance.set(route, on))
     }
 }
 

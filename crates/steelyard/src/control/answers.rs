@@ -190,6 +190,11 @@ impl admin::Control for Control {
         if found > 0 {
             return Ok(found);
         }
+        if let Some(name) = listener.filter(|name| compiled.listeners.iter().all(|plan| plan.policy.name != *name)) {
+            let known: Vec<&str> =
+                compiled.listeners.iter().map(|plan| plan.policy.name.as_str()).take(KNOWN_MAX).collect();
+            return Err(format!("no such listener: {name}; there are {}", known.join(", ")));
+        }
         let routes = compiled.listeners.iter().filter(asked).flat_map(|plan| plan.routes());
         let known: Vec<&str> = routes.map(|route| route.name.as_str()).take(KNOWN_MAX).collect();
         let there =
@@ -223,11 +228,20 @@ impl admin::Control for Control {
 }
 
 fn in_maintenance(plan: &ListenerPlan) -> impl Iterator<Item = MaintenanceStatus> {
-    plan.in_maintenance().map(|(route, configured)| MaintenanceStatus {
+    let status = |route: &str, configured, gone| MaintenanceStatus {
         listener: plan.policy.name.clone(),
-        route: route.name.clone(),
+        route: route.to_owned(),
         configured,
-    })
+        gone,
+    };
+    let mut left = plan.maintenance_names();
+    let mut all = Vec::new();
+    for (route, configured) in plan.in_maintenance() {
+        left.remove(&route.name);
+        all.push(status(&route.name, configured, false));
+    }
+    all.extend(left.iter().map(|route| status(route, false, true)));
+    all.into_iter()
 }
 
 /// Whether a request for `asked` includes `here`.
