@@ -31,8 +31,12 @@ pub fn fixed(raw: &RawRespond, base: &Path, report: &mut Report) -> FixedRespons
         report.add(written.location, wrong.hint("remove it, or add a body"));
     }
     let headers = pairs(&raw.headers);
-    for written in raw.headers.iter().filter(|_| headers.iter().any(|(name, _)| name == "content-type")) {
-        report.add(written.location, Wrong::new("`headers` sets `content-type`").hint("use the key `content_type`"));
+    for (name, hint) in
+        [("content-type", "use the key `content_type`"), ("date", "remove it: every response has its own")]
+    {
+        for written in raw.headers.iter().filter(|_| headers.iter().any(|(known, _)| known == name)) {
+            report.add(written.location, Wrong::new(format!("`headers` sets `{name}`")).hint(hint));
+        }
     }
     FixedResponse { status, headers, page }
 }

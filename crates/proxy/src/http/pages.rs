@@ -140,7 +140,8 @@ fn prefers_json<'a>(accept: impl Iterator<Item = &'a [u8]>) -> bool {
         let media = parts.next().unwrap_or_default().to_ascii_lowercase();
         let quality = parts.filter_map(quality).next().unwrap_or(1000);
         match media.as_slice() {
-            b"application/json" | b"application/problem+json" | b"text/json" => json = json.max(quality),
+            b"application/json" | b"text/json" => json = json.max(quality),
+            media if media.starts_with(b"application/") && media.ends_with(b"+json") => json = json.max(quality),
             b"text/html" | b"application/xhtml+xml" => html = html.max(quality),
             _ => {}
         }
@@ -150,8 +151,13 @@ fn prefers_json<'a>(accept: impl Iterator<Item = &'a [u8]>) -> bool {
 
 /// The weight of a media range in thousandths; `None` if this parameter is another one. A weight that cannot be read counts as 0.
 fn quality(parameter: &[u8]) -> Option<u32> {
-    let text = parameter.strip_prefix(b"q=").or_else(|| parameter.strip_prefix(b"Q="))?;
-    let weight = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f64>().ok());
+    let (name, value) = parameter.split_at(memchr::memchr(b'=', parameter)?);
+    if !name.trim_ascii().eq_ignore_ascii_case(b"q") {
+        return None;
+    }
+    let value = value.get(1..).unwrap_or_default().trim_ascii();
+    let is_number = value.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
+    let weight = std::str::from_utf8(value).ok().filter(|_| is_number).and_then(|text| text.parse::<f64>().ok());
     Some((weight.unwrap_or(0.0).clamp(0.0, 1.0) * 1000.0) as u32)
 }
 
@@ -177,6 +183,9 @@ mod tests {
         check(&["application/json;q=0"], false);
         check(&["application/json;q=x", "text/html;q=0.1"], false);
         check(&["application/json;q=nan"], false);
+        check(&["application/json;q=inf"], false);
+        check(&["text/html;q=0.3, application/json; Q = 0.2"], false);
+        check(&["application/vnd.shop.v2+json"], true);
         check(&[",;,;;q=1,"], false);
     }
 
