@@ -1,8 +1,8 @@
 //! `cargo xtask test kube` and `cargo xtask bench kube`: Steelyard as the controller of a real API server. [`crate::cluster`] also has nodes.
 //!
-//! kube-apiserver and etcd are built from their Go modules, which `hack/kube` pins; the kinds of the Gateway API come from its own, which
-//! `hack/kube/gateway-api` pins. Both are kept under `target/kube`, so that all but the first run builds nothing. What is done with them is
-//! `e2e/tests/kube` and `e2e/benches/kube.rs`.
+//! kube-apiserver and etcd are built from their Go modules, which `hack/kube` pins. The kinds of the Gateway API come from its module, which
+//! `hack/kube/gateway-api` pins. Both are kept under `target/kube`, so that only the first run builds them. The tests are in
+//! `e2e/tests/kube`, the benchmark is `e2e/benches/kube.rs`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,19 +14,19 @@ use crate::cargo::metadata;
 use crate::command::{self, capture, cargo, is_root};
 use crate::{dist, go, setup, test};
 
-/// Where the modules are.
+/// The folders of the modules.
 const MODULE: &str = "hack/kube";
 const GATEWAY_API: &str = "hack/kube/gateway-api";
-/// The module with the kinds that are installed, and its folder with a folder of kinds for each channel.
+/// The module with the kinds to install, and its folder that has one folder for each channel.
 const KINDS: (&str, &str) = ("sigs.k8s.io/gateway-api", "config/crd");
 
 /// A file beside the kinds of the experimental channel that is not a definition of a kind.
 const KUSTOMIZATION: &str = "kustomization.yaml";
 
-/// What is built. Go calls the second binary by the folder above its version: `server`.
+/// The packages to build. Go names a binary after the folder above a version, so etcd's is called `server`.
 const PACKAGES: [&str; 2] = ["k8s.io/kubernetes/cmd/kube-apiserver", "go.etcd.io/etcd/server/v3"];
 
-/// What a cluster with nodes needs in addition.
+/// The packages that a cluster with nodes needs in addition.
 const REST: [&str; 4] = [
     "k8s.io/kubernetes/cmd/kube-controller-manager",
     "k8s.io/kubernetes/cmd/kube-scheduler",
@@ -34,10 +34,10 @@ const REST: [&str; 4] = [
     "k8s.io/kubernetes/cmd/kubelet",
 ];
 
-/// What a released kube-apiserver says of itself; built from the module alone it would not know.
+/// The version that a released kube-apiserver reports. A build from the module alone does not know it.
 pub const VERSION: &str = "v1.36.3";
 
-/// The tests; `arguments` go to the test binary: names of tests, mostly.
+/// Runs the tests. `arguments` are passed to the test binary; usually they are names of tests.
 pub fn test(arguments: &[String]) -> Result<(), String> {
     setup::install_for("test")?;
     let binary = test::build_steelyard(&[])?;
@@ -49,7 +49,7 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     outcome
 }
 
-/// The figures.
+/// Runs the benchmark.
 pub fn bench(arguments: &[String]) -> Result<(), String> {
     if !is_root() {
         return Err("namespaces are root's".into());
@@ -64,7 +64,7 @@ pub fn bench(arguments: &[String]) -> Result<(), String> {
     outcome
 }
 
-/// Builds what is needed and says to `command` where it is. Returns the folder where a run keeps its own things.
+/// Builds what is needed, and passes its location to `command` in the environment. Returns the folder for the files of one run.
 fn prepare(binary: &Path, command: &mut Command) -> Result<PathBuf, String> {
     let target = metadata()?.target_directory;
     let directory = target.join("kube");
@@ -75,7 +75,7 @@ fn prepare(binary: &Path, command: &mut Command) -> Result<PathBuf, String> {
     Ok(run)
 }
 
-/// Builds all programs of Kubernetes, and puts the kinds of the Gateway API beside them. Returns their folder.
+/// Builds all programs of Kubernetes, and copies the kinds of the Gateway API into the same folder. Returns that folder.
 pub fn build_everything() -> Result<PathBuf, String> {
     let directory = metadata()?.target_directory.join("kube");
     build(&directory, &[&PACKAGES[..], &REST].concat())?;
@@ -88,7 +88,7 @@ pub fn module(name: &str) -> Result<PathBuf, String> {
     Ok(PathBuf::from(said.trim()))
 }
 
-/// Some minutes the first time, and a second after that.
+/// Takes some minutes the first time and a second after that.
 fn build(directory: &Path, packages: &[&str]) -> Result<(), String> {
     let start = Instant::now();
     let (major, minor) = major_and_minor(VERSION);
@@ -112,7 +112,7 @@ fn major_and_minor(version: &str) -> (&str, &str) {
     (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }
 
-/// The definitions alone, and no older ones that lie there.
+/// Copies only definitions, and removes older ones first.
 fn copy_kinds(channel: &str, to: &Path) -> Result<(), String> {
     command::run(&mut go::go(GATEWAY_API, &["mod", "download", KINDS.0])?)?;
     let module = capture(&mut go::go(GATEWAY_API, &["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", KINDS.0])?)?;

@@ -1,4 +1,5 @@
-//! The program: built twice, linked with the C library of the host and with everything inside; stripped, with its symbols apart.
+//! Builds the program twice, linked dynamically to the host's C library and fully static. Both are stripped, and their symbols are kept in
+//! separate files.
 
 use std::path::{Path, PathBuf};
 
@@ -8,27 +9,27 @@ use crate::cargo::metadata;
 use crate::command::{capture, cargo, command, root, run as run_command};
 use crate::test;
 
-/// As cargo has left them, with their symbols.
+/// The programs as cargo built them, with symbols.
 pub struct Built {
     pub dynamic: PathBuf,
     pub static_: PathBuf,
 }
 
-/// As they are published. Beside each lies its `.debug`.
+/// The programs as they are published. The `.debug` file of each is beside it.
 pub struct Programs {
     pub dynamic: PathBuf,
     pub static_: PathBuf,
 }
 
-/// Links everything into the program. It is given for the last step alone, so that both builds share every crate.
+/// Links everything into the program. This applies to the last step only, so that both builds share every crate.
 const STATIC: [&str; 2] = ["-C", "target-feature=+crt-static"];
 
-/// What libbpf needs besides the C library.
+/// The libraries that libbpf needs besides the C library.
 const STATIC_LIBRARIES: [&str; 2] = ["libelf.a", "libz.a"];
 
-/// The program that the tests have, and a static one of the same profile.
+/// The program that the tests use, and a static one with the same profile.
 pub fn build_for_tests() -> Result<Built, String> {
-    // This first: it leaves the other one in its place.
+    // The static one first, because the dynamic one must be in the target folder afterwards.
     let kept = metadata()?.target_directory.join("dist-programs/tests/static");
     run_command(cargo(&rustc("dev")).args(STATIC).args(static_libraries()?))?;
     pack::copy(&metadata()?.target_directory.join("debug/steelyard"), &kept)?;
@@ -39,10 +40,10 @@ fn rustc(profile: &str) -> [&str; 9] {
     ["rustc", "--locked", "--package", "steelyard", "--bin", "steelyard", "--profile", profile, "--"]
 }
 
-/// Builds both with a profile.
+/// Builds both with this profile.
 pub fn build(profile: &str) -> Result<Built, String> {
     let target = metadata()?.target_directory;
-    // Cargo calls the folder of `dev` otherwise.
+    // Cargo's folder for the profile `dev` is called `debug`.
     let program = target.join(if profile == "dev" { "debug" } else { profile }).join("steelyard");
     let kept = target.join("dist-programs").join(profile);
     let flags = remapping(profile);
@@ -52,20 +53,20 @@ pub fn build(profile: &str) -> Result<Built, String> {
         pack::copy(&program, &to)?;
         Ok::<_, String>(to)
     };
-    // The static one first: what lies in the target folder afterwards is the one that everybody expects there.
+    // The static one first, because everybody expects the dynamic one in the target folder afterwards.
     let static_ = build(&[STATIC.map(str::to_owned).to_vec(), static_libraries()?].concat(), "static")?;
     Ok(Built { dynamic: build(&[], "dynamic")?, static_ })
 }
 
-/// Where the linker finds static libraries before the shared ones of the same names: a folder that has no others. `libbpf-sys` does not say which
-/// it wants, and rustc takes that for a shared one.
+/// A folder with static libraries only, in which the linker looks first. `libbpf-sys` does not say which kind it wants, and rustc then asks for a
+/// shared one.
 fn static_libraries() -> Result<Vec<String>, String> {
     let folder = metadata()?.target_directory.join("dist-programs/lib");
     fresh(&folder)?;
     for name in STATIC_LIBRARIES {
         let found = capture(&mut command("cc", &[&format!("-print-file-name={name}")]))?;
         let found = Path::new(found.trim());
-        // The compiler repeats the name where it knows of no such file.
+        // If the compiler does not find the file, it prints the name that it was given.
         if !found.is_absolute() {
             return Err(format!("there is no {name} on this host: install libelf-dev and zlib1g-dev"));
         }
@@ -74,14 +75,14 @@ fn static_libraries() -> Result<Vec<String>, String> {
     Ok(vec!["-C".to_owned(), format!("link-arg=-L{}", folder.display())])
 }
 
-/// No path of this host stands in what is published. Other profiles are left alone: with other flags every crate would be built again.
+/// Keeps paths of this host out of what is published. Other profiles keep their flags, because a change would rebuild every crate.
 fn remapping(profile: &str) -> Option<(&'static str, String)> {
     let home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| home + "/.cargo")).ok()?;
     let flags = format!("--remap-path-prefix={home}=/cargo --remap-path-prefix={}=/steelyard", root().display());
     (profile == "release").then_some(("RUSTFLAGS", flags))
 }
 
-/// Strips both, and checks that the static one asks for nothing.
+/// Strips both, and checks that the static one needs no shared library.
 pub fn separate(release: &Release, built: &Built) -> Result<Programs, String> {
     let stage = release.stage("programs")?;
     let programs = Programs { dynamic: stage.join("steelyard"), static_: stage.join("steelyard-static") };
@@ -91,7 +92,7 @@ pub fn separate(release: &Release, built: &Built) -> Result<Programs, String> {
     if asked.is_empty() { Ok(programs) } else { Err(format!("the static program needs {}", asked.join(", "))) }
 }
 
-/// gdb and perf find `NAME.debug` by the link and its checksum, or by the build id.
+/// Moves the symbols into `NAME.debug`, which gdb and perf find by the link and its checksum or by the build id.
 fn strip(from: &Path, to: &Path) -> Result<(), String> {
     let debug = symbols(to);
     let (from, to, debug) = (from.to_string_lossy(), to.to_string_lossy(), debug.to_string_lossy());
@@ -100,13 +101,13 @@ fn strip(from: &Path, to: &Path) -> Result<(), String> {
     objcopy(&["--strip-all", &format!("--add-gnu-debuglink={debug}"), &from, &to])
 }
 
-/// Where the symbols of a program lie.
+/// The file with the symbols of a program.
 pub fn symbols(program: &Path) -> PathBuf {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     program.with_file_name(format!("{name}.debug"))
 }
 
-/// The libraries that it names.
+/// The shared libraries that a program needs.
 pub fn needed(program: &Path) -> Result<Vec<String>, String> {
     Ok(needed_in(&capture(&mut command("readelf", &["--dynamic", "--wide", &program.to_string_lossy()]))?))
 }
@@ -116,7 +117,7 @@ fn needed_in(said: &str) -> Vec<String> {
     lines.filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())).collect()
 }
 
-/// The static program with its licences, for hosts without a package.
+/// Packs the static program with its licences, for hosts without a package.
 pub fn archive(release: &Release, programs: &Programs, inside: &Inside) -> Result<PathBuf, String> {
     let stage = release.stage("archive")?;
     let name = format!("steelyard-{}", release.version);
@@ -132,7 +133,7 @@ pub fn archive(release: &Release, programs: &Programs, inside: &Inside) -> Resul
     finish(release, &stage, &name, "-static.tar")
 }
 
-/// What a debugger needs for either program.
+/// Packs the symbols of both programs, for debuggers.
 pub fn archive_of_symbols(release: &Release, programs: &Programs) -> Result<PathBuf, String> {
     let stage = release.stage("symbols")?;
     let name = format!("steelyard-{}-debug", release.version);

@@ -1,7 +1,8 @@
 //! The Helm chart: checked, rendered into the manifests of `deploy/`, and packed.
 //!
-//! `deploy/steelyard` is the chart, and `deploy/values` has the values of its renderings: `gateway.yaml` and `kernel-plane.yaml` are committed as
-//! they come out, for those who use no Helm; `trial-*.yaml` are rendered for the tests alone. Helm is a Go module that `hack/helm` pins.
+//! `deploy/steelyard` is the chart, and `deploy/values` has the values of its renderings. The renderings of `gateway.yaml` and
+//! `kernel-plane.yaml` are committed for users without Helm; those of `trial-*.yaml` are only for tests. Helm is a Go module that
+//! `hack/helm` pins.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,10 +18,10 @@ const PACKAGE: &str = "helm.sh/helm/v3/cmd/helm";
 pub const CHART: &str = "deploy/steelyard";
 const VALUES: &str = "deploy/values";
 
-/// What is committed: a file of `deploy/values`, and the namespace of the release. The rendering has the name of the file.
+/// The committed renderings: each has the name of its file in `deploy/values`, and the namespace of its release.
 const COMMITTED: &[(&str, &str)] = &[("gateway", "steelyard"), ("kernel-plane", "steelyard-kernel-plane")];
 
-/// Values that the chart must refuse, and a part of the message.
+/// Values that the chart must refuse, each with a part of the message.
 const REFUSED: &[(&[&str], &str)] = &[
     (&["podDisruptionBudget.maxUnavailable=null"], "are both null"),
     (&["service.ports[0].name=http-metrics", "service.ports[0].port=80"], "are taken by the metrics"),
@@ -37,7 +38,7 @@ pub fn package(release: &Release) -> Result<PathBuf, String> {
     check_versions(&release.version)?;
     run_command(&mut command(&helm, &["lint", "--strict", CHART]))?;
     check_committed(&helm)?;
-    // Not by `helm package`, which writes the time of the day into the archive.
+    // Not with `helm package`, which writes the current time into the archive.
     let stage = release.stage("chart")?;
     copy_tree(&root().join(CHART), &stage.join("steelyard"))?;
     let tar = release.directory.join("chart.tar");
@@ -69,7 +70,7 @@ pub fn render_variants(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes the committed renderings anew: `cargo xtask dist render`.
+/// Regenerates the committed renderings: `cargo xtask dist render`.
 pub fn write_committed() -> Result<(), String> {
     let helm = helm()?;
     for (name, namespace) in COMMITTED {
@@ -123,7 +124,7 @@ fn render(helm: &str, release: &str, namespace: &str, values: &str) -> Result<St
     capture(&mut command(helm, &words))
 }
 
-/// The chart, the program and its image have one version.
+/// Checks that the chart, the program and its image have the same version.
 fn check_versions(version: &str) -> Result<(), String> {
     let chart = pack::read(&root().join(CHART).join("Chart.yaml"))?;
     for key in ["version", "appVersion"] {
@@ -136,7 +137,7 @@ fn check_versions(version: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds Helm: some minutes the first time, and a second after that.
+/// Builds Helm. This takes some minutes the first time and a second after that.
 pub fn helm() -> Result<String, String> {
     let directory = metadata()?.target_directory.join("helm");
     run_command(go::build(MODULE, &directory)?.args(["-ldflags", "-s -w", PACKAGE]))?;

@@ -1,7 +1,6 @@
-//! The Debian package: staged here, packed by dpkg-deb.
+//! The Debian package. This module stages its files, and dpkg-deb packs them.
 //!
-//! What it installs is listed in `build`; what it does at installation and removal is in `packaging/debian`, the units are in
-//! `packaging/systemd`.
+//! `build` lists the files. The scripts that run at installation and removal are in `packaging/debian`, the units in `packaging/systemd`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +9,7 @@ use super::minimum::Minimum;
 use super::{Release, binaries, pack};
 use crate::command::{capture, command, root, run as run_command};
 
-/// The package of each library that the program may name. glibc's is told apart: with its version.
+/// The package of each library that the program may need. glibc's package has a minimum version.
 const LIBRARIES: &[(&str, &str)] = &[
     ("libelf.so.1", "libelf1"),
     ("libz.so.1", "zlib1g"),
@@ -22,13 +21,13 @@ const LIBRARIES: &[(&str, &str)] = &[
 ];
 const GLIBC: &str = "libc6";
 
-/// Scripts that dpkg runs.
+/// The scripts that dpkg runs.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
-/// `dpkg` keeps what an administrator has changed in these.
+/// Configuration files: dpkg keeps an administrator's changes to them.
 const CONFFILES: &str = "/etc/steelyard/steelyard.yaml\n";
 
-/// Packs the program as a version, which is that of the release but in the trial of an upgrade.
+/// Packs the program under this version, which is that of the release, except when an upgrade is tested.
 pub fn build(
     release: &Release,
     version: &str,
@@ -65,7 +64,7 @@ pub fn build(
     Ok(package)
 }
 
-/// Where the package of a version is written.
+/// The file of the package of this version.
 pub fn file(release: &Release, version: &str) -> PathBuf {
     release.directory.join(format!("steelyard_{version}_{}.deb", release.architecture.debian))
 }
@@ -81,7 +80,7 @@ fn examples(repository: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Man pages and completions, which the program makes itself.
+/// Writes man pages and completions, which the program generates.
 fn generated(release: &Release, program: &Path, stage: &Path) -> Result<(), String> {
     let program = program.to_string_lossy();
     let man = stage.join("usr/share/man/man1");
@@ -101,7 +100,7 @@ fn generated(release: &Release, program: &Path, stage: &Path) -> Result<(), Stri
     Ok(())
 }
 
-/// What dpkg reads.
+/// Writes the metadata for dpkg.
 fn control(release: &Release, version: &str, program: &Path, minimum: &Minimum, stage: &Path) -> Result<(), String> {
     let folder = stage.join("DEBIAN");
     let size = capture(&mut command(
@@ -123,7 +122,7 @@ fn control(release: &Release, version: &str, program: &Path, minimum: &Minimum, 
     run_command(command("sh", &["-ec", sums]).current_dir(stage))
 }
 
-/// The packages of the libraries that a program names.
+/// The packages of the libraries that a program needs.
 fn depends(needed: &[String], glibc: &str) -> Result<String, String> {
     let mut packages = Vec::new();
     for library in needed {
@@ -138,7 +137,7 @@ fn depends(needed: &[String], glibc: &str) -> Result<String, String> {
     Ok(packages.join(", "))
 }
 
-/// Programs and scripts may be run, all else be read, by anybody.
+/// Makes programs and scripts executable, and all other files readable, for everybody.
 fn tidy_modes(stage: &Path) -> Result<(), String> {
     let folder = stage.to_string_lossy();
     run_command(&mut command("chmod", &["--recursive", "u=rwX,go=rX", &folder]))?;

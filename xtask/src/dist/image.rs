@@ -1,7 +1,8 @@
-//! The OCI image: a layout in one tar, which podman, skopeo, containerd and new versions of Docker load. Nothing of Docker is needed to make it.
+//! The OCI image: a layout in one tar archive, which podman, skopeo, containerd and new versions of Docker load. Docker is not needed to make
+//! it.
 //!
-//! Job: two layers (what hardly ever changes, and the program), the configuration, the manifest, the index. There is no shell and no other
-//! program inside; the user is nobody, and nothing is written to.
+//! It consists of two layers (files that hardly ever change, and the program), the configuration, the manifest and the index. It contains no
+//! shell and no other program, runs as an unprivileged user, and never writes to its root file system.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +12,10 @@ use super::inside::Inside;
 use super::{Release, pack};
 use crate::command::root;
 
-/// As in the chart: a number that no host gives to anybody.
+/// The user and group, as in the chart: a number that no host assigns.
 pub const USER: u32 = 65532;
 
-/// Public certificates, from the Debian package `ca-certificates` of the host that builds.
+/// The public certificate authorities, from the package `ca-certificates` of the host that builds.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -22,18 +23,18 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// The folder with the files of an image that [`of_files`] makes, in the stage of that image.
+/// The folder with the files of an image that [`of_files`] makes, within the stage of that image.
 pub const FILES: &str = "files";
 
-/// A layer, as the manifest and the configuration name it.
+/// A layer, as the manifest and the configuration describe it.
 struct Layer {
     descriptor: Value,
-    /// Of the tar before it was packed.
+    /// The digest of the archive before compression.
     diff_id: String,
     what: &'static str,
 }
 
-/// Packs the static program.
+/// Makes the image of the static program.
 pub fn build(release: &Release, program: &Path, inside: &Inside) -> Result<PathBuf, String> {
     let stage = release.stage("image")?;
     let layout = stage.join("layout");
@@ -52,7 +53,7 @@ pub fn build(release: &Release, program: &Path, inside: &Inside) -> Result<PathB
     Ok(archive)
 }
 
-/// Packs the files of a folder into an image with one layer, `NAME.tar` in the folder of the release. Tests use it for programs of others.
+/// Packs the files of a folder into an image with one layer, `NAME.tar` in the folder of the release. Tests use it for other people's programs.
 pub fn of_files(release: &Release, name: &str, reference: &str, mut config: Value) -> Result<PathBuf, String> {
     let stage = release.directory.join("stage").join(name);
     let layout = stage.join("layout");
@@ -65,7 +66,7 @@ pub fn of_files(release: &Release, name: &str, reference: &str, mut config: Valu
     Ok(archive)
 }
 
-/// Packs a layout. `ctr image import` gives the image the name `reference`.
+/// Packs a layout. `ctr image import` names the image `reference`.
 fn assemble(
     release: &Release,
     layout: &Path,
@@ -97,12 +98,12 @@ fn assemble(
     pack::tar(release, layout, &["oci-layout", "index.json", "blobs"], archive)
 }
 
-/// Where it is written.
+/// The file of the image.
 pub fn file(release: &Release) -> PathBuf {
     release.file("-oci.tar")
 }
 
-/// Users, certificates, and where names are looked up.
+/// Writes the layer that hardly ever changes: users, certificates, and the order of name lookups.
 fn base(release: &Release, stage: &Path, layout: &Path) -> Result<Layer, String> {
     let files = stage.join("base");
     let write = |name: &str, text: String| pack::write(&files.join(name), text);
@@ -110,7 +111,7 @@ fn base(release: &Release, stage: &Path, layout: &Path) -> Result<Layer, String>
     write("etc/group", format!("steelyard:x:{USER}:\n"))?;
     write("etc/nsswitch.conf", "hosts: files dns\n".to_owned())?;
     let certificates = Path::new(CERTIFICATES);
-    // It may be a link, and a copy is a file.
+    // The source may be a link; the copy is a file.
     let text = pack::read(&certificates.canonicalize().map_err(|error| format!("{CERTIFICATES}: {error}"))?)?;
     write("etc/ssl/certs/ca-certificates.crt", text)?;
     layer(release, stage, layout, "base", "certificates")
@@ -135,7 +136,7 @@ fn layer(release: &Release, stage: &Path, layout: &Path, name: &str, what: &'sta
     Ok(Layer { descriptor: place(layout, LAYER, &packed)?, diff_id, what })
 }
 
-/// How it is run, and what it is.
+/// The configuration: how the image is run, and its labels.
 fn configuration(release: &Release, layers: &[Layer]) -> Result<Value, String> {
     let time = release.time()?;
     let history = |layer: &Layer| json!({"created": time, "created_by": "cargo xtask dist", "comment": layer.what});
@@ -162,7 +163,7 @@ fn rootfs(layers: &[Layer]) -> Value {
     json!({"type": "layers", "diff_ids": sums})
 }
 
-/// The keys that OCI names.
+/// The labels that the OCI specification defines.
 fn labels(release: &Release) -> Result<Value, String> {
     let mut labels = json!({
         "org.opencontainers.image.title": "steelyard",
@@ -177,14 +178,14 @@ fn labels(release: &Release) -> Result<Value, String> {
     Ok(labels)
 }
 
-/// Puts JSON into the layout, and describes it.
+/// Adds JSON to the layout, and returns its descriptor.
 fn blob(layout: &Path, kind: &str, content: &Value) -> Result<Value, String> {
     let file = layout.with_file_name("blob.json");
     pack::write(&file, content.to_string())?;
     place(layout, kind, &file)
 }
 
-/// Puts a file into the layout under its sum, and describes it.
+/// Adds a file to the layout under its digest, and returns its descriptor.
 fn place(layout: &Path, kind: &str, file: &Path) -> Result<Value, String> {
     let sum = pack::sha256(file)?;
     pack::copy(file, &layout.join("blobs/sha256").join(&sum))?;

@@ -1,7 +1,7 @@
-//! What is inside of the programs: a bill of materials (CycloneDX 1.5, JSON), and the licence of each part.
+//! What the programs contain: a bill of materials (CycloneDX 1.5, JSON), and the licence of each part.
 //!
-//! The crates are those that `cargo tree` names for the features that are built; versions and sums come from the lock file. The parts that are no
-//! crates (C libraries, Rust's own) are in [`native`].
+//! `cargo tree` names the crates for the features that are built; versions and checksums come from the lock file. [`native`] has the parts that
+//! are not crates: C libraries, and Rust's own.
 
 mod licence;
 mod native;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{Release, pack};
 use crate::command::{capture, cargo, root};
 
-/// The two files.
+/// The two files of a release.
 pub struct Inside {
     pub materials: PathBuf,
     pub licences: PathBuf,
@@ -26,24 +26,24 @@ impl Inside {
     }
 }
 
-/// A part of the program that somebody else has written.
+/// A part of the program that other people wrote.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Part {
     name: String,
     version: String,
-    /// An SPDX expression.
+    /// The licence as an SPDX expression.
     licence: String,
-    /// By which others find it: `pkg:cargo/bytes@1.12.1`.
+    /// The package URL, such as `pkg:cargo/bytes@1.12.1`.
     purl: String,
-    /// Of its archive in the registry.
+    /// The checksum of its archive in the registry.
     sha256: Option<String>,
-    /// The texts, in the order in which they are shown.
+    /// The texts of its licences, in the order in which they are shown.
     texts: Vec<PathBuf>,
-    /// The parts that it uses, as `name@version`; crates alone.
+    /// The crates that it uses, as `name@version`.
     uses: Vec<String>,
 }
 
-/// Writes both.
+/// Writes both files.
 pub fn write(release: &Release) -> Result<Inside, String> {
     let crates = crates()?;
     let native = native::parts(&crates)?;
@@ -56,15 +56,15 @@ pub fn write(release: &Release) -> Result<Inside, String> {
     Ok(inside)
 }
 
-/// Where both are written.
+/// The names of both files.
 pub fn at(release: &Release) -> Inside {
     let file = |ending: &str| release.directory.join(format!("steelyard-{}{ending}", release.version));
     Inside { materials: file(".cdx.json"), licences: file("-third-party-licences.txt") }
 }
 
-/// Those of others, by `name@version`.
+/// Other people's crates, by `name@version`.
 fn crates() -> Result<BTreeMap<String, Part>, String> {
-    // What is linked into the program, without what only builds it.
+    // Crates that are linked into the program, and not those that only build it.
     let tree = ["tree", "--locked", "--package", "steelyard", "--edges", "normal", "--prefix", "depth"];
     let tree = capture(&mut cargo(&[&tree[..], &["--format", " {p}"]].concat()))?;
     let metadata = capture(&mut cargo(&["metadata", "--locked", "--format-version=1"]))?;
@@ -82,7 +82,7 @@ fn crates() -> Result<BTreeMap<String, Part>, String> {
         let part = Part {
             name: text("name"),
             version: text("version"),
-            // As old manifests write `OR`.
+            // Old manifests write a slash for `OR`.
             licence: text("license").replace('/', " OR "),
             purl: purl("cargo", &text("name"), &text("version")),
             sha256: sums.get(&key).cloned(),
@@ -94,7 +94,7 @@ fn crates() -> Result<BTreeMap<String, Part>, String> {
     Ok(parts)
 }
 
-/// A package URL. In a version, all but these characters are percent-encoded; `+` is the one that occurs.
+/// A package URL. All other characters of a version are percent-encoded; only `+` occurs.
 fn purl(kind: &str, name: &str, version: &str) -> String {
     let mut purl = format!("pkg:{kind}/{name}@");
     for byte in version.bytes() {
@@ -107,8 +107,8 @@ fn purl(kind: &str, name: &str, version: &str) -> String {
     purl
 }
 
-/// Who uses whom, of what `cargo tree --prefix depth` prints: `0 steelyard v0.1.0 (path)`. What was printed before has no lines below it the
-/// next time.
+/// The dependencies of each crate, read from what `cargo tree --prefix depth` prints, such as `0 steelyard v0.1.0 (path)`. It prints the
+/// dependencies of a crate only the first time.
 fn arrows(tree: &str) -> BTreeMap<String, Vec<String>> {
     let mut arrows: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut way: Vec<String> = Vec::new();
@@ -212,7 +212,7 @@ mod tests {
             assert!(part.sha256.as_ref().is_some_and(|sum| sum.len() == 64), "{key} has no sum");
             assert!(!part.licence.is_empty() && !part.texts.is_empty(), "{key} has no licence");
         }
-        // Not what only tests or builds use.
+        // Crates that only tests or builds use.
         assert!(!crates.keys().any(|key| key.starts_with("proptest@") || key.starts_with("libbpf-cargo@")));
         let parts: Vec<Part> = crates.into_values().collect();
         assert!(licence::texts(&parts).unwrap().contains("Apache License"));

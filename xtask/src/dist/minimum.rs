@@ -1,7 +1,7 @@
 //! The oldest compiler, kernel and C library. `Cargo.toml` states them, in `rust-version` and under `[workspace.metadata.minimum]`.
 //!
-//! What says them again is held against that: the page on installing, the refusal of an old kernel, the kernels that the tests boot, and the
-//! symbols that the built program asks its C library for.
+//! Everything else that depends on them is checked against these: the page on installation, the message that refuses an old kernel, the kernels
+//! that the tests boot, and the symbols that the program needs from its C library.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::command::{capture, cargo, command};
 
-/// What is stated.
+/// The stated versions.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Minimum {
     pub rust: String,
@@ -17,7 +17,7 @@ pub struct Minimum {
     pub glibc: String,
 }
 
-/// Asks cargo.
+/// Reads them from cargo's metadata.
 pub fn stated() -> Result<Minimum, String> {
     let text = capture(&mut cargo(&["metadata", "--format-version=1", "--no-deps"]))?;
     let value: Value =
@@ -33,7 +33,7 @@ pub fn stated() -> Result<Minimum, String> {
     })
 }
 
-/// Whether the program runs with the stated C library.
+/// Checks that the program runs with the stated C library.
 pub fn hold(minimum: &Minimum, program: &Path) -> Result<(), String> {
     let symbols = capture(&mut command("objdump", &["--dynamic-syms", &program.to_string_lossy()]))?;
     let asked = newest_glibc(&symbols).ok_or_else(|| format!("{} asks for no symbol of glibc", program.display()))?;
@@ -47,7 +47,7 @@ pub fn hold(minimum: &Minimum, program: &Path) -> Result<(), String> {
     ))
 }
 
-/// The newest version among `(GLIBC_2.34)`.
+/// The newest version among texts such as `(GLIBC_2.34)`.
 fn newest_glibc(symbols: &str) -> Option<String> {
     let versions = symbols.split("GLIBC_").skip(1);
     let versions =
@@ -55,7 +55,7 @@ fn newest_glibc(symbols: &str) -> Option<String> {
     versions.filter(|version| !version.is_empty()).max_by_key(|version| parts(version)).map(str::to_owned)
 }
 
-/// `2.36` is newer than `2.4`.
+/// The parts of a version as numbers: `2.36` is newer than `2.4`.
 fn parts(version: &str) -> Vec<u32> {
     version.split('.').map(|part| part.parse().unwrap_or(0)).collect()
 }

@@ -1,10 +1,10 @@
-//! `cargo xtask dist`: everything that a release publishes, made on one Debian host into `target/dist`.
+//! `cargo xtask dist` makes everything that a release publishes, on one Debian host, in `target/dist`.
 //!
-//! Job: the program (stripped, with its debug symbols apart, and fully static), the Debian package, the OCI image, the Helm chart, the list of
-//! what is inside and its licences, and a file of SHA-256 sums. `cargo xtask test dist` tries all of it: see [`trial`]. Non-job: publishing. It
-//! needs nothing but the Debian packages that `setup` names, and Go for Helm, which only renders and checks the chart.
+//! That is: the program (stripped with separate debug symbols, and fully static), the Debian package, the OCI image, the Helm chart, the bill of
+//! materials with all licences, and a file of SHA-256 sums. `cargo xtask test dist` tests all of it: see [`trial`]. It publishes nothing. It
+//! needs only the Debian packages that `setup` names, and Go for Helm, which renders and checks the chart.
 //!
-//! Two builds from one commit and one toolchain give the same archives: files are sorted, belong to root, and carry the commit's time.
+//! Two builds from one commit with one toolchain give the same archives: files are sorted, belong to root, and have the time of the commit.
 
 mod binaries;
 mod chart;
@@ -24,28 +24,28 @@ use crate::setup;
 
 pub use chart::{CHART, helm, render_variants};
 
-/// What is being made.
+/// The release that is being made.
 #[derive(Clone)]
 pub struct Release {
-    /// Of the workspace, and of every artifact.
+    /// The version of the workspace and of every artifact.
     version: String,
-    /// As the archives and Debian call it.
+    /// The name of the architecture in the names of archives, and Debian's name.
     architecture: Architecture,
-    /// The time of every file in every archive: that of the commit, in seconds since 1970.
+    /// The time of every file in every archive: the time of the commit in seconds since 1970.
     epoch: u64,
-    /// The commit, where this is a repository.
+    /// The commit; `None` outside a repository.
     revision: Option<String>,
-    /// Packed for speed rather than size: for tests.
+    /// Compress for speed rather than size, for tests.
     quick: bool,
-    /// Where the artifacts go.
+    /// The folder for the artifacts.
     directory: PathBuf,
 }
 
-/// What one architecture is called by those who name it differently.
+/// The names of one architecture.
 #[derive(Clone, Copy, Debug)]
 struct Architecture {
     rust: &'static str,
-    /// Debian's name, and that of OCI images.
+    /// Debian's name, which OCI images use, too.
     debian: &'static str,
 }
 
@@ -54,7 +54,8 @@ const ARCHITECTURES: &[Architecture] =
 
 const USAGE: &str = "usage: cargo xtask dist [render | --profile NAME]";
 
-/// Makes all of it, or (`render`) writes the manifests of `deploy/` that the chart renders. The profile is `release`; another one (`--profile dev`) builds faster what nobody should publish.
+/// Makes everything, or with `render` regenerates the manifests in `deploy/`. The profile is `release`. Another one (`--profile dev`) is faster to
+/// build, but not meant to be published.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let profile = match arguments {
         [] => "release",
@@ -71,13 +72,13 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the image alone, with the program that the tests use.
+/// Makes only the image, with the program that the tests use.
 pub fn image_for_tests(release: &Release) -> Result<PathBuf, String> {
     let programs = binaries::separate(release, &binaries::build_for_tests()?)?;
     image::build(release, &programs.static_, &inside::write(release)?)
 }
 
-/// Every artifact of these programs.
+/// Makes all artifacts from these programs.
 fn make(release: &Release, built: &binaries::Built) -> Result<Vec<PathBuf>, String> {
     let minimum = minimum::stated()?;
     let inside = inside::write(release)?;
@@ -95,7 +96,7 @@ fn make(release: &Release, built: &binaries::Built) -> Result<Vec<PathBuf>, Stri
 }
 
 impl Release {
-    /// A release for tests, packed for speed, in a separate folder.
+    /// A release for tests, compressed for speed, in a separate folder.
     pub fn for_tests(folder: &str) -> Result<Self, String> {
         Ok(Self { directory: metadata()?.target_directory.join(folder), quick: true, ..Self::new()? })
     }
@@ -113,26 +114,26 @@ impl Release {
         })
     }
 
-    /// A folder for the parts of one artifact, empty.
+    /// An empty folder for the parts of one artifact.
     pub fn stage(&self, name: &str) -> Result<PathBuf, String> {
         let folder = self.directory.join("stage").join(name);
         fresh(&folder)?;
         Ok(folder)
     }
 
-    /// `steelyard-0.1.0-linux-amd64` and what follows.
+    /// A file name that begins with `steelyard-0.1.0-linux-amd64`.
     fn file(&self, ending: &str) -> PathBuf {
         self.directory.join(format!("steelyard-{}-linux-{}{ending}", self.version, self.architecture.debian))
     }
 
-    /// RFC 3339, of [`Self::epoch`].
+    /// [`Self::epoch`] as RFC 3339 writes it.
     fn time(&self) -> Result<String, String> {
         let at = format!("@{}", self.epoch);
         Ok(capture(&mut command("date", &["--utc", "--date", &at, "+%Y-%m-%dT%H:%M:%SZ"]))?.trim().to_owned())
     }
 }
 
-/// `SOURCE_DATE_EPOCH`, or else the time of the commit, or of the changelog where there is no repository.
+/// `SOURCE_DATE_EPOCH`, or else the time of the commit, or outside a repository that of the changelog.
 fn epoch() -> Result<u64, String> {
     if let Ok(said) = std::env::var("SOURCE_DATE_EPOCH") {
         return said.parse().map_err(|_| format!("SOURCE_DATE_EPOCH is `{said}`: it must be seconds since 1970"));
@@ -142,7 +143,7 @@ fn epoch() -> Result<u64, String> {
     time.trim().parse().map_err(|_| format!("the time of the commit is `{}`", time.trim()))
 }
 
-/// The names, sizes and SHA-256 sums; the sums are written beside the artifacts, too.
+/// Prints the names, sizes and SHA-256 sums, and writes the sums beside the artifacts.
 fn list(release: &Release, made: &[PathBuf]) -> Result<String, String> {
     let mut text = String::new();
     let mut sums = String::new();
@@ -157,7 +158,7 @@ fn list(release: &Release, made: &[PathBuf]) -> Result<String, String> {
     Ok(text + &format!("in {}", release.directory.display()))
 }
 
-/// The folder, empty.
+/// Creates the folder, or empties it.
 fn fresh(folder: &Path) -> Result<(), String> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! Files and archives of which two makings are alike: sorted, of root, with one time.
+//! Reproducible files and archives: sorted, owned by root, and with one time.
 
 use std::fs;
 use std::path::Path;
@@ -6,21 +6,21 @@ use std::path::Path;
 use super::Release;
 use crate::command::{capture, command, run as run_command};
 
-/// Writes a file and the folders above it.
+/// Writes a file, and creates the folders above it.
 pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
     fs::create_dir_all(path.parent().unwrap_or(path)).map_err(failed)?;
     fs::write(path, content).map_err(failed)
 }
 
-/// Copies a file, with its mode, and makes the folders above it.
+/// Copies a file with its mode, and creates the folders above it.
 pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("cannot copy {} to {}: {error}", from.display(), to.display());
     fs::create_dir_all(to.parent().unwrap_or(to)).map_err(failed)?;
     fs::copy(from, to).map(drop).map_err(failed)
 }
 
-/// The content, where the file must be there.
+/// Reads a file that must exist.
 pub fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
@@ -29,15 +29,15 @@ pub fn size(path: &Path) -> Result<u64, String> {
     fs::metadata(path).map(|about| about.len()).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// By coreutils: one dependency less.
+/// The SHA-256 sum of a file. coreutils computes it, which saves a dependency.
 pub fn sha256(path: &Path) -> Result<String, String> {
     let said = capture(&mut command("sha256sum", &[&path.to_string_lossy()]))?;
     Ok(said.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-/// A tar of all that is in a folder: `names` of it, or everything.
+/// Makes a tar archive of a folder: of `names` in it, or of everything.
 ///
-/// Whoever may read or run a file may do so as anybody, whatever the umask of this host.
+/// Every file gets the permissions of its owner for everybody, so that the umask of this host does not matter.
 pub fn tar(release: &Release, folder: &Path, names: &[&str], archive: &Path) -> Result<(), String> {
     let (folder, archive) = (folder.to_string_lossy(), archive.to_string_lossy());
     let time = format!("--mtime=@{}", release.epoch);
@@ -47,7 +47,7 @@ pub fn tar(release: &Release, folder: &Path, names: &[&str], archive: &Path) -> 
     run_command(&mut command("tar", &words))
 }
 
-/// Makes `FILE.gz` of `FILE`, without name and time.
+/// Compresses `FILE` to `FILE.gz`, without name and time.
 pub fn gzip(release: &Release, path: &Path) -> Result<(), String> {
     let level = if release.quick { "-1" } else { "-9" };
     run_command(&mut command("gzip", &[level, "--no-name", "--force", &path.to_string_lossy()]))
