@@ -4,6 +4,7 @@
 //! adopted are published together, and the loop never uses more than a tenth of a CPU for this. Nothing that the API server does or fails
 //! to do stops what is being served.
 
+mod contest;
 mod due;
 mod telling;
 
@@ -20,9 +21,10 @@ use tokio::time::Instant;
 
 use crate::index::{Index, Kind, Name};
 use crate::settings::Settings;
-use crate::translate::{self, Circumstances, Memory, RefusedVip, Translation, translate};
+use crate::translate::{self, Circumstances, Memory, Notice, RefusedVip, Translation, translate};
 use crate::watch::{News, Scoped, Unreadable};
 use crate::write::Writer;
+use contest::{Contest, Verdict};
 use due::Due;
 pub(crate) use due::Outcome as WriteOutcome;
 use telling::Telling;
@@ -106,6 +108,8 @@ pub(crate) struct Reconciler {
     rest_until: Instant,
     /// Statuses that may have to be written.
     due: Due,
+    /// Statuses that others write, too. A period lasts [`AGAIN_AFTER`].
+    contest: Contest,
     /// Services of Gateways and EndpointSlices that may have to be written.
     making: Due,
     telling: Telling,
@@ -149,6 +153,7 @@ impl Reconciler {
             in_use: false,
             rest_until: now,
             due: Due::default(),
+            contest: Contest::default(),
             making: Due::default(),
             telling: Telling::new(now),
             bare: BTreeSet::new(),
@@ -287,6 +292,7 @@ impl Reconciler {
             let mut translation = translate(&self.index, &self.settings, &self.circumstances, &mut self.memory);
             translation.keep(&self.translation);
             self.make(translation.infrastructure.changed_since(&self.translation.infrastructure));
+            self.contest.changed(|about| translation.statuses.get(about) != self.translation.statuses.get(about));
             self.translation = translation;
             self.in_use = false;
         }
@@ -373,16 +379,30 @@ impl Reconciler {
             self.circumstances = hopeful;
             self.moved = true;
         }
+        if self.contest.begin_period() {
+            self.note();
+        }
         self.due.try_again();
         self.making.try_again();
     }
 
     /// Records what has to be reported.
     fn note(&mut self) {
-        for notice in self.telling.note(&self.translation.notices, Instant::now()) {
+        let mut notices = self.translation.notices.clone();
+        notices.extend(self.contest.contested().filter_map(|about| self.contested(about)));
+        for notice in self.telling.note(&notices, Instant::now()) {
             let (kind, name) = &notice.about;
             tracing::warn!(?kind, object = %name, reason = &*notice.reason, "{}", notice.message);
         }
+    }
+
+    fn contested(&self, about: &(Kind, Name)) -> Option<Notice> {
+        let message = format!(
+            "another writer changes this status again and again, so it is corrected only every {AGAIN_AFTER:?}: is there a second \
+             installation with the controller name {}?",
+            self.settings.controller_name
+        );
+        Notice::of(&self.index, about, "StatusContested", message)
     }
 
     /// Writes what is due, as long as there is room.
@@ -410,6 +430,14 @@ impl Reconciler {
             let desired = self.translation.statuses.get(&about);
             let due = desired.and_then(|desired| translate::write(&self.index, &self.settings, &about, desired, &now));
             let Some(due) = due else { continue };
+            let verdict = self.contest.judge(&about);
+            if verdict != Verdict::Write {
+                self.due.postpone(about);
+                if verdict == Verdict::Contested {
+                    self.note();
+                }
+                continue;
+            }
             self.due.begin(about.clone());
             let version = self.versions.get(&about.0).copied().unwrap_or("v1");
             let writing = self.writer.write(&about, version, due);

@@ -144,6 +144,17 @@ spec: {{controller: steelyard.io/ingress-controller}}
         Steelyard::of(Program::spawn(identity, &mut command).unwrap(), admin, scratch)
     }
 
+    /// A kubeconfig of a second installation: it has a namespace of its own, and so its own Lease and account.
+    pub fn second_installation(&self) -> String {
+        let name = format!("{}-second", self.name);
+        self.cluster.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}}}}}"));
+        for object in rights() {
+            self.cluster.apply(&moved(object, &name).to_string());
+        }
+        let token = self.cluster.token_in(&name, "steelyard");
+        api_server().kubeconfig(&token, self.relay.address, &name)
+    }
+
     /// Creates the account `limited`, or changes its rights: it has those of `deploy/gateway.yaml`, except for the rules with one of these verbs
     /// and resources, which lose the resource.
     pub fn limit(&self, withheld: &[(&str, &str)]) {

@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::{Span, Timestamp};
 use serde_json::{Value, json};
-use testkit::{PATIENCE, until};
+use testkit::{PATIENCE, Signal, until};
 
 use crate::edge::{Edge, answer, api_server, fails, gateway, holds, origin, within, within_alone};
 use crate::harness::{GATEWAY, condition};
@@ -287,5 +287,52 @@ fn a_gateway_with_a_thousand_listener_sets() {
         edge.until_served("HTTPRoute", "last");
         until_answered(&format!("{last}.example.com"));
         served.end();
+    });
+}
+
+/// A second installation by mistake: it has the same controller name and class, but a Lease and an address of its own. Each of the two sees an
+/// address in the status of the Gateway that it did not write.
+#[test]
+fn two_installations_with_one_controller_name() {
+    within("two_installations_with_one_controller_name", |edge| {
+        let origin = origin(1);
+        edge.web(&[origin.address]);
+        let address = |number: u8| format!("10.244.0.{number}");
+        let publish = |number: u8| format!("203.0.113.{number}");
+        let [one, two] = [address(1), address(2)];
+        let mut first = edge.controller_with("one", &["--listen-address", &one, "--publish-address", &publish(1)]);
+        edge.until_served("HTTPRoute", "web");
+        let arguments = ["--listen-address", &two, "--publish-address", &publish(2)];
+        let mut second = edge.controller_by(&edge.second_installation(), "two", &arguments);
+
+        // Both serve, and both say what is wrong.
+        for address in [&one, &two] {
+            let at = format!("{address}:80").parse().unwrap();
+            let is_answered = || (answer(at, "a", "/") == (200, "pod-1".into())).then_some(());
+            assert!(until(PATIENCE, is_answered).is_some(), "{address} is not served");
+        }
+        let load = Load::start(format!("{one}:80").parse().unwrap(), "/", 4);
+        let said = edge.cluster.until_event("Gateway", "edge", "StatusContested");
+        assert!(said.contains("is there a second installation with the controller name steelyard.test/"), "{said}");
+        let writes = || {
+            let accounts = [edge.name.clone(), format!("{}-second", edge.name)];
+            let calls = accounts.iter().flat_map(|account| api_server().audit(&format!("{account}:steelyard")));
+            let is_write = |call: &Value| {
+                let object = &call["objectRef"];
+                object["subresource"] == "status" && object["name"] == "edge"
+            };
+            calls.filter(is_write).count()
+        };
+        origin.until_served(2_000);
+        assert!(writes() <= TRIES_MAX, "{} writes of one status", writes());
+
+        // The mistake is corrected, and the status is that of the one that is left.
+        second.program.signal(Signal::TERM).unwrap();
+        second.program.exit_within(PATIENCE).unwrap();
+        edge.cluster.until("the address of the first", "Gateway", "edge", |gateway| {
+            gateway["status"]["addresses"][0]["value"] == publish(1)
+        });
+        let total = load.end(&mut first);
+        assert_eq!(total.reconnects, 0, "connections of clients were closed: {total:?}");
     });
 }

@@ -73,6 +73,11 @@ impl Due {
         }
     }
 
+    /// Puts off the object that [`Self::next`] returned until [`Self::try_again`].
+    pub(super) fn postpone(&mut self, about: About) {
+        self.failed.insert(about);
+    }
+
     /// Makes failed statuses due again.
     pub(super) fn try_again(&mut self) {
         self.waiting.append(&mut self.failed);

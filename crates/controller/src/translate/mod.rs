@@ -141,6 +141,12 @@ impl Notice {
     pub(crate) fn warning(about: (Kind, Name), meta: &Meta, why: Why) -> Self {
         Self { about, uid: meta.uid.clone(), reason: why.reason.into(), message: why.message }
     }
+
+    /// A notice about any object that has a status; `None` if the object is gone.
+    pub(crate) fn of(index: &Index, about: &(Kind, Name), reason: &'static str, message: String) -> Option<Self> {
+        let uid = notice::meta(index, about)?.uid.clone();
+        Some(Self { about: about.clone(), uid, reason: reason.into(), message })
+    }
 }
 
 /// The result of the translation.

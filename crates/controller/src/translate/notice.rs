@@ -105,7 +105,7 @@ fn notice(about: &(Kind, Name), meta: &Meta, condition: &Condition, listener: &s
     }
 }
 
-fn meta<'i>(index: &'i Index, (kind, name): &(Kind, Name)) -> Option<&'i Meta> {
+pub(super) fn meta<'i>(index: &'i Index, (kind, name): &(Kind, Name)) -> Option<&'i Meta> {
     match kind {
         Kind::GatewayClass => index.classes.get(name).map(|entry| &entry.meta),
         Kind::Gateway => index.gateways.get(name).map(|entry| &entry.meta),
