@@ -22,6 +22,7 @@
 #define LB_TRACE_STEPS_MAX 16u
 #define LB_GC_KEYS_MAX 256u   /* entries that one run of lb_gc judges: about 50 us */
 #define LB_SOCKETS_MAX 262144u /* sockets of this host that are connected to a vip and known as such */
+#define LB_RESTS_MAX 1048576u /* slots for tuples that rest: a power of two. See rest.h */
 #define LB_DATAGRAMS_MAX 65536u /* entries for the datagrams of sockets that are not connected: two for each socket and vip */
 
 /* ---- flows: one entry for each direction, with the complete verdict for its packets ---- */
@@ -56,6 +57,7 @@ enum lb_action {
 #define LB_FIN_LAST 0x40u       /* the FIN of this direction was the second one, and waits for its ACK */
 #define LB_ENDED 0x80u          /* this direction has acknowledged that FIN: lives for closing_s, as after an RST */
 #define LB_TIMED_OUT 0x100u     /* TCP, silent for longer than idle_s: each side is answered by an RST, and after closing_s the flow is forgotten */
+#define LB_FIN_CROSSED 0x200u   /* an ACK of this direction followed its FIN_LAST: both sides closed at once, and both are in TIME_WAIT */
 
 struct lb_flow {
 	__u32 saddr[4];         /* the tuple that the packet leaves with, rewritten or not: the twin's key is this tuple reversed */

@@ -81,12 +81,22 @@ static __always_inline bool rate_take(struct lb_rate *bucket, __u64 now_ns, __u3
 	return true;
 }
 
-/* A port of [first, last] for the `probe`th try of a flow that hashes to `hash`. */
-static __always_inline __u16 port_of_hash(__u32 hash, __u32 probe, __u16 first, __u16 last)
+/* The port of [first, last] at a turn of the round through all of them. */
+static __always_inline __u16 port_of_turn(__u32 turn, __u16 first, __u16 last)
 {
-	__u32 count = (__u32)last - first + 1;
+	return (__u16)(first + turn % ((__u32)last - first + 1));
+}
 
-	return (__u16)(first + (hash % count + probe) % count);
+/*
+ * The `probe`th of `probes` tries of a flow that hashes to `hash`, in a round of `turns`. They are spread over the whole round, so a run of
+ * turns that are all taken hides no free one elsewhere. If there are as many probes as turns, they try each.
+ */
+static __always_inline __u32 turn_of_hash(__u32 hash, __u32 probe, __u32 probes, __u32 turns)
+{
+	__u32 stride = turns / probes;
+
+	/* The round is shorter than 2^24, so the sum does not overflow. */
+	return (hash >> 8) + probe * (stride ? stride : 1);
 }
 
 #endif

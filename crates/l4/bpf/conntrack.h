@@ -10,6 +10,7 @@
 
 #include "flow.h"
 #include "forward.h"
+#include "rest.h"
 #include "select.h"
 #include "source.h"
 
@@ -126,8 +127,33 @@ static __always_inline bool conntrack_is_over(const struct lb_flow *flow)
 	return (flow->state & LB_CLOSING) || ((flow->flags & LB_FLOW_DSR) && (flow->state & LB_SEEN_FIN));
 }
 
+/* `other` is the key of the other direction. */
+static __always_inline const struct lb_flow_key *reply_key(const struct packet *packet, const struct lb_flow *flow,
+							   const struct lb_flow_key *other)
+{
+	return flow->flags & LB_FLOW_REPLY ? &packet->key : other;
+}
+
+static __always_inline bool conntrack_rests(const struct packet *packet, const struct lb_flow *flow, const struct lb_flow_key *other,
+					    __u32 now)
+{
+	return flow_has_our_port(flow) && tuple_rests(reply_key(packet, flow, other), now);
+}
+
+/* Once both have sent FIN: does the tuple rest, from this packet on? */
+static __always_inline void conntrack_rest(const struct packet *packet, const struct lb_flow *flow, const struct lb_flow *twin,
+					   const struct lb_flow_key *other, __u32 now)
+{
+	bool reply = flow->flags & LB_FLOW_REPLY;
+
+	if (twin && flow_has_our_port(flow) &&
+	    flow_endpoint_waits(reply ? twin->state : flow->state, reply ? flow->state : twin->state))
+		tuple_rest(reply_key(packet, flow, other), now);
+}
+
 /* Updates the state of both directions from the packet. */
-static __always_inline void conntrack_step(const struct packet *packet, struct lb_flow *flow, struct lb_flow *twin)
+static __always_inline void conntrack_step(const struct packet *packet, struct lb_flow *flow, struct lb_flow *twin,
+					   const struct lb_flow_key *other, __u32 now)
 {
 	__u32 add = LB_SEEN_ACK;
 
@@ -139,6 +165,7 @@ static __always_inline void conntrack_step(const struct packet *packet, struct l
 		return;
 	if (twin)
 		__sync_fetch_and_or(&twin->state, LB_CLOSING);
+	conntrack_rest(packet, flow, twin, other, now);
 	if (!(add & (LB_ENDED | LB_SEEN_RST)))
 		return;
 	conntrack_release(flow);
@@ -189,7 +216,8 @@ static __always_inline enum lb_outcome conntrack_event(struct __sk_buff *skb, st
 	    conntrack_is_over(flow)) {
 		enum lb_outcome outcome;
 
-		if (!endpoint_is_active(flow->endpoint) || (!twin && !(flow->flags & LB_FLOW_DSR))) {
+		if (!endpoint_is_active(flow->endpoint) || (!twin && !(flow->flags & LB_FLOW_DSR)) ||
+		    conntrack_rests(packet, flow, &other, now)) {
 			if (!dry)
 				conntrack_forget(packet, flow);
 			return LB_OPEN;
@@ -204,7 +232,7 @@ static __always_inline enum lb_outcome conntrack_event(struct __sk_buff *skb, st
 		trace_found(flow);
 		return LB_CONTINUE;
 	}
-	conntrack_step(packet, flow, twin);
+	conntrack_step(packet, flow, twin, &other, now);
 	if (flow->touched_s != now)
 		conntrack_touch(skb, packet, flow, now);
 	return LB_CONTINUE;

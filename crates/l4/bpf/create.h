@@ -14,9 +14,9 @@
 /* full_nat: how many source ports are tried for one endpoint. With nine of ten ports taken, one flow in 30 would find none. */
 #define PORT_PROBES_MAX 32u
 /*
- * The first tries go through all ports in turn, so that each tries the port whose last connection ended longest ago: an endpoint that
- * closed a connection first keeps its tuple for a minute (TIME_WAIT), and may refuse another client's connection from that port. The other
- * tries begin at the flow's hash, and skip a run of ports that long connections hold.
+ * The first tries go through all ports in turn, so that each tries the port that was used longest ago, whose tuple no longer rests
+ * (rest.h). The other tries are spread over all ports from the flow's hash on, and so leave a run of ports that long connections hold, or
+ * that rest.
  */
 #define PORT_TURNS_MAX 8u
 #define EEXIST_RESULT (-17)
@@ -63,25 +63,33 @@ static __always_inline __u32 port_turn(__u32 endpoint, __u32 probe, const bool d
 }
 
 /* full_nat: the source of a try, from the `only`th address of the pool, or (0) from any. False: the pool is empty. */
-static __always_inline bool flow_source(struct lb_flow *flow, const struct lb_pool *pool, __u32 only, __u32 hash, __u32 probe)
+static __always_inline bool flow_source(const struct packet *packet, struct lb_flow *flow, const struct lb_pool *pool, __u32 only,
+					__u32 probe, const bool dry)
 {
 	__u32 count = pool->addr_count;
 	__u32 at, turn;
 
 	if (!count || count > LB_POOL_MAX || pool->port_last < pool->port_first)
 		return false;
-	if (only && only <= count) {
-		at = only - 1;
-		turn = probe;
+	if (only > count)
+		only = 0;
+	if (probe < PORT_TURNS_MAX) {
+		turn = port_turn(flow->endpoint, probe, dry);
 	} else {
+		__u32 turns = ((__u32)pool->port_last - pool->port_first + 1) * (only ? 1 : count);
+
+		turn = turn_of_hash(hash_flow(&packet->key), probe - PORT_TURNS_MAX, PORT_PROBES_MAX - PORT_TURNS_MAX, turns);
+	}
+	at = only - 1;
+	if (!only) {
 		/* All addresses with one port, then the next port. */
-		at = (hash + probe) % count;
-		turn = probe / count;
+		at = turn % count;
+		turn /= count;
 	}
 	opaque(at);
 	at &= LB_POOL_MAX - 1;
 	address_copy(flow->saddr, pool->addrs[at]);
-	flow->sport = be16(port_of_hash(hash >> 8, turn, pool->port_first, pool->port_last));
+	flow->sport = be16(port_of_turn(turn, pool->port_first, pool->port_last));
 	return true;
 }
 
@@ -179,16 +187,11 @@ static __always_inline enum lb_outcome reply_try(struct packet *packet, __u32 pr
 
 	if (!scratch || !vip || !pool || !endpoint)
 		return drop(packet, LB_REASON_no_route);
-	if (vip->mode == LB_MODE_FULL_NAT) {
-		bool in_turn = probe < PORT_TURNS_MAX;
-		__u32 hash = in_turn ? 0 : hash_flow(&packet->key);
-
-		if (in_turn)
-			probe = port_turn(scratch->flow.endpoint, probe, dry);
-		if (!flow_source(&scratch->flow, pool, endpoint->source, hash, probe))
-			return drop(packet, LB_REASON_ports_exhausted);
-	}
+	if (vip->mode == LB_MODE_FULL_NAT && !flow_source(packet, &scratch->flow, pool, endpoint->source, probe, dry))
+		return drop(packet, LB_REASON_ports_exhausted);
 	twin_key(&scratch->reply_key, &scratch->flow, packet->key.proto);
+	if (vip->mode == LB_MODE_FULL_NAT && tuple_rests(&scratch->reply_key, scratch->flow.born_s))
+		return LB_OPEN;
 	flow_differences(&scratch->reply, &scratch->reply_key);
 	outcome = reply_insert(packet, &scratch->reply_key, &scratch->reply, &taken, dry);
 	return outcome == LB_CONTINUE && taken ? LB_OPEN : outcome;

@@ -29,7 +29,7 @@ enum lb_outcome {
 	X(7, no_flow, "not the beginning of a connection, and no known connection: answered by RST if it is TCP") \
 	X(8, endpoint_down, "its endpoint was found dead: answered by RST if it is TCP") \
 	X(9, flow_table_full, "the table of connections is full: raise flows_max, or look for a flood") \
-	X(10, ports_exhausted, "full_nat: no free source port for this endpoint: add source addresses") \
+	X(10, ports_exhausted, "full_nat: no source port towards the endpoint is free: all that were tried have connections, or rest for a minute because the endpoint closed theirs first: add source addresses") \
 	X(11, flow_collision, "another connection already uses this tuple at every endpoint that was tried") \
 	X(12, no_route, "the host has no route to the endpoint, or to the client") \
 	X(13, unknown_fragment, "a later fragment of a datagram whose first fragment was not seen") \

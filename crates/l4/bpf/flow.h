@@ -17,6 +17,11 @@
  * doubles (RFC 6298, 5.5); 60 s is nf_conntrack's CLOSE_WAIT.
  */
 #define LAST_ACK_S 60u
+/*
+ * How long a tuple rests after its endpoint closed a connection first, and keeps it in TIME_WAIT. Linux keeps it for 60 s, and for up to
+ * 4 s longer, because its timers of that length are so coarse (kernel/time/timer.c).
+ */
+#define TIME_WAIT_S 64u
 /* A direction whose twin is gone, or does not exist yet. */
 #define ORPHAN_S 2u
 
@@ -50,7 +55,18 @@ static __always_inline __u32 tcp_step(__u8 flags, __u32 mine, __u32 twin)
 	/* Sequence numbers are not tracked, so it may acknowledge something that was sent before the FIN. */
 	if ((twin & LB_FIN_LAST) && (flags & (TCP_ACK | TCP_FIN | TCP_SYN)) == TCP_ACK)
 		add |= LB_ENDED;
+	if ((mine & LB_FIN_LAST) && (flags & (TCP_ACK | TCP_FIN | TCP_SYN)) == TCP_ACK)
+		add |= LB_FIN_CROSSED;
 	return add;
+}
+
+/*
+ * Does the endpoint keep the tuple in TIME_WAIT? It does if it sent its FIN first, or if both FINs crossed. Then it acknowledges the
+ * client's FIN after its own; in an ordinary close it says nothing more.
+ */
+static __always_inline bool flow_endpoint_waits(__u32 client, __u32 endpoint)
+{
+	return (client & endpoint & LB_SEEN_FIN) && ((client & LB_FIN_LAST) || (endpoint & LB_FIN_CROSSED));
 }
 
 /* The initial state of a flow after its first packet. A flow that is recreated in the middle of a connection has seen ACK. */

@@ -153,6 +153,14 @@ struct {
 	__type(value, __u32);
 } lb_port_turns SEC(".maps");
 
+/* full_nat: when an endpoint last closed a connection whose tuple has this hash; 0: never. See rest.h. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LB_RESTS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} lb_rests SEC(".maps");
+
 /* By ifindex. An interface that is missing here is reached through the neighbour table, and its MTU is unknown. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

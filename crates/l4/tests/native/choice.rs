@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::core::{Rate, hash_flow, hash_source, is_less_loaded, port_of_hash, rate_take, slot_of_hash};
+use super::core::{Rate, hash_flow, hash_source, is_less_loaded, port_of_turn, rate_take, slot_of_hash, turn_of_hash};
 use super::seeded;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -109,8 +109,20 @@ proptest! {
     #[test]
     fn probes_try_every_port(hash: u32, first: u16, count in 1u16..64) {
         let last = first.saturating_add(count - 1);
-        let mut ports: Vec<u16> = (0..=u32::from(last - first)).map(|probe| port_of_hash(hash, probe, first, last)).collect();
+        let turns = u32::from(last - first) + 1;
+        let port = |probe| port_of_turn(turn_of_hash(hash, probe, turns, turns), first, last);
+        let mut ports: Vec<u16> = (0..turns).map(port).collect();
         ports.sort_unstable();
         prop_assert_eq!(ports, (first..=last).collect::<Vec<_>>());
+    }
+
+    /// With fewer probes than ports, no two try the same one, and none but a short run of ports is left out.
+    #[test]
+    fn probes_are_spread(hash: u32, probes in 1u32..32, turns in 32u32..516_096) {
+        let mut tried: Vec<u32> = (0..probes).map(|probe| turn_of_hash(hash, probe, probes, turns) % turns).collect();
+        tried.sort_unstable();
+        tried.push(tried[0] + turns);
+        let gaps: Vec<u32> = tried.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        prop_assert!(gaps.iter().all(|gap| (1..turns / probes + probes + 1).contains(gap)), "{:?}", gaps);
     }
 }

@@ -93,7 +93,17 @@ int core_rate_take(struct lb_rate *bucket, __u64 now_ns, __u32 per_s, __u32 burs
 	return rate_take(bucket, now_ns, per_s, burst);
 }
 
-__u16 core_port_of_hash(__u32 hash, __u32 probe, __u16 first, __u16 last)
+__u16 core_port_of_turn(__u32 turn, __u16 first, __u16 last)
 {
-	return port_of_hash(hash, probe, first, last);
+	return port_of_turn(turn, first, last);
+}
+
+__u32 core_turn_of_hash(__u32 hash, __u32 probe, __u32 probes, __u32 turns)
+{
+	return turn_of_hash(hash, probe, probes, turns);
+}
+
+int core_flow_endpoint_waits(__u32 client, __u32 endpoint)
+{
+	return flow_endpoint_waits(client, endpoint);
 }

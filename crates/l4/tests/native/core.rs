@@ -81,16 +81,19 @@ mod c {
         pub safe fn core_slot_of_hash(hash: u32, attempt: u32, slots: u32) -> u32;
         pub safe fn core_is_less_loaded(active_a: u32, weight_a: u32, active_b: u32, weight_b: u32) -> i32;
         pub safe fn core_rate_take(bucket: &mut Rate, now_ns: u64, per_s: u32, burst: u32) -> i32;
-        pub safe fn core_port_of_hash(hash: u32, probe: u32, first: u16, last: u16) -> u16;
+        pub safe fn core_port_of_turn(turn: u32, first: u16, last: u16) -> u16;
+        pub safe fn core_turn_of_hash(hash: u32, probe: u32, probes: u32, turns: u32) -> u32;
+        pub safe fn core_flow_endpoint_waits(client: u32, endpoint: u32) -> i32;
     }
 }
 
 pub use c::{
     core_csum_apply as csum_apply, core_csum_diff_ports as csum_diff_ports,
-    core_csum_ipv4_forwarded as csum_ipv4_forwarded, core_flow_life_s as flow_life_s, core_hash_flow as hash_flow,
-    core_hash_source as hash_source, core_is_less_loaded as is_less_loaded, core_is_silent as is_silent,
-    core_port_of_hash as port_of_hash, core_rate_take as rate_take, core_slot_of_hash as slot_of_hash,
-    core_tcp_begins as tcp_begins, core_tcp_step as tcp_step,
+    core_csum_ipv4_forwarded as csum_ipv4_forwarded, core_flow_endpoint_waits as flow_endpoint_waits,
+    core_flow_life_s as flow_life_s, core_hash_flow as hash_flow, core_hash_source as hash_source,
+    core_is_less_loaded as is_less_loaded, core_is_silent as is_silent, core_port_of_turn as port_of_turn,
+    core_rate_take as rate_take, core_slot_of_hash as slot_of_hash, core_tcp_begins as tcp_begins,
+    core_tcp_step as tcp_step, core_turn_of_hash as turn_of_hash,
 };
 
 fn walk_of(result: i32) -> Walk {

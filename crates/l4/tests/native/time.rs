@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::core::{Vip, flow_life_s, is_silent, tcp_begins, tcp_step};
+use super::core::{Vip, flow_endpoint_waits, flow_life_s, is_silent, tcp_begins, tcp_step};
 use super::seeded;
 
 const FIN: u8 = 1;
@@ -18,6 +18,7 @@ const CLOSING: u32 = 16;
 const FIN_LAST: u32 = 64;
 const ENDED: u32 = 128;
 const TIMED_OUT: u32 = 256;
+const FIN_CROSSED: u32 = 512;
 
 #[test]
 fn what_a_segment_adds() {
@@ -32,7 +33,8 @@ fn what_a_segment_adds() {
     check(FIN | ACK, SEEN_FIN, SEEN_FIN | FIN_LAST, SEEN_ACK | SEEN_FIN | CLOSING);
     check(ACK, SEEN_FIN, SEEN_FIN | FIN_LAST, SEEN_ACK | CLOSING | ENDED);
     check(FIN | ACK, SEEN_FIN | FIN_LAST, SEEN_FIN, SEEN_ACK | SEEN_FIN | CLOSING);
-    check(ACK, SEEN_FIN | FIN_LAST, SEEN_FIN, SEEN_ACK | CLOSING);
+    // An ACK after its own last FIN: the FINs crossed.
+    check(ACK, SEEN_FIN | FIN_LAST, SEEN_FIN, SEEN_ACK | CLOSING | FIN_CROSSED);
     check(RST, 0, 0, SEEN_RST | CLOSING);
     check(RST | ACK, SEEN_ACK, SEEN_ACK, SEEN_RST | CLOSING);
     check(0, SEEN_SYN, 0, 0);
@@ -44,6 +46,20 @@ fn what_begins_a_connection() {
         // Congestion notification sets two more bits in a SYN (RFC 3168), which must still open a connection.
         assert_eq!(tcp_begins(flags) != 0, flags & (SYN | ACK | RST | FIN) == SYN, "{flags:#x}");
     }
+}
+
+#[test]
+fn whose_time_wait_it_is() {
+    let check = |client, endpoint, expect| {
+        assert_eq!(flow_endpoint_waits(client, endpoint) != 0, expect, "{client} {endpoint}");
+    };
+    check(SEEN_ACK, SEEN_ACK, false);
+    check(SEEN_ACK, SEEN_FIN, false);
+    check(SEEN_FIN | FIN_LAST, SEEN_FIN, true);
+    check(SEEN_FIN | FIN_LAST | SEEN_RST, SEEN_FIN, true);
+    check(SEEN_FIN, SEEN_FIN | FIN_LAST, false);
+    check(SEEN_FIN, SEEN_FIN | FIN_LAST | FIN_CROSSED, true);
+    check(SEEN_RST, SEEN_FIN, false);
 }
 
 const VIP: Vip =

@@ -380,6 +380,67 @@ fn full_nat_uses_a_port_again_when_all_others_have_been_used() {
     });
 }
 
+/// A connection through a full_nat vip from its beginning to its end, of which these are the last segments. Returns its source port towards
+/// the endpoint; none if there was none.
+fn connection(plane: &Plane, client: &str, end: &[(&str, u8)]) -> Option<u16> {
+    plane.send(CLIENT, &Packet::tcp(client, VIP).flags(SYN));
+    let source = plane.flow(client, VIP, TCP)?.from;
+    let segment = |interface: &str, flags: u8| {
+        let (from, to) = if interface == CLIENT { (client, VIP.to_owned()) } else { (ENDPOINT_AT, source.to_string()) };
+        assert_eq!(plane.send(interface, &Packet::tcp(from, &to).flags(flags)).action, Action::Redirect);
+    };
+    [(ENDPOINT[0], SYN | ACK), (CLIENT, ACK)]
+        .iter()
+        .chain(end)
+        .for_each(|(interface, flags)| segment(interface, *flags));
+    Some(source.port())
+}
+
+#[test]
+fn full_nat_lets_a_tuple_rest_that_its_endpoint_has_closed() {
+    const ENDPOINT_FIRST: &[(&str, u8)] = &[(ENDPOINT[0], FIN | ACK), (CLIENT, FIN | ACK), (ENDPOINT[0], ACK)];
+    const CLIENT_FIRST: &[(&str, u8)] =
+        &[(CLIENT, FIN | ACK), (ENDPOINT[0], ACK), (ENDPOINT[0], FIN | ACK), (CLIENT, ACK)];
+    // Each side acknowledges the other's FIN after its own.
+    const AT_ONCE: &[(&str, u8)] = &[(CLIENT, FIN | ACK), (ENDPOINT[0], FIN | ACK), (ENDPOINT[0], ACK), (CLIENT, ACK)];
+    const RESET: &[(&str, u8)] = &[(ENDPOINT[0], RST | ACK)];
+    with_plane("full_nat_lets_a_tuple_rest_that_its_endpoint_has_closed", |plane| {
+        let pool = (vec!["31.31.255.254".parse().unwrap()], 2000, 2009);
+        plane.add(&Vip { mode: mode::FULL_NAT, pool, ..one_endpoint() });
+        let forget = |plane: &Plane| {
+            plane.age(4);
+            plane.collect();
+            assert_eq!(plane.flow_count(), 0);
+        };
+        let ten = |plane: &Plane, end| {
+            let all = (1..=10).filter_map(|port| connection(plane, &format!("10.10.10.1:{port}"), end));
+            let ports: std::collections::BTreeSet<u16> = all.collect();
+            assert_eq!(ports, (2000..=2009).collect(), "each once");
+        };
+        let mut refused = 0;
+        for (end, rests) in [(CLIENT_FIRST, false), (RESET, false), (ENDPOINT_FIRST, true), (AT_ONCE, true)] {
+            ten(plane, end);
+            forget(plane);
+            if rests {
+                plane.age_rests(60);
+                assert_eq!(connection(plane, "10.10.10.2:1", RESET), None, "no tuple is free");
+                refused += 1;
+                // As long as a kernel may take for 60 s.
+                plane.age_rests(5);
+            }
+            let used = connection(plane, "10.10.10.2:1", RESET);
+            assert!(used.is_some(), "{end:?}");
+            forget(plane);
+        }
+        assert_eq!(plane.drops(), [((0, PORTS_EXHAUSTED), refused)].into());
+        // A client that uses its port again gets another one towards the endpoint, even while the old flow is in the table.
+        let used: Vec<_> = (0..5).map(|_| connection(plane, CLIENT_AT, ENDPOINT_FIRST).unwrap()).collect();
+        assert_eq!(used.iter().collect::<std::collections::BTreeSet<_>>().len(), 5, "{used:?}");
+        let used: Vec<_> = (0..3).map(|_| connection(plane, "10.10.10.3:1", CLIENT_FIRST).unwrap()).collect();
+        assert_eq!(used.iter().collect::<std::collections::BTreeSet<_>>().len(), 1, "{used:?}");
+    });
+}
+
 #[test]
 fn full_nat_speaks_to_an_endpoint_from_the_address_that_it_knows() {
     with_plane("full_nat_speaks_to_an_endpoint_from_the_address_that_it_knows", |plane| {

@@ -382,6 +382,17 @@ impl Plane {
         }
     }
 
+    /// Makes every tuple that rests look as if it had been closed this much earlier.
+    pub fn age_rests(&self, seconds: u32) {
+        let map = self.map("lb_rests");
+        for (slot, closed_s) in map.lookup_batch(65_536, MapFlags::ANY, MapFlags::ANY).unwrap() {
+            let closed_s = layout::u32_at(&closed_s, 0);
+            if closed_s > 0 {
+                self.put("lb_rests", &slot, &closed_s.saturating_sub(seconds).max(1).to_ne_bytes());
+            }
+        }
+    }
+
     /// One collection over all entries: returns the number of entries, of expired flows, and of flows that were closed. Ends all idle
     /// connections.
     pub fn collect(&self) -> (u32, u32, u32) {
