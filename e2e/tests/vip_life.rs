@@ -464,6 +464,39 @@ fn a_flood_of_syns_does_not_touch_what_is_established() {
     });
 }
 
+#[test]
+fn without_a_process_finished_connections_do_not_fill_the_table() {
+    within("without_a_process_finished_connections_do_not_fill_the_table", Links::default(), |network| {
+        const FLOWS_MAX: usize = 2048;
+        // The programs find out by the clock that nobody collects, which no event shows: after 4 s (bpf/gc.h).
+        const LATE: Duration = Duration::from_secs(6);
+        let _echoes = network.echoes();
+        let config = support::network::vip_config(&echo(&format!("endpoints: {}", Family::V4.endpoints(ECHO_PORT))))
+            .replace("vips:", &format!("kernel_plane: {{flows_max: {FLOWS_MAX}}}\nvips:"));
+        let mut vips = Vips { steelyard: support::Steelyard::serve(&config, 1) };
+        let file = vips.steelyard.file();
+        vips.steelyard.program.signal(Signal::KILL).unwrap();
+        vips.steelyard.program.exit_within(PATIENCE).unwrap();
+        assert!(until(LATE, || None::<()>).is_none());
+        let to = SocketAddr::new(Family::V4.vip(1), ECHO_PORT);
+        let refused: Vec<usize> = (0..2 * FLOWS_MAX)
+            .filter(|number| {
+                let Some(stream) = network.try_connect(to) else { return true };
+                if number % 100 == 0 {
+                    exchange(&stream, "hello").unwrap();
+                }
+                // The answer to the FIN is the last packet but one of the connection.
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                (&stream).read_to_end(&mut Vec::new()).is_err()
+            })
+            .collect();
+        assert_eq!(refused, Vec::<usize>::new(), "the table has room for {FLOWS_MAX} connections");
+        vips.steelyard.start_again(&file);
+        let entries = vips.steelyard.status()["kernel_plane"]["entries"].as_u64();
+        assert!(entries.is_some_and(|entries| entries < 100), "{entries:?} entries were left");
+    });
+}
+
 /// IPPROTO_RAW: we write the header (raw(7)).
 const fn libc_ipproto_raw() -> i32 {
     255

@@ -4,7 +4,8 @@
  * silent ones here, some hundreds at a time, so that a table of millions blocks neither its thread nor this CPU. Whether a flow is over is
  * decided here, from both directions in their current state.
  *
- * If user space is gone, nothing reads the table. Then a packet that finds the table full sweeps it, all at once.
+ * If user space is gone, nothing reads the table. Then the last packet of a connection removes it (gc_is_due), and a packet that finds the
+ * table full nevertheless sweeps it, all at once.
  *
  * A TCP connection that was idle for too long ends in two steps, so that neither side keeps half of it. The first collection marks it, and
  * user space makes both sides send a packet (reset.rs), which is answered by an RST (conntrack_timed_out). A later collection forgets it.
@@ -89,6 +90,35 @@ static long gc_key(void *map, __u32 *index, struct lb_flow_key *key, struct coll
 	conntrack_release(flow);
 	bpf_map_delete_elem(&lb_flows, &other);
 	bpf_map_delete_elem(&lb_flows, key);
+	return 0;
+}
+
+/* Seconds without a collection, after which the last packet of a connection removes its entries. If user space is only slow, nothing is lost. */
+#define COLLECTOR_LATE_S 4u
+
+/* Whether the flow has ended and should go at once: above the high-water mark of the table, and while nobody collects. */
+static __always_inline bool gc_is_due(const struct lb_flow *flow, __u32 now)
+{
+	__u32 zero = 0;
+	struct lb_shared *shared;
+
+	if (!(flow->state & (LB_ENDED | LB_SEEN_RST)))
+		return false;
+	shared = bpf_map_lookup_elem(&lb_shared, &zero);
+	return shared && (shared->pressure || shared->swept || is_silent(now, shared->collected_s, COLLECTOR_LATE_S));
+}
+
+GLOBAL int lb_forget(struct packet *packet)
+{
+	struct lb_flow_key key;
+	struct lb_flow *flow;
+
+	if (!packet)
+		return 0;
+	key = packet->key;
+	flow = conntrack_find(&key);
+	if (flow)
+		conntrack_forget(packet, flow);
 	return 0;
 }
 

@@ -22,6 +22,7 @@ static __always_inline int balance(struct __sk_buff *skb, const bool dry)
 	__u32 now = now_s();
 	struct packet packet;
 	struct lb_flow *flow;
+	bool ends = false;
 	enum lb_outcome outcome = packet_read(skb, &packet, dry);
 
 	if (outcome == LB_CONTINUE && unlikely(packet_is_special(&packet)))
@@ -37,8 +38,11 @@ static __always_inline int balance(struct __sk_buff *skb, const bool dry)
 		if (outcome != LB_CONTINUE)
 			return finish(skb, &packet, outcome, dry);
 		flow = dry ? trace_flow() : conntrack_find(&packet.key);
+		ends = !dry && flow && gc_is_due(flow, now);
 	}
 	outcome = flow ? forward(skb, &packet, flow, dry) : drop(&packet, LB_REASON_no_flow);
+	if (unlikely(ends))
+		lb_forget(&packet);
 	return finish(skb, &packet, outcome, dry);
 }
 

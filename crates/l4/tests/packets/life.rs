@@ -112,6 +112,54 @@ fn both_sides_of_an_idle_connection_are_told_that_it_is_over() {
 }
 
 #[test]
+fn the_last_packet_removes_a_connection_if_the_table_is_filling_or_nobody_collects() {
+    with_plane("the_last_packet_removes_a_connection_if_the_table_is_filling_or_nobody_collects", |plane| {
+        plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT]));
+        let close = |plane: &Plane, last: &[(bool, u8)]| {
+            there(plane, 1, SYN);
+            back(plane, 1, SYN | ACK);
+            there(plane, 1, ACK);
+            for (is_client, flags) in last {
+                let packet = match is_client {
+                    true => Packet::tcp(&client(1), VIP),
+                    false => Packet::tcp(ENDPOINT_AT, &client(1)),
+                };
+                let interface = if *is_client { CLIENT } else { ENDPOINT[0] };
+                // The last packet itself still arrives.
+                assert_eq!(plane.send(interface, &packet.flags(*flags)).action, Action::Redirect);
+            }
+        };
+        let fins = [(true, FIN | ACK), (false, FIN | ACK), (true, ACK)];
+        let other_fins = [(false, FIN | ACK), (true, FIN | ACK), (false, ACK)];
+        let half = [(true, FIN | ACK), (false, FIN | ACK)];
+        let check = |last: &[(bool, u8)], entries: usize| {
+            close(plane, last);
+            assert_eq!((plane.flow_count(), plane.active(0)), (entries, u32::from(last.len() == 2)), "{last:?}");
+            there(plane, 1, RST);
+            plane.age(4);
+            plane.collect();
+        };
+        let now_s = super::plane::monotonic_s();
+        // Somebody collects, and there is room.
+        for last in [&fins[..], &other_fins, &[(false, RST | ACK)], &half] {
+            check(last, 2);
+        }
+        for is_high in [true, false] {
+            if is_high {
+                plane.press(true);
+            } else {
+                plane.collected(now_s.saturating_sub(60));
+            }
+            for last in [&fins[..], &other_fins, &[(true, RST)], &[(false, RST | ACK)]] {
+                check(last, 0);
+            }
+            // The last ACK is missing, so it may be sent again.
+            check(&half, 2);
+        }
+    });
+}
+
+#[test]
 fn under_pressure_an_idle_connection_is_forgotten_at_once() {
     with_plane("under_pressure_an_idle_connection_is_forgotten_at_once", |plane| {
         plane.add(&Vip { times_s: [20, 3600, 2], ..Vip::new(0, TCP, VIP, &[ENDPOINT_AT]) });
