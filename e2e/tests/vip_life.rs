@@ -492,8 +492,13 @@ fn without_a_process_finished_connections_do_not_fill_the_table() {
             .collect();
         assert_eq!(refused, Vec::<usize>::new(), "the table has room for {FLOWS_MAX} connections");
         vips.steelyard.start_again(&file);
-        let entries = vips.steelyard.status()["kernel_plane"]["entries"].as_u64();
+        let status = vips.steelyard.status();
+        let entries = status["kernel_plane"]["entries"].as_u64();
         assert!(entries.is_some_and(|entries| entries < 100), "{entries:?} entries were left");
+        // Each entry has 128 bytes of ours, and the kernel's. The other tables have some mebibytes.
+        let bytes = status["kernel_plane"]["map_bytes"].as_u64().unwrap();
+        assert!((4 << 20..64 << 20).contains(&(bytes - 2 * FLOWS_MAX as u64 * 128)), "{bytes}");
+        assert_eq!(vips.steelyard.metric("steelyard_kernel_map_bytes", &[]), bytes as f64);
     });
 }
 

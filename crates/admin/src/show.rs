@@ -53,6 +53,7 @@ pub fn render_status_text(status: &Status, color: bool) -> String {
         endpoints(&status.clusters),
         vips::vips(&status.vips),
         vips::endpoints(&status.vips),
+        status.kernel_plane.as_ref().map(vips::tables).unwrap_or_default(),
     ] {
         if !table.is_empty() {
             text += &format!("\n{}", visible(&table));

@@ -17,6 +17,9 @@ pub struct KernelPlaneStatus {
     pub entries_max: u64,
     /// The table is so full that connections which are opening or closing expire sooner.
     pub pressure: bool,
+    /// The memory of all maps of the kernel plane, in bytes. The kernel has allocated most of it at the start.
+    #[serde(default)]
+    pub map_bytes: u64,
     /// Packets that belong to no vip and were not forwarded, by reason. Reasons that did not occur are absent.
     pub drops: BTreeMap<String, u64>,
     /// How connections of this host's own processes are balanced; `None`: only packets are.

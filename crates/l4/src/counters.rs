@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use libbpf_rs::{MapCore, MapFlags};
 
 use crate::abi::*;
+use crate::load::{DATAGRAMS, SOCKETS, map_bytes};
 use crate::plane::Plane;
 use crate::sync::{Maps, failed, get, set};
 use crate::{Counters, DropReason, Refusal, Traffic, VipCounters};
@@ -20,6 +21,7 @@ impl Plane {
             flows_used: u64::from(shared.flows_used),
             flows_max: u64::from(self.maps.flows.max_entries()),
             pressure: shared.pressure != 0,
+            map_bytes: self.map_bytes(),
             vips: BTreeMap::new(),
             drops: self.maps.drops_of(LB_VIPS_MAX)?,
         };
@@ -43,6 +45,15 @@ impl Plane {
             counters.vips.insert(named.name.clone(), vip);
         }
         Ok(counters)
+    }
+}
+
+impl Plane {
+    fn map_bytes(&self) -> u64 {
+        // The programs at the socket share the other maps.
+        let own = |name: &str| [SOCKETS, DATAGRAMS].contains(&name);
+        let at_sockets = self.sockets.as_ref().map_or(0, |sockets| map_bytes(&sockets.object, own));
+        map_bytes(&self.object, |_| true) + at_sockets
     }
 }
 

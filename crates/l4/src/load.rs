@@ -1,6 +1,8 @@
 //! Loads the programs into the kernel, with the maps of an earlier process or with new ones.
 
+use std::fs;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{
@@ -150,6 +152,19 @@ fn refusal(error: &libbpf_rs::Error) -> Refusal {
 pub(crate) fn program<'o>(object: &'o Object, name: &str) -> Result<ProgramMut<'o>, Refusal> {
     let missing = || Refusal::kernel(format!("find the program {name}"), io::Error::from(io::ErrorKind::NotFound));
     object.progs_mut().find(|program| program.name() == name).ok_or_else(missing)
+}
+
+/// The memory of the object's maps in bytes, as the kernel charges it (before Linux 6.4: without what it adds to each entry). Counts only those
+/// that `counts` accepts by name. What cannot be read counts as zero.
+pub(crate) fn map_bytes(object: &Object, counts: impl Fn(&str) -> bool) -> u64 {
+    let bytes = |map: libbpf_rs::Map<'_>| {
+        if !counts(&map.name().to_string_lossy()) {
+            return None;
+        }
+        let info = fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", map.as_fd().as_raw_fd())).ok()?;
+        info.lines().find_map(|line| line.strip_prefix("memlock:")?.trim().parse::<u64>().ok())
+    };
+    object.maps().filter_map(bytes).sum()
 }
 
 /// A handle on the map of this name.

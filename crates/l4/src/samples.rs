@@ -37,6 +37,9 @@ pub(crate) fn samples(counters: &Counters) -> Vec<Sample> {
     let help = "Whether the table is so full that half-open and closed flows are forgotten early.";
     family("steelyard_flow_table_pressure", Kind::Gauge, help, vec![(Vec::new(), u64::from(counters.pressure))]);
 
+    let help = "Memory of the kernel plane's maps: the table of flows and all others.";
+    family("steelyard_kernel_map_bytes", Kind::Gauge, help, vec![(Vec::new(), counters.map_bytes)]);
+
     let help = "Flows of the vip that have neither ended nor expired.";
     family("steelyard_vip_flows_active", Kind::Gauge, help, by_endpoint(counters, |traffic| traffic.flows_active));
     family(
@@ -140,6 +143,7 @@ mod tests {
                 "steelyard_flow_table_used  4",
                 "steelyard_flow_table_max  8",
                 "steelyard_flow_table_pressure  0",
+                "steelyard_kernel_map_bytes  0",
                 "steelyard_vip_flows_active web,10.0.0.1:80 2",
                 "steelyard_vip_flows_total web,10.0.0.1:80 7",
                 "steelyard_vip_packets_total web,10.0.0.1:80,to_endpoint 10",

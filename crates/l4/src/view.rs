@@ -49,6 +49,8 @@ pub struct Counters {
     pub flows_max: u64,
     /// Whether it is so full that half-open and closed connections are forgotten early.
     pub pressure: bool,
+    /// The memory of all maps in the kernel, in bytes.
+    pub map_bytes: u64,
     /// By name of the vip.
     pub vips: BTreeMap<String, VipCounters>,
     /// Packets that belong to no vip and were not forwarded, by the name of the reason. Every reason is present.

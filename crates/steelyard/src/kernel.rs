@@ -298,6 +298,7 @@ impl KernelPlane {
             entries: counters.flows_used,
             entries_max: counters.flows_max,
             pressure: counters.pressure,
+            map_bytes: counters.map_bytes,
             drops: occurred(&counters.drops),
             sockets: plane.sockets().map(|sockets| SocketsStatus {
                 cgroup: sockets.cgroup.display().to_string(),

@@ -413,8 +413,14 @@ fn vips_that_nobody_looks_after() {
 fn sockets_that_cannot_be_balanced() {
     let mut status = status();
     let sockets = SocketsStatus { cgroup: "/x".into(), why_not: None, open: 0, open_max: 9 };
-    let plane =
-        KernelPlaneStatus { entries: 0, entries_max: 100, pressure: false, drops: [].into(), sockets: Some(sockets) };
+    let plane = KernelPlaneStatus {
+        entries: 0,
+        entries_max: 100,
+        pressure: false,
+        map_bytes: 0,
+        drops: [].into(),
+        sockets: Some(sockets),
+    };
     status.kernel_plane = Some(plane.clone());
     check(&status, &[]);
     let sockets = plane.sockets.clone().map(|sockets| SocketsStatus { why_not: Some("/x is none".into()), ..sockets });

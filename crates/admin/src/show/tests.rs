@@ -283,8 +283,14 @@ pub(crate) fn vip() -> VipStatus {
 #[test]
 fn vips_and_their_endpoints() {
     let mut status = status();
-    status.kernel_plane =
-        Some(KernelPlaneStatus { entries: 90, entries_max: 100, pressure: true, drops: [].into(), sockets: None });
+    status.kernel_plane = Some(KernelPlaneStatus {
+        entries: 90,
+        entries_max: 100,
+        pressure: true,
+        map_bytes: 98_765_432,
+        drops: [].into(),
+        sockets: None,
+    });
     status.vips = vec![vip()];
     status.findings = findings(&status);
     let text = render_status_text(&status, false);
@@ -307,6 +313,8 @@ ENDPOINT       VIP  STATE      WEIGHT  FLOWS  MADE  PACKETS TO  FROM
   at the socket: 1 open, 20 made
 10.0.0.1       dns  healthy         1      4   500        6000  5000
   at the socket: 1 open, 20 made
+
+Table of flows: 90 of at most 100 entries. Memory of all tables: 94.2 MiB.
 ";
     assert!(text.ends_with(tables), "{text}");
     let list = "

@@ -3,7 +3,7 @@
 use super::table::{self, Layout, Row};
 use super::{WIDTH, duration, note, shortened, state_name, visible};
 use crate::status::Status;
-use crate::vip::{FlowStatus, Flows, TraceReport, VipEndpointStatus, VipStatus};
+use crate::vip::{FlowStatus, Flows, KernelPlaneStatus, TraceReport, VipEndpointStatus, VipStatus};
 
 /// What `steelyard vip list` prints.
 pub fn render_vips_text(status: &Status) -> String {
@@ -112,6 +112,13 @@ pub(super) fn endpoints(vips: &[VipStatus]) -> String {
     };
     let head = ["ENDPOINT", "VIP", "STATE", "WEIGHT", "FLOWS", "MADE", "PACKETS TO", "FROM"];
     super::table(head, &Layout { names: &[1], addresses: &[0], numbers: &[3, 4, 5, 6, 7] }, endpoints.iter().map(row))
+}
+
+/// What the kernel plane holds, and its memory.
+pub(super) fn tables(plane: &KernelPlaneStatus) -> String {
+    let mebibytes = plane.map_bytes as f64 / f64::from(1 << 20);
+    let (entries, entries_max) = (plane.entries, plane.entries_max);
+    format!("Table of flows: {entries} of at most {entries_max} entries. Memory of all tables: {mebibytes:.1} MiB.\n")
 }
 
 /// Connections that are balanced at the socket; empty if there never were any.
