@@ -178,7 +178,10 @@ fn port_names(config: &str) -> BTreeSet<String> {
         text.starts_with(|c: char| c.is_ascii_lowercase())
             && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
     };
-    let inside = config.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name));
+    let pieces: Vec<&str> = config.split('{').collect();
+    // `${name}` is a variable of the balancer.
+    let ours = pieces.windows(2).filter(|pair| !pair[0].ends_with('$')).map(|pair| pair[1]);
+    let inside = ours.filter_map(|rest| rest.split_once('}').map(|(name, _)| name));
     inside.filter(is_name).map(str::to_owned).collect()
 }
 

@@ -469,6 +469,8 @@ mod tests {
             routes: [route("/hit", ClusterId(1)), route("/quiet", ClusterId(0))].into(),
             trusted_proxies: Vec::new(),
             forwarded: ForwardedHeaders::Off,
+            x_real_ip: false,
+            request_id: None,
             paths: PathRules::default(),
             limits: ListenerLimits::default(),
             error_pages: Box::default(),

@@ -121,6 +121,10 @@ keys! {
         optional trusted_proxies: OneOrMany<Network>, default "none", only "http";
         /// The headers that tell the endpoint about the client.
         optional forwarded: OneOf<ForwardedHeaders>, default word(&defaults::FORWARDED), only "http";
+        /// The endpoint gets the client's address in `X-Real-IP`, as trusted proxies report it.
+        optional x_real_ip: Flag, default "false", only "http";
+        /// Gives every request an id.
+        optional request_id: RawRequestId, default "none: `X-Request-ID` is a header like any other", only "http";
         /// How the paths of requests are compared with the paths of routes, and how they are forwarded.
         optional paths: RawPaths, default "as below", only "http";
         /// Pages for requests that cannot be served. The first for a status counts. Connections that are refused before a request is read
@@ -489,7 +493,7 @@ mod listener;
 mod policy;
 mod vip;
 
-pub use listener::{RawListenerLimits, RawPaths};
+pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use policy::{
     RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond, RawRetry,
     RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
@@ -733,7 +737,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 40);
+        assert_eq!(found.len(), 41);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

@@ -32,6 +32,7 @@
 mod admin;
 mod cluster;
 mod cors;
+mod field_value;
 mod listener;
 mod matcher;
 mod policy;
@@ -51,9 +52,10 @@ pub use cluster::{
     Outlier, Probe,
 };
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
+pub use field_value::{FieldPart, FieldValue, Variable};
 pub use listener::{
-    ForwardPath, ForwardedHeaders, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Ping, Protocol,
-    TcpListener, TlsListener, TlsMode, TlsRoute,
+    ForwardPath, ForwardedHeaders, HttpListener, KeepRequestId, Listener, ListenerLimits, MinRate, PathRules, Ping,
+    Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute,
 };
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{

@@ -52,6 +52,10 @@ pub struct HttpListener {
     pub trusted_proxies: Vec<IpNet>,
     /// The headers that are sent upstream.
     pub forwarded: ForwardedHeaders,
+    /// The endpoint gets the client's address in `X-Real-IP`.
+    pub x_real_ip: bool,
+    /// Every request gets an id; `None` means that `X-Request-ID` is a header like any other.
+    pub request_id: Option<RequestId>,
     /// How paths are compared and forwarded.
     pub paths: PathRules,
     /// Limits on what clients may send to this listener.
@@ -83,6 +87,33 @@ pub enum ForwardedHeaders {
     Both,
     /// None. Headers from a client are removed unless it is a trusted proxy.
     Off,
+}
+
+/// How requests get their ids, which endpoints get as `X-Request-ID`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestId {
+    /// From whom an id is taken.
+    pub keep: KeepRequestId,
+    /// The client gets the id, too, in every response.
+    pub in_response: bool,
+}
+
+impl Default for RequestId {
+    fn default() -> Self {
+        // A stranger's id could be that of another request, and would mislead who searches logs by it.
+        Self { keep: KeepRequestId::Trusted, in_response: false }
+    }
+}
+
+/// Whose `X-Request-ID` is kept. A request without one gets a new id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeepRequestId {
+    /// Those of trusted proxies.
+    Trusted,
+    /// Those of all clients.
+    Always,
+    /// None.
+    Never,
 }
 
 /// How the paths of requests are compared with those of routes, and forwarded. Routes always see the normal form (RFC 3986 section 6.2.2).

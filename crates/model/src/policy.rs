@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::{ClusterId, Cors, ErrorPage, FixedResponse};
+use crate::{ClusterId, Cors, ErrorPage, FieldValue, FixedResponse, Variable};
 
 /// The action for the requests of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,9 +177,9 @@ impl Retry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderChanges {
     /// Name and value; the value replaces all fields with the name.
-    pub set: Vec<(String, String)>,
+    pub set: Vec<(String, FieldValue)>,
     /// Name and value; added as one more field.
-    pub add: Vec<(String, String)>,
+    pub add: Vec<(String, FieldValue)>,
     /// Names; all fields with these names are removed.
     pub remove: Vec<String>,
 }
@@ -190,11 +190,16 @@ impl HeaderChanges {
         self.set.is_empty() && self.add.is_empty() && self.remove.is_empty()
     }
 
+    /// The variables in the values.
+    pub fn variables(&self) -> impl Iterator<Item = Variable> {
+        self.set.iter().chain(&self.add).flat_map(|(_, value)| value.variables())
+    }
+
     /// These changes, followed by others.
     #[must_use]
     pub fn then(&self, next: &Self) -> Self {
         let is_kept = |name: &String| !next.remove.contains(name) && next.set.iter().all(|(set, _)| set != name);
-        let kept = |fields: &[(String, String)]| -> Vec<(String, String)> {
+        let kept = |fields: &[(String, FieldValue)]| -> Vec<(String, FieldValue)> {
             fields.iter().filter(|(name, _)| is_kept(name)).cloned().collect()
         };
         let removed = self.remove.iter().filter(|name| !next.remove.contains(name));
@@ -324,7 +329,7 @@ mod tests {
 
     #[test]
     fn changes_follow_each_other() {
-        let pairs = |text: &str| -> Vec<(String, String)> {
+        let pairs = |text: &str| -> Vec<(String, FieldValue)> {
             text.split_whitespace().filter_map(|pair| pair.split_once('=')).map(|(a, b)| (a.into(), b.into())).collect()
         };
         let changes = |set: &str, add: &str, remove: &str| HeaderChanges {

@@ -19,6 +19,9 @@ pub fn write_request(out: &mut Vec<u8>, head: &RequestHead, arena: &[u8]) {
         forwarded: ForwardedHeaders::XForwarded,
         is_trusted: false,
         trusted_proxies: &[],
+        secured: None,
+        request_id: None,
+        x_real_ip: false,
         call: None,
     };
     headers::write_request(Head::H1(out), head, arena, &client, "http", &RequestEdits::NONE);

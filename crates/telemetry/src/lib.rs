@@ -20,7 +20,7 @@ mod reason;
 mod recent;
 mod registry;
 
-pub use access_log::{AccessLog, HttpRecord, Logger, Record};
+pub use access_log::{AccessLog, HttpRecord, Logger, Record, Timestamp};
 pub use counter::{Counter, Gauge};
 pub use groups::{
     ClusterCounters, ClusterTotals, EndpointCounters, EndpointTotals, ListenerCounters, ListenerTotals, MethodCounters,

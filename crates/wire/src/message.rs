@@ -100,7 +100,8 @@ impl FieldId {
             // Frameworks that look for the client's address read `Client-IP`. PHP applications read it as HTTP_CLIENT_IP, before any other.
             9 => &[(b"forwarded", Self::Forwarded), (b"x-real-ip", Self::Claim), (b"client-ip", Self::Claim)],
             10 => &[(b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)],
-            11 => &[(b"x-client-ip", Self::Claim), (b"x-forwarded", Self::Claim)],
+            // `client-cert` and its chain: RFC 9440 section 2.4.
+            11 => &[(b"x-client-ip", Self::Claim), (b"x-forwarded", Self::Claim), (b"client-cert", Self::Claim)],
             12 => &[(b"x-url-scheme", Self::Claim)],
             13 => &[(b"x-rewrite-url", Self::Claim), (b"forwarded-for", Self::Claim), (b"x-forward-for", Self::Claim)],
             14 => &[
@@ -121,7 +122,11 @@ impl FieldId {
                 (b"cf-connecting-ip", Self::Claim),
                 (b"fastly-client-ip", Self::Claim),
             ],
-            17 => &[(b"transfer-encoding", Self::TransferEncoding), (b"x-forwarded-proto", Self::XForwardedProto)],
+            17 => &[
+                (b"transfer-encoding", Self::TransferEncoding),
+                (b"x-forwarded-proto", Self::XForwardedProto),
+                (b"client-cert-chain", Self::Claim),
+            ],
             18 => &[
                 (b"proxy-authenticate", Self::ProxyAuthenticate),
                 (b"wl-proxy-client-ip", Self::Claim),

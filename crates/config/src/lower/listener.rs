@@ -5,14 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use model::{
-    ClusterId, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol, TcpListener,
-    TlsListener, TlsMode, TlsRoute,
+    ClusterId, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol, RequestId,
+    TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
 };
 
-use super::{ClusterIds, count, positive, respond, route, tls};
+use super::{ClusterIds, count, policy, positive, respond, route, tls};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
-use crate::raw::{ProtocolName, RawListener, RawMinRate, RawPaths};
+use crate::raw::{ProtocolName, RawListener, RawMinRate, RawPaths, RawRequestId};
 use crate::read::{Flag, Keyed, Located, OneOf, Written};
 
 /// Returns `None` if a required key is missing; the report says so.
@@ -117,6 +117,8 @@ fn bare_http(routes: Vec<model::Route>) -> HttpListener {
         isolated_hosts: Vec::new(),
         trusted_proxies: Vec::new(),
         forwarded: defaults::FORWARDED,
+        x_real_ip: false,
+        request_id: None,
         paths: PathRules::default(),
         limits: ListenerLimits::default(),
         error_pages: Box::default(),
@@ -147,6 +149,11 @@ fn http(raw: &RawListener, routes: Vec<model::Route>, base: &Path, report: &mut 
     if let Some(forwarded) = &raw.forwarded {
         http.forwarded = forwarded.value.0;
     }
+    http.x_real_ip = raw.x_real_ip.as_ref().is_some_and(|flag| flag.value.0);
+    http.request_id = raw.request_id.as_ref().map(|id| request_id(&id.value));
+    if http.request_id.is_none() && !raw.written().iter().any(|written| written.key == "request_id") {
+        refuse_request_ids(raw, report);
+    }
     if let Some(paths) = &raw.paths {
         http.paths = path_rules(&paths.value);
     }
@@ -176,6 +183,24 @@ fn http(raw: &RawListener, routes: Vec<model::Route>, base: &Path, report: &mut 
         limits.streams_per_connection_max = u32::try_from(streams.value.0).unwrap_or(u32::MAX);
     }
     http
+}
+
+fn request_id(raw: &RawRequestId) -> RequestId {
+    let default = RequestId::default();
+    RequestId {
+        keep: raw.keep.as_ref().map_or(default.keep, |keep| keep.value.0),
+        in_response: raw.respond.as_ref().is_some_and(|flag| flag.value.0),
+    }
+}
+
+/// Refuses `${request_id}` where requests have no id: it would always be empty.
+fn refuse_request_ids(raw: &RawListener, report: &mut Report) {
+    for route in raw.routes.iter().flat_map(|routes| &routes.value.0) {
+        for (location, _) in policy::variables(&route.value).filter(|(_, used)| *used == Variable::RequestId) {
+            let wrong = Wrong::new("`${request_id}` is used, and the requests of this listener have no ids");
+            report.add(location, wrong.hint("add `request_id: {}` to the listener"));
+        }
+    }
 }
 
 fn path_rules(raw: &RawPaths) -> PathRules {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use model::{
-    Changes, Cors, CorsNames, CorsOrigins, HeaderChanges, Mirror, PathMatcher, PathRewrite, RateKey, RateLimit,
-    Redirect, Retry, Rewrite, RouteAction, RoutePolicy, Sticky, WeightedCluster,
+    Changes, Cors, CorsNames, CorsOrigins, FieldValue, HeaderChanges, Mirror, PathMatcher, PathRewrite, RateKey,
+    RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, Sticky, Variable, WeightedCluster,
 };
 
 use super::{ClusterIds, respond, template};
@@ -16,7 +16,9 @@ use crate::raw::{
     RawRoute, RawShare, RawSticky, RawTo,
 };
 use crate::read::{Keyed, Located, Named, NamedEntry, OneOrMany};
-use crate::text::{AllowedOrigin, ChangedHeader, CorsName, HeaderValue, HttpPath, Label, RetryOn, duration_text};
+use crate::text::{
+    AllowedOrigin, ChangedHeader, CorsName, HeaderTemplate, HeaderValue, HttpPath, Label, RetryOn, duration_text,
+};
 
 /// The most clusters in one split. Gateway API allows 16.
 const SHARES_MAX: usize = 32;
@@ -182,6 +184,7 @@ fn changes(
     let headers = |raw: &Option<Located<RawHeaderChanges>>, report: &mut Report| {
         raw.as_ref().map_or_else(HeaderChanges::default, |raw| header_changes(raw, report))
     };
+    refuse_endpoint(request_headers, report);
     Changes {
         request_headers: headers(request_headers, report),
         response_headers: headers(response_headers, report),
@@ -193,7 +196,7 @@ fn changes(
 fn cors(raw: &RawCors, route: &RawRoute, report: &mut Report) -> Option<Cors> {
     let own = shares(route).filter_map(|share| share.response_headers.as_ref());
     for changes in route.response_headers.iter().chain(own) {
-        let named = |named: &Option<Located<Named<ChangedHeader, HeaderValue>>>| -> Vec<String> {
+        let named = |named: &Option<Located<Named<ChangedHeader, HeaderTemplate>>>| -> Vec<String> {
             named.iter().flat_map(|named| &named.value.0).map(|entry| entry.name.0.clone()).collect()
         };
         let set = named(&changes.value.set).into_iter().chain(named(&changes.value.add));
@@ -313,10 +316,38 @@ pub fn pairs(named: &Option<Located<Named<ChangedHeader, HeaderValue>>>) -> Vec<
     entries.filter_map(pair).collect()
 }
 
+fn values(named: &Option<Located<Named<ChangedHeader, HeaderTemplate>>>) -> Vec<(String, FieldValue)> {
+    let entries = named.iter().flat_map(|named| &named.value.0);
+    entries.filter_map(|entry| Some((entry.name.0.clone(), entry.value.as_ref()?.0.clone()))).collect()
+}
+
+/// The variables in all changes of headers of a route, each with the place of its mapping.
+pub fn variables(route: &RawRoute) -> impl Iterator<Item = (Location, Variable)> {
+    let own = shares(route).flat_map(|share| [&share.request_headers, &share.response_headers]);
+    let all = [&route.request_headers, &route.response_headers].into_iter().chain(own);
+    all.flatten().flat_map(|changes| changed(&changes.value))
+}
+
+fn changed(changes: &RawHeaderChanges) -> impl Iterator<Item = (Location, Variable)> {
+    [&changes.set, &changes.add].into_iter().flatten().flat_map(|named| {
+        let values = named.value.0.iter().filter_map(|entry| entry.value.as_ref());
+        values.flat_map(|value| value.0.variables()).map(|variable| (named.location, variable))
+    })
+}
+
+/// Refuses what is not known when the head of a request is written: a retry sends the same head to another endpoint.
+fn refuse_endpoint(raw: &Option<Located<RawHeaderChanges>>, report: &mut Report) {
+    for (location, _) in raw.iter().flat_map(|raw| changed(&raw.value)).filter(|(_, used)| *used == Variable::Endpoint)
+    {
+        let wrong = Wrong::new("`${endpoint}` is not known when the request is written");
+        report.add(location, wrong.hint("use it in `response_headers`, or use `${cluster}`"));
+    }
+}
+
 fn header_changes(raw: &Located<RawHeaderChanges>, report: &mut Report) -> HeaderChanges {
     let changes = HeaderChanges {
-        set: pairs(&raw.value.set),
-        add: pairs(&raw.value.add),
+        set: values(&raw.value.set),
+        add: values(&raw.value.add),
         remove: super::route::listed(&raw.value.remove, |name| name.0.clone()),
     };
     if raw.value.written().is_empty() {

@@ -1,11 +1,11 @@
 //! The keys of a listener's limits and paths.
 
-use model::ForwardPath;
+use model::{ForwardPath, KeepRequestId};
 
 use super::{LIMITS, PATHS, word};
 use crate::defaults;
 use crate::define::keys;
-use crate::read::{Flag, Int, OneOf};
+use crate::read::{Choice, Flag, Int, OneOf};
 use crate::text::{ByteSize, size_text};
 
 keys! {
@@ -41,4 +41,24 @@ keys! {
         /// merged first.
         optional refuse_ambiguous: Flag, default PATHS.refuse_ambiguous.to_string();
     }
+}
+
+keys! {
+    /// Gives every request an id. The endpoint gets it as `X-Request-ID`, the access log has it as `request_id`, and values of headers can
+    /// use it as `${request_id}`. A new id is a random UUID (version 4). An empty mapping (`{}`) is enough.
+    pub struct RawRequestId as "the request id" {
+        /// Whose `X-Request-ID` is kept. It must be one field with 1 to 128 letters, digits and signs `-._~:/+=@`; otherwise the request
+        /// gets a new id.
+        optional keep: OneOf<KeepRequestId>, default word(&KeepRequestId::Trusted);
+        /// Every response has the id, too, also those that Steelyard makes itself. It replaces an `X-Request-ID` of the endpoint.
+        optional respond: Flag, default "false";
+    }
+}
+
+impl Choice for KeepRequestId {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("trusted", Self::Trusted, "those of `trusted_proxies`"),
+        ("always", Self::Always, "those of all clients, which can then choose the ids in your logs"),
+        ("never", Self::Never, "none"),
+    ];
 }

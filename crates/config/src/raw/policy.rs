@@ -10,9 +10,9 @@ use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
 use crate::text::{
-    BodyText, ChangedHeader, CookieName, CorsName, FileName, HeaderName, HeaderValue, HostHeader, HttpPath, Label,
-    OriginText, Percent, PlainHost, Positive, RedirectStatus, RedirectUrl, RetryOn, StatusRange, Text, duration_text,
-    percent_text,
+    BodyText, ChangedHeader, CookieName, CorsName, FileName, HeaderName, HeaderTemplate, HeaderValue, HostHeader,
+    HttpPath, Label, OriginText, Percent, PlainHost, Positive, RedirectStatus, RedirectUrl, RetryOn, StatusRange, Text,
+    duration_text, percent_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -154,12 +154,14 @@ keys! {
 
 keys! {
     /// Changes header fields. Fields that frame a message, belong to one hop or name the host cannot be changed. A name can appear in only
-    /// one of the three keys.
+    /// one of the three keys. A value may have variables, such as `${client_ip}`; `$$` is a dollar sign. [Traffic
+    /// policies](traffic-policies.md#variables) has the list.
     pub struct RawHeaderChanges as "a change of headers" {
-        /// Names and values; each value replaces all fields with the name.
-        optional set: Named<ChangedHeader, HeaderValue>, default "none";
-        /// Names and values; each is added as one more field.
-        optional add: Named<ChangedHeader, HeaderValue>, default "none";
+        /// Names and values; each value replaces all fields with the name. If a value with variables comes out empty, the field is left
+        /// out.
+        optional set: Named<ChangedHeader, HeaderTemplate>, default "none";
+        /// Names and values; each is added as one more field, or left out as above.
+        optional add: Named<ChangedHeader, HeaderTemplate>, default "none";
         /// Names; all fields with these names are removed.
         optional remove: OneOrMany<ChangedHeader>, default "none";
     }

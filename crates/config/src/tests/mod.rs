@@ -13,7 +13,7 @@ use model::{
     Algorithm, Changes, ClusterId, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts, ForwardedHeaders,
     Generation, GrpcMatcher, HeaderChanges, HostMatcher, HttpListener, Mirror, Outlier, PathMatcher, PortRange, Probe,
     Protocol, RateKey, RateLimit, Redirect, Retry, RouteAction, RoutePolicy, Scheme, Snapshot, Sticky, SubjectAltName,
-    TcpListener, TlsMode, TlsVersion, Transport, VipAlgorithm, VipMode, WeightedCluster,
+    TcpListener, TlsMode, TlsVersion, Transport, Variable, VipAlgorithm, VipMode, WeightedCluster,
 };
 
 use proptest::test_runner::{Config, RngSeed};
@@ -110,7 +110,10 @@ fn the_tls_example_means_what_it_says() {
     assert_eq!(client_ca.hosts, [HostMatcher::Exact("admin.example.com".to_owned())]);
     assert_eq!(client_ca.ca.file().and_then(|path| path.to_str()), Some("/etc/edge/tls/clients.pem"));
     assert_eq!(tls.min_version, TlsVersion::V1_2);
-    assert_eq!(http(&snapshot).routes[0].hosts.len(), 3);
+    let [admin, web] = &*http(&snapshot).routes else { panic!("{snapshot:?}") };
+    assert_eq!((admin.hosts.len(), web.hosts.len()), (1, 2));
+    let told: Vec<_> = admin.policy.changes.request_headers.variables().collect();
+    assert_eq!(told, [Variable::ClientCert, Variable::ClientCertSubject]);
     assert!(snapshot.listeners[1].tls.is_none());
     assert!(client_ca.verify);
     let Protocol::Tls(passthrough) = &snapshot.listeners[1].protocol else { panic!("{snapshot:?}") };
@@ -181,7 +184,7 @@ fn the_canary_example_means_what_it_says() {
         retry,
         changes: Changes {
             request_headers: HeaderChanges {
-                set: vec![("x-edge".to_owned(), "steelyard".to_owned())],
+                set: vec![("x-edge".to_owned(), "steelyard".into())],
                 remove: vec!["x-internal".to_owned()],
                 ..HeaderChanges::default()
             },

@@ -133,11 +133,11 @@ fn every_other_policy() {
     assert_eq!(policy("mirror: {to: other}").mirrors, [Mirror { to: ClusterId(1), share: 1.0, only: None }]);
     assert_eq!(policy("mirror: [{to: other, percent: 1}, {to: web}]").mirrors.len(), 2);
 
-    let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
     let changes =
         policy("response_headers: {set: {X-A: '1'}, add: {x-b: b c}, remove: Server}").changes.response_headers;
     let remove = vec!["server".to_owned()];
-    assert_eq!(changes, HeaderChanges { set: pair("x-a", "1"), add: pair("x-b", "b c"), remove });
+    let one = |name: &str, value: &str| vec![(name.to_owned(), model::FieldValue::from(value))];
+    assert_eq!(changes, HeaderChanges { set: one("x-a", "1"), add: one("x-b", "b c"), remove });
 
     let rewrite = policy("path: /api, rewrite: {host: 'b:81', path_prefix: /}").changes.rewrite;
     assert_eq!(rewrite, Rewrite { host: Some("b:81".to_owned()), path: Some(PathRewrite::Prefix("/".to_owned())) });
@@ -153,7 +153,7 @@ fn a_share_changes_what_its_cluster_gets() {
                 to: [{cluster: web}, {cluster: other, request_headers: {set: {x-a: o}}, \
                 response_headers: {remove: server}, rewrite: {path_prefix: /v2}}]";
     let route = route(keys);
-    let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+    let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).into())).collect();
     let sets = |set: &[(&str, &str)]| HeaderChanges { set: pairs(set), ..HeaderChanges::default() };
     let rewrite = Rewrite { host: Some("r".to_owned()), path: None };
     let of_route = Changes {
@@ -325,6 +325,20 @@ fn other_policies_are_refused() {
     routes(
         &[&format!("to: web, cors: {{origins: [{many}]}}")],
         "7:32: `origins` has 65 entries; the limit is 64; write `https://*.example.com` for all hosts of a domain",
+    );
+    routes(
+        &[
+            "to: web, request_headers: {set: {x-a: 'costs $5', x-b: '${client_ip}', x-c: '${endpoint}'}, add: {x-d: '$remote_addr'}}, path: /a",
+            "to: web, response_headers: {set: {x-a: '${upstream}'}, add: {x-b: '${request_id}'}}, path: /b",
+            "to: [{cluster: web, request_headers: {add: {x-a: '${endpoint}'}}, response_headers: {set: {x-b: '${endpoint}'}}}]",
+        ],
+        "7:39: `${endpoint}` is not known when the request is written; use it in `response_headers`, or use `${cluster}`
+7:45: `x-a`: a `$` stands before no variable; write `${client_ip}`, or `$$` for a dollar sign
+7:110: `x-d`: `$remote_addr` is not a variable; write `${client_ip}`, or `$$` for a dollar sign
+8:46: `x-a`: there is no variable `upstream`; it can be client_ip, client_port, request_id, tls_version, sni, client_cert, \
+client_cert_pem, client_cert_subject, client_cert_sha256, listener, route, cluster, endpoint, time
+8:67: `${request_id}` is used, and the requests of this listener have no ids; add `request_id: {}` to the listener
+9:50: `${endpoint}` is not known when the request is written; use it in `response_headers`, or use `${cluster}`",
     );
     let five = ["{to: web}"; 5].join(", ");
     routes(&[&format!("to: web, mirror: [{five}]")], "7:24: a route has 5 mirrors; the limit is 4");

@@ -5,6 +5,7 @@ mod grpc;
 mod http;
 mod policy;
 mod units;
+mod variables;
 mod vip;
 
 pub use address::{Admin, Bind, EndpointText, Network, Server, dns_name, parse_admin, parse_bind, parse_endpoint};
@@ -17,4 +18,5 @@ pub use policy::{
     AllowedOrigin, ChangedHeader, CorsName, HeaderValue, OriginText, PlainHost, RedirectStatus, RedirectUrl, RetryOn,
 };
 pub use units::{ByteSize, Percent, Positive, Wait, duration_text, parse_wait, percent_text, size_text};
+pub use variables::HeaderTemplate;
 pub use vip::{Address, Interface, Rate, Seconds, VipAddress, VipEndpoint, parse_vip_address};

@@ -307,6 +307,8 @@ impl Bind {
                 isolated_hosts,
                 trusted_proxies: self.policy.trusted_proxies,
                 forwarded: self.policy.forwarded,
+                x_real_ip: false,
+                request_id: None,
                 paths: self.policy.paths,
                 limits: self.policy.limits,
                 error_pages: Box::default(),

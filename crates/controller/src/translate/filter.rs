@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use model::{
-    Changes, Cors, CorsNames, CorsOrigins, HeaderChanges, Mirror, OriginMatcher, PathRewrite, Redirect, Rewrite, Route,
-    RouteAction, Scheme,
+    Changes, Cors, CorsNames, CorsOrigins, FieldValue, HeaderChanges, Mirror, OriginMatcher, PathRewrite, Redirect,
+    Rewrite, Route, RouteAction, Scheme,
 };
 
 use super::lower::Lowering;
@@ -167,7 +167,8 @@ fn headers(wanted: &HeaderModifier, changes: &mut HeaderChanges) -> Result<(), S
         if !value.bytes().all(is_text) {
             return Err(format!("the value of {} contains characters that are not allowed in a header", header.name));
         }
-        Ok((name(&header.name)?, value.to_owned()))
+        // Literally: the Gateway API knows no variables.
+        Ok((name(&header.name)?, FieldValue::from(value)))
     };
     // Of several entries with one name, the API says that the first one counts.
     for (to, headers) in [(&mut changes.set, &wanted.set), (&mut changes.add, &wanted.add)] {

@@ -189,7 +189,7 @@ async fn refuse(view: &ListenerView, mut stream: TcpStream, reason: Reason) {
     {
         let mut out = Vec::new();
         let own = respond::Own::line(status, respond::word(error.reason));
-        respond::write(&mut out, &own, &closing(), None);
+        respond::write(&mut out, &own, &closing(), &respond::Additions::NONE);
         let _ = stream.try_write(&out);
         let _ = stream.shutdown().await;
     }
@@ -272,7 +272,7 @@ async fn refuse_plain_http(stream: TcpStream, timer: &Timer, error: &Error) {
     let Some(status) = respond::status(error) else { return };
     let own = respond::Own::line(status, Some("this port speaks HTTPS: write https://"));
     let mut out = Vec::new();
-    respond::write(&mut out, &own, &closing(), None);
+    respond::write(&mut out, &own, &closing(), &respond::Additions::NONE);
     // Nothing was written to the connection before, so this never waits.
     let _ = stream.try_write(&out);
     session::linger(&mut Stream::Plain(stream), timer).await;

@@ -18,6 +18,8 @@ pub(crate) struct AccessRecord {
     connected_us: Option<u64>,
     /// A request's head was complete.
     pub(crate) has_head: bool,
+    /// The id of the request, if the listener gives ids.
+    pub(crate) request_id: Option<Box<str>>,
     /// The route's index in its listener.
     pub(crate) route: Option<usize>,
     /// The needed parts of the snapshot, if the snapshot itself is not held for that long.

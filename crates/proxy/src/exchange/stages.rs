@@ -24,6 +24,10 @@ impl Exchange {
         self.record.has_head = true;
         self.record.bytes_in = self.request.bytes.len() as u64;
         self.call = Ongoing::of(&self.request.head, &self.request.bytes);
+        if let Some(rules) = &env.http.request_id {
+            let id = request_id::of(rules, &self.request.head, &self.request.bytes, is_trusted(env));
+            self.record.request_id = Some(id);
+        }
         // The connection continues after a request without a destination, if it has no body to be skipped.
         if self.request.head.body != Body::None {
             self.upload.leave(Framing::of(self.is_h2(), self.request.head.body));
@@ -100,9 +104,12 @@ impl Exchange {
         timeout_ms: Option<u64>,
     ) -> Result<Prepared, Error> {
         let call = self.call.as_ref();
-        let Self { request, upload, mirror, .. } = self;
+        let Self { request, upload, mirror, record, .. } = self;
         let Request { head, bytes: buffer, normal_target, upgrade } = request;
-        let client = Client { call: call.map(|call| call.outgoing(timeout_ms)), ..client(env) };
+        let call_fields = call.map(|call| call.outgoing(timeout_ms));
+        let client = Client { call: call_fields, request_id: record.request_id.as_deref(), ..client(env) };
+        let names =
+            Names { listener: &env.listener.plan.policy.name, route: &route.name, cluster: &cluster.plan.policy.name };
         let from = Framing::of(head.version == Version::Http2, head.body);
         let received = head.path.get(buffer);
         let target = normal_target.as_deref().unwrap_or(received);
@@ -120,11 +127,13 @@ impl Exchange {
         let (Changes { rewrite, request_headers, .. }, mirrors) = (route.changes(share), &route.policy.mirrors);
         let rewritten = policy::rewrite::target(rewrite.path.as_ref(), &route.path, &view)?;
         let target = rewritten.as_deref().unwrap_or(policy::passed_on(&env.http.paths, received, target));
-        let edits = RequestEdits { target: Some(target), host: rewrite.host.as_deref(), headers: request_headers };
+        let (host, headers) = (rewrite.host.as_deref(), request_headers);
         let translation = call.and_then(Ongoing::request_translation);
         // A translated gRPC-Web call is not what a copy should contain.
         if let Some(split) = env.listener.split(number).filter(|_| translation.is_none()) {
             let who = env.connection_info.who;
+            let values = Values { head, buffer, client: &client, names, endpoint: None };
+            let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values) };
             *mirror = Copies::begin(env.listener, mirrors, split, share, &view, &edits, who, env.mirrors);
         }
         if translation.is_some() && head.body != Body::None {
@@ -141,6 +150,8 @@ impl Exchange {
             (ClusterProtocol::H2, None) => Framing::H2(head.body),
         };
         let out = upload.start(from, to, env.http.limits.body_bytes_max);
+        let values = Values { head, buffer, client: &client, names, endpoint: None };
+        let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values) };
         headers::write_request(out, head, buffer, &client, cluster.scheme(), &edits);
         if translation.is_some() {
             upload.set_call(translation);
@@ -246,8 +257,25 @@ impl Exchange {
             _ => false,
         };
         let cookie = routed.cookie(&awaiting.attempt.lease.endpoint);
+        let changes = &routed.changes(env).response_headers;
+        let request_id = self.record.request_id.as_deref();
+        // Most routes need nothing of this.
+        let client = changes.variables().next().map(|_| Client { request_id, ..client(env) });
+        let values = client.as_ref().map(|client| Values {
+            head: &self.request.head,
+            buffer: &self.request.bytes,
+            client,
+            names: Names {
+                listener: &env.listener.plan.policy.name,
+                route: env.route(routed.number).map_or("", |route| &route.name),
+                cluster: &routed.cluster.plan.policy.name,
+            },
+            endpoint: Some(awaiting.attempt.lease.endpoint.state.address()),
+        });
         let edits = ResponseEdits {
-            headers: &routed.changes(env).response_headers,
+            headers: changes,
+            values: values.as_ref(),
+            request_id: request_id.filter(|_| responds_with_id(env)),
             cors: cors(env, Some(routed.number), &self.request),
             cookie: cookie.as_deref(),
         };
@@ -330,6 +358,10 @@ impl Exchange {
         // A request without a complete head still counts: a client sent bytes, and gets an answer.
         self.record.begin(env.now_us);
         self.record.reason = Some(error.reason);
+        if env.http.request_id.is_some() && self.record.request_id.is_none() {
+            // Its head is not complete.
+            self.record.request_id = Some(request_id::random());
+        }
         env.listener.count(error.reason);
         let (listener, client) = (&env.listener.plan.policy.name, env.connection_info.who.client);
         tracing::debug!(listener, %client, %error, "request failed");
@@ -358,9 +390,9 @@ impl Exchange {
             let keep_alive = self.keeps_alive(may_stay);
             let is_h2 = self.is_h2();
             let response = self.response.get_or_insert_with(|| env.storage.response());
-            let cors = cors(env, self.record.route, &self.request);
+            let additions = additions(env, &self.record, &self.request);
             let version = self.request.head.version;
-            respond::write_call(response.download.start_own(is_h2), &call, version, keep_alive, cors.as_ref());
+            respond::write_call(response.download.start_own(is_h2), &call, version, keep_alive, &additions);
             response.download.send_once();
             return self.start_response(env, if keep_alive { Disposition::KeepAlive } else { self.linger() }, code);
         }
@@ -390,8 +422,8 @@ impl Exchange {
         let to = headers::ResponseContext { method, version, keep_alive, web: None };
         let is_h2 = self.is_h2();
         let response = self.response.get_or_insert_with(|| env.storage.response());
-        let cors = cors(env, self.record.route, &self.request);
-        if let Some(body) = respond::write_own(response.download.start_own(is_h2), own, &to, cors.as_ref()) {
+        let additions = additions(env, &self.record, &self.request);
+        if let Some(body) = respond::write_own(response.download.start_own(is_h2), own, &to, &additions) {
             response.download.put_body(&body);
         }
         response.download.send_once();
@@ -432,6 +464,17 @@ impl Exchange {
     }
 }
 
+/// What our own response to this request gets besides its own fields.
+fn additions<'e>(env: &Env<'e>, record: &'e AccessRecord, request: &'e Request) -> Additions<'e> {
+    let request_id = record.request_id.as_deref().filter(|_| responds_with_id(env));
+    Additions { cors: cors(env, record.route, request), request_id }
+}
+
+/// Whether clients get the ids of their requests.
+fn responds_with_id(env: &Env<'_>) -> bool {
+    env.http.request_id.is_some_and(|rules| rules.in_response)
+}
+
 /// The fields of CORS in the response to this request, if the route with this index decides them.
 fn cors<'e>(env: &Env<'e>, route: Option<usize>, request: &'e Request) -> Option<CorsEdits<'e>> {
     let cors = env.route(route?)?.policy.cors.as_deref()?;
@@ -470,8 +513,16 @@ fn client<'e>(env: &Env<'e>) -> Client<'e> {
         local: connection_info.who.local,
         scheme: if connection_info.secured.is_some() { "https" } else { "http" },
         forwarded: http.forwarded,
-        is_trusted: http.trusted_proxies.iter().any(|net| net.contains(&connection_info.who.client.ip())),
+        is_trusted: is_trusted(env),
         trusted_proxies: &http.trusted_proxies,
+        secured: connection_info.secured.as_deref(),
+        request_id: None,
+        x_real_ip: http.x_real_ip,
         call: None,
     }
+}
+
+/// Whether the connection comes from a trusted proxy.
+fn is_trusted(env: &Env<'_>) -> bool {
+    env.http.trusted_proxies.iter().any(|net| net.contains(&env.connection_info.who.client.ip()))
 }

@@ -17,8 +17,10 @@ use wire::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, Ver
 use crate::exchange::transfer::Head;
 use crate::grpc::{Call, Outgoing};
 use crate::h2::HeaderList;
-use crate::policy::headers::{RequestEdits, ResponseEdits, drops, puts};
+use crate::policy::headers::{RequestEdits, ResponseEdits, added, decides, drops, is_alike, puts};
+use crate::policy::request_id;
 use crate::tcp::upgrade::Upgrade;
+use crate::tls::Secured;
 
 /// What is known about a client besides its request.
 pub(crate) struct Client<'c> {
@@ -34,6 +36,12 @@ pub(crate) struct Client<'c> {
     /// The connection comes from a trusted proxy.
     pub(crate) is_trusted: bool,
     pub(crate) trusted_proxies: &'c [IpNet],
+    /// What the connection was made for; `None` for plain text.
+    pub(crate) secured: Option<&'c Secured>,
+    /// The id of the request, if the listener gives ids.
+    pub(crate) request_id: Option<&'c str>,
+    /// The endpoint gets the client's address in `X-Real-IP`.
+    pub(crate) x_real_ip: bool,
     /// Set if the request is a gRPC call.
     pub(crate) call: Option<Outgoing>,
 }
@@ -41,6 +49,9 @@ pub(crate) struct Client<'c> {
 /// Fields that `Connection` may name without removing them. They are end-to-end, and removing them would change who the request is from or
 /// for.
 const NOT_HOP_BY_HOP: [&[u8]; 4] = [b"authorization", b"cookie", b"set-cookie", b"cache-control"];
+
+/// The field of the client's address that nginx made customary.
+const REAL_IP: &[u8] = b"x-real-ip";
 
 type Named<'b> = SmallVec<[&'b [u8]; 4]>;
 
@@ -182,6 +193,9 @@ fn write_request_fields(
             FieldId::Trailer if head.body == Body::None => {}
             // An untrusted client sent it.
             FieldId::Claim if !client.is_trusted => {}
+            // Written below.
+            FieldId::Claim if client.x_real_ip && field.name.get(buffer).eq_ignore_ascii_case(REAL_IP) => {}
+            FieldId::Other if client.request_id.is_some() && is_alike(field.name.get(buffer), request_id::NAME) => {}
             FieldId::Other | FieldId::Cookie | FieldId::Date | FieldId::Trailer | FieldId::Claim => {
                 let name = field.name.get(buffer);
                 if (!named.is_empty() && is_named(&named, name)) || drops(edits.headers, name) {
@@ -198,7 +212,14 @@ fn write_request_fields(
             _ => {}
         }
     }
-    puts(edits.headers).for_each(|(name, value)| out.field(name, value, false));
+    added(edits.headers, edits.values).for_each(|(name, value)| out.field(name, &value, false));
+    if let Some(id) = client.request_id.filter(|_| !decides(edits.headers, request_id::NAME)) {
+        out.field(request_id::NAME, id.as_bytes(), false);
+    }
+    if client.x_real_ip && !decides(edits.headers, REAL_IP) {
+        write_display(out.value(REAL_IP), client_ip(head, buffer, client));
+        out.end(false);
+    }
     if let Some(call) = call {
         call.write(out, head, buffer);
     }
@@ -436,7 +457,7 @@ pub(crate) fn write_h2_interim(out: &mut HeaderList, head: &ResponseHead, buffer
 /// Writes `Date` if the endpoint has sent none (RFC 9110 section 6.6.1) and the route does not change it.
 fn write_date(out: &mut impl Out, head: &ResponseHead, edits: &ResponseEdits<'_>) {
     let is_there = find(&head.fields, FieldId::Date).is_some();
-    let is_edited = edits.drops(b"date") || puts(edits.headers).any(|(name, _)| name.eq_ignore_ascii_case(b"date"));
+    let is_edited = edits.drops(b"date") || puts(edits.headers).any(|name| name.eq_ignore_ascii_case(b"date"));
     if !is_there && !is_edited {
         out.field(b"date", &clock::http_date(), false);
     }
@@ -475,7 +496,10 @@ fn write_response_fields(
             _ => out.field(name, value, field.never_indexed),
         }
     }
-    puts(edits.headers).for_each(|(name, value)| out.field(name, value, false));
+    added(edits.headers, edits.values).for_each(|(name, value)| out.field(name, &value, false));
+    if let Some(id) = edits.request_id() {
+        out.field(request_id::NAME, id.as_bytes(), false);
+    }
     if let Some(cors) = &edits.cors {
         cors.write(out, &head.fields, buffer, edits.headers);
     }
@@ -532,6 +556,9 @@ mod tests {
             forwarded,
             is_trusted,
             trusted_proxies,
+            secured: None,
+            request_id: None,
+            x_real_ip: false,
             call: None,
         }
     }
@@ -688,7 +715,7 @@ mod tests {
     }
 
     fn changes() -> HeaderChanges {
-        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let pair = |name: &str, value: &str| (name.to_owned(), value.into());
         HeaderChanges {
             set: vec![pair("x-edge", "steelyard")],
             add: vec![pair("x-tag", "b")],
@@ -701,7 +728,7 @@ mod tests {
         let text = "GET /old?x HTTP/1.1\r\nHost: a\r\nX-Internal: 1\r\nX-EDGE: me\r\nx-edge: too\r\nX-Tag: a\r\n\
                     Cookie: c\r\nContent-Length: 3\r\n\r\n";
         let changes = changes();
-        let edits = RequestEdits { target: Some(b"/new?x"), host: Some("b:81"), headers: &changes };
+        let edits = RequestEdits { target: Some(b"/new?x"), host: Some("b:81"), headers: &changes, values: None };
         let mut out = Vec::new();
         let client = client(false, ForwardedHeaders::XForwarded, &[]);
         write_request(Head::H1(&mut out), &request(text), text.as_bytes(), &client, "http", &edits);
@@ -718,7 +745,7 @@ mod tests {
         let mut head = ResponseHead::default();
         parse_response(text.as_bytes(), 100, Method::Get, &mut head).unwrap();
         let changes = changes();
-        let edits = ResponseEdits { headers: &changes, cors: None, cookie: Some(b"shop=1; Path=/") };
+        let edits = ResponseEdits { headers: &changes, cookie: Some(b"shop=1; Path=/"), ..ResponseEdits::NONE };
         let mut out = Vec::new();
         let to = ResponseContext { method: Method::Get, version: Version::Http11, keep_alive: true, web: None };
         write_response(Head::H1(&mut out), &head, text.as_bytes(), &to, &edits);
@@ -744,7 +771,7 @@ mod tests {
             assert_eq!(dates, expect, "{line} {changes:?}");
         };
         let changes = |set: &[(&str, &str)], remove: &[&str]| HeaderChanges {
-            set: set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            set: set.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect(),
             add: Vec::new(),
             remove: remove.iter().map(|name| (*name).to_owned()).collect(),
         };

@@ -13,6 +13,7 @@ use crate::grpc::Answer;
 use crate::http::headers::{self, Out};
 use crate::http::pages::Page;
 use crate::policy::cors::CorsEdits;
+use crate::policy::request_id;
 
 /// The status for a reason. `None` closes the connection without one, because the client is gone or has asked nothing.
 #[expect(clippy::too_many_lines, reason = "one table, which the compiler checks against the list of reasons")]
@@ -247,27 +248,49 @@ impl<'o> Own<'o> {
     }
 }
 
+/// What every response on a listener or a route gets besides its own fields.
+#[derive(Clone, Copy)]
+pub(crate) struct Additions<'o> {
+    pub(crate) cors: Option<CorsEdits<'o>>,
+    /// The id of the request, if clients get it.
+    pub(crate) request_id: Option<&'o str>,
+}
+
+impl Additions<'_> {
+    pub(crate) const NONE: Self = Self { cors: None, request_id: None };
+
+    fn write(&self, out: &mut impl Out, headers: &[(String, String)]) {
+        if let Some(cors) = &self.cors {
+            cors.write_own(out);
+        }
+        let is_set = |name: &[u8]| headers.iter().any(|(set, _)| set.as_bytes() == name);
+        if let Some(id) = self.request_id.filter(|_| !is_set(request_id::NAME)) {
+            out.field(request_id::NAME, id.as_bytes(), false);
+        }
+    }
+}
+
 /// Writes a complete response. For HTTP/2 it writes the head, and returns the body.
 pub(crate) fn write_own<'o>(
     out: Head<'_>,
     own: &Own<'o>,
     to: &headers::ResponseContext,
-    cors: Option<&CorsEdits<'_>>,
+    additions: &Additions<'_>,
 ) -> Option<Cow<'o, [u8]>> {
     let out = match out {
         Head::H1(out) => {
-            write(out, own, to, cors);
+            write(out, own, to, additions);
             return None;
         }
         Head::H2(out) => out,
     };
     out.status = own.status;
-    let body = write_own_fields(out, own, cors);
+    let body = write_own_fields(out, own, additions);
     body.filter(|_| to.method != Method::Head)
 }
 
 /// Writes all fields that do not depend on the connection, and returns the body.
-fn write_own_fields<'o>(out: &mut impl Out, own: &Own<'o>, cors: Option<&CorsEdits<'_>>) -> Option<Cow<'o, [u8]>> {
+fn write_own_fields<'o>(out: &mut impl Out, own: &Own<'o>, additions: &Additions<'_>) -> Option<Cow<'o, [u8]>> {
     let (content_type, body) = own.body().unzip();
     if let Some(content_type) = content_type.filter(|content_type| !content_type.is_empty()) {
         out.field(b"content-type", content_type.as_bytes(), false);
@@ -282,9 +305,7 @@ fn write_own_fields<'o>(out: &mut impl Out, own: &Own<'o>, cors: Option<&CorsEdi
     if let Content::Problem(_) | Content::Negotiated(_) = own.content {
         out.field(b"vary", b"accept", false);
     }
-    if let Some(cors) = cors {
-        cors.write_own(out);
-    }
+    additions.write(out, own.headers);
     if let Some(body) = &body {
         h1::decimal(out.value(b"content-length"), body.len() as u64);
         out.end(false);
@@ -298,7 +319,7 @@ pub(crate) fn write_call(
     answer: &Answer,
     version: Version,
     keep_alive: bool,
-    cors: Option<&CorsEdits<'_>>,
+    additions: &Additions<'_>,
 ) {
     match out {
         Head::H1(out) => {
@@ -307,7 +328,7 @@ pub(crate) fn write_call(
                 h1::field(out, name, value);
             }
             h1::field(out, b"date", &clock::http_date());
-            cors.into_iter().for_each(|cors| cors.write_own(out));
+            additions.write(out, &[]);
             h1::field(out, b"content-length", b"0");
             write_persistence(out, keep_alive, version);
             out.extend_from_slice(b"\r\n");
@@ -318,15 +339,15 @@ pub(crate) fn write_call(
                 out.field(name, value, false);
             }
             out.field(b"date", &clock::http_date(), false);
-            cors.into_iter().for_each(|cors| cors.write_own(out));
+            additions.write(out, &[]);
         }
     }
 }
 
 /// Writes a complete HTTP/1 response.
-pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &headers::ResponseContext, cors: Option<&CorsEdits<'_>>) {
+pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &headers::ResponseContext, additions: &Additions<'_>) {
     h1::status_line(out, Version::Http11, own.status, phrase(own.status).as_bytes());
-    let body = write_own_fields(out, own, cors);
+    let body = write_own_fields(out, own, additions);
     write_persistence(out, to.keep_alive, to.version);
     out.extend_from_slice(b"\r\n");
     if let Some(body) = body.filter(|_| to.method != Method::Head) {
@@ -351,7 +372,7 @@ mod tests {
         let check = |own: Own<'_>, method, keep_alive, expect: &str| {
             let mut out = Vec::new();
             let to = headers::ResponseContext { method, version: Version::Http11, keep_alive, web: None };
-            write(&mut out, &own, &to, None);
+            write(&mut out, &own, &to, &Additions::NONE);
             let date = clock::http_date();
             let text = String::from_utf8(out).unwrap();
             // A second may have passed since.

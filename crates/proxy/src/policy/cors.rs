@@ -111,7 +111,7 @@ impl<'e> CorsEdits<'e> {
         if self.cors.expose == CorsNames::Any && self.cors.credentials {
             // Browsers take `*` for the name of a header if the request has credentials.
             let received = fields.iter().map(|field| field.name.get(buffer));
-            let exposed = exposed(received.chain(puts(changes).map(|(name, _)| name)));
+            let exposed = exposed(received.chain(puts(changes)));
             if !exposed.is_empty() {
                 out.field(b"access-control-expose-headers", &exposed.join(&b", "[..]), false);
             }

@@ -1,8 +1,12 @@
 //! Header fields that a route adds, removes or replaces. All code that writes heads uses this module.
 
-use model::HeaderChanges;
+use std::borrow::Cow;
+
+use model::{FieldValue, HeaderChanges};
 
 use super::cors::CorsEdits;
+use super::request_id;
+use super::values::{Values, made};
 
 /// A route's changes to a request.
 pub(crate) struct RequestEdits<'e> {
@@ -11,11 +15,17 @@ pub(crate) struct RequestEdits<'e> {
     /// Replaces the client's authority.
     pub(crate) host: Option<&'e str>,
     pub(crate) headers: &'e HeaderChanges,
+    /// For the variables in `headers`, if there are any.
+    pub(crate) values: Option<&'e Values<'e>>,
 }
 
 /// The changes of a route and of a sticky cluster to a response.
 pub(crate) struct ResponseEdits<'e> {
     pub(crate) headers: &'e HeaderChanges,
+    /// For the variables in `headers`, if there are any.
+    pub(crate) values: Option<&'e Values<'e>>,
+    /// Replaces the endpoint's id, if the client gets the id of its request.
+    pub(crate) request_id: Option<&'e str>,
     /// Replaces the fields of CORS.
     pub(crate) cors: Option<CorsEdits<'e>>,
     /// An additional `Set-Cookie`.
@@ -26,29 +36,61 @@ static UNCHANGED: HeaderChanges = HeaderChanges { set: Vec::new(), add: Vec::new
 
 impl ResponseEdits<'static> {
     /// No changes.
-    pub(crate) const NONE: Self = Self { headers: &UNCHANGED, cors: None, cookie: None };
+    pub(crate) const NONE: Self =
+        Self { headers: &UNCHANGED, values: None, request_id: None, cors: None, cookie: None };
 }
 
 impl ResponseEdits<'_> {
     /// Whether a field with this name, in any case, is not passed on.
     pub(crate) fn drops(&self, name: &[u8]) -> bool {
-        drops(self.headers, name) || (self.cors.is_some() && CorsEdits::drops(name))
+        drops(self.headers, name)
+            || (self.cors.is_some() && CorsEdits::drops(name))
+            || (self.request_id.is_some() && name.eq_ignore_ascii_case(request_id::NAME))
+    }
+
+    /// The id of the request, if the response gets it and the route does not decide the field.
+    pub(crate) fn request_id(&self) -> Option<&str> {
+        self.request_id.filter(|_| !decides(self.headers, request_id::NAME))
     }
 }
 
 impl RequestEdits<'static> {
     /// No changes.
-    pub(crate) const NONE: Self = Self { target: None, host: None, headers: &UNCHANGED };
+    pub(crate) const NONE: Self = Self { target: None, host: None, headers: &UNCHANGED, values: None };
 }
 
 /// Whether a field with this name, in any case, is not passed on, because it is removed or replaced.
 pub(crate) fn drops(changes: &HeaderChanges, name: &[u8]) -> bool {
     // There are only a few names, and comparing lengths first rules out nearly all of them.
     changes.remove.iter().any(|removed| name.eq_ignore_ascii_case(removed.as_bytes()))
-        || changes.set.iter().any(|(set, _)| name.eq_ignore_ascii_case(set.as_bytes()))
+        || changes.set.iter().any(|(set, value)| match value {
+            FieldValue::Text(_) => name.eq_ignore_ascii_case(set.as_bytes()),
+            // Endpoints rely on what this hop knows, so nothing of the client's may be taken for it.
+            FieldValue::Template(_) => is_alike(name, set.as_bytes()),
+        })
+}
+
+/// Whether two names are the same to software that maps `-` and `_` to one name (CGI, WSGI, PHP). `wanted` is in lower case.
+pub(crate) fn is_alike(name: &[u8], wanted: &[u8]) -> bool {
+    let folded = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    name.len() == wanted.len() && name.iter().map(folded).eq(wanted.iter().map(folded))
+}
+
+/// Whether the route itself sets, adds or removes the field with this name, which is in lower case.
+pub(crate) fn decides(changes: &HeaderChanges, name: &[u8]) -> bool {
+    changes.remove.iter().any(|removed| removed.as_bytes() == name) || puts(changes).any(|put| put == name)
+}
+
+/// The names of the added fields.
+pub(crate) fn puts(changes: &HeaderChanges) -> impl Iterator<Item = &[u8]> {
+    changes.set.iter().chain(&changes.add).map(|(name, _)| name.as_bytes())
 }
 
 /// The added fields, each with its value.
-pub(crate) fn puts(changes: &HeaderChanges) -> impl Iterator<Item = (&[u8], &[u8])> {
-    changes.set.iter().chain(&changes.add).map(|(name, value)| (name.as_bytes(), value.as_bytes()))
+pub(crate) fn added<'e>(
+    changes: &'e HeaderChanges,
+    values: Option<&'e Values<'e>>,
+) -> impl Iterator<Item = (&'e [u8], Cow<'e, [u8]>)> {
+    let all = changes.set.iter().chain(&changes.add);
+    all.filter_map(move |(name, value)| Some((name.as_bytes(), made(value, values)?)))
 }

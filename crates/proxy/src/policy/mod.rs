@@ -9,9 +9,11 @@ pub(crate) mod maintenance;
 pub(crate) mod mirror;
 pub(crate) mod rate_limit;
 mod redirect;
+pub(crate) mod request_id;
 pub(crate) mod retry;
 pub(crate) mod rewrite;
 pub(crate) mod sticky;
+pub(crate) mod values;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -166,6 +168,9 @@ pub(crate) mod testing {
             forwarded: ForwardedHeaders::XForwarded,
             is_trusted,
             trusted_proxies: &[],
+            secured: None,
+            request_id: None,
+            x_real_ip: false,
             call: None,
         };
         let (buffer, paths) = (text.as_bytes(), PathRules::default());

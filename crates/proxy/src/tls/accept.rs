@@ -7,13 +7,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use model::{ClientCa, HostMatcher, ListenerTls};
-use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::{Acceptor, ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
+use rustls::{ProtocolVersion, ServerConfig};
 use tokio_rustls::LazyConfigAcceptor;
 
 use super::any::AnyClient;
+use super::client_certificate::ClientCertificate;
 use super::files::{self, Contents};
 use super::{H1, H2, Provider, Socket, versions};
 use crate::exchange::route::Router;
@@ -132,9 +133,27 @@ pub(crate) struct Secured {
     sni: Option<Box<str>>,
     is_mutual: bool,
     is_h2: bool,
+    version: &'static str,
+    /// The client's, if it was verified.
+    client_certificate: Option<Box<ClientCertificate>>,
 }
 
 impl Secured {
+    /// The name that the client asked for, in lower case.
+    pub(crate) fn sni(&self) -> Option<&str> {
+        self.sni.as_deref()
+    }
+
+    /// The version of TLS, by the name that OpenSSL gives it.
+    pub(crate) fn version(&self) -> &'static str {
+        self.version
+    }
+
+    /// The certificate that the client has shown and that was verified. One that nothing verifies says nothing about the client.
+    pub(crate) fn client_certificate(&self) -> Option<&ClientCertificate> {
+        self.client_certificate.as_deref()
+    }
+
     /// Whether HTTP/2 was negotiated.
     pub(crate) fn is_h2(&self) -> bool {
         self.is_h2
@@ -178,8 +197,17 @@ pub(crate) async fn accept(keys: Arc<ServerKeys>, socket: Socket) -> io::Result<
     let config =
         keys.config(is_mutual).ok_or_else(|| io::Error::other("no TLS configuration for this server name"))?.clone();
     let stream = started.into_stream(config).await?;
-    let is_h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
-    Ok((Stream::Tls(Box::new(stream.into())), Rc::new(Secured { keys, sni, is_mutual, is_h2 })))
+    let connection = stream.get_ref().1;
+    let version = match connection.protocol_version() {
+        Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+        _ => "TLSv1.2",
+    };
+    let is_verified = is_mutual && keys.settings.client_ca.as_ref().is_some_and(|client| client.verify);
+    let shown = connection.peer_certificates().and_then(<[_]>::first).filter(|_| is_verified);
+    let client_certificate = shown.map(|shown| Box::new(ClientCertificate::new(shown.clone().into_owned())));
+    let is_h2 = connection.alpn_protocol() == Some(H2);
+    let secured = Secured { keys, sni, is_mutual, is_h2, version, client_certificate };
+    Ok((Stream::Tls(Box::new(stream.into())), Rc::new(secured)))
 }
 
 /// The certificates of a listener, by the names in them.

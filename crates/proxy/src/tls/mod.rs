@@ -8,9 +8,11 @@ mod signatures;
 
 mod accept;
 mod any;
+mod client_certificate;
 mod connect;
 mod files;
 mod socket;
+mod subject;
 
 use std::collections::HashMap;
 use std::sync::Arc;

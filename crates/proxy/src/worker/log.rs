@@ -86,6 +86,7 @@ impl Worker {
                 _ => "1.1",
             },
             host: text(head.authority),
+            request_id: record.request_id.as_deref().unwrap_or_default(),
             status: record.status.unwrap_or_default(),
             grpc_status: call.map(|call| ended(call) as u8),
             route: route.map_or("", |(name, _)| name),

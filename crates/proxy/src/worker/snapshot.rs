@@ -274,6 +274,8 @@ pub(crate) mod fixture {
             isolated_hosts: Vec::new(),
             trusted_proxies: Vec::new(),
             forwarded: ForwardedHeaders::Off,
+            x_real_ip: false,
+            request_id: None,
             limits: ListenerLimits::default(),
             paths: PathRules::default(),
             error_pages: Box::default(),

@@ -11,8 +11,8 @@ const BATCH_BYTES_MAX: usize = 128 * 1024;
 pub(super) const TEXT_BYTES_MAX: usize = 4096;
 const CUT_MARK: &[u8] = b"...";
 
-/// Listener, cluster, method, target, host, route.
-const TEXTS: usize = 6;
+/// Listener, cluster, method, target, host, route, id.
+const TEXTS: usize = 7;
 
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -55,10 +55,18 @@ impl Batch {
         let (method, target, host) =
             http.map_or((&[][..], &[][..], &[][..]), |http| (http.method, http.target, http.host));
         let route = http.map_or("", |http| http.route).as_bytes();
+        let id = http.map_or("", |http| http.request_id).as_bytes();
         let texts: [&[u8]; TEXTS] =
-            [record.listener.as_bytes(), record.cluster.as_bytes(), method, target, host, route];
+            [record.listener.as_bytes(), record.cluster.as_bytes(), method, target, host, route, id];
         let lengths = texts.map(|text| self.push_text(text));
-        let http = record.http.map(|http| HttpRecord { method: &[], target: &[], host: &[], route: "", ..http });
+        let http = record.http.map(|http| HttpRecord {
+            method: &[],
+            target: &[],
+            host: &[],
+            route: "",
+            request_id: "",
+            ..http
+        });
         self.entries.push(BatchedRecord { record: Record { listener: "", cluster: "", http, ..*record }, lengths });
     }
 
@@ -78,8 +86,10 @@ impl Batch {
     pub(super) fn records(&self) -> impl Iterator<Item = Record<'_>> {
         let mut rest = self.bytes.as_slice();
         self.entries.iter().map(move |entry| {
-            let [listener, cluster, method, target, host, route] = entry.lengths.map(|length| take(&mut rest, length));
-            let http = entry.record.http.map(|http| HttpRecord { method, target, host, route: text(route), ..http });
+            let [listener, cluster, method, target, host, route, id] =
+                entry.lengths.map(|length| take(&mut rest, length));
+            let (route, request_id) = (text(route), text(id));
+            let http = entry.record.http.map(|http| HttpRecord { method, target, host, route, request_id, ..http });
             Record { listener: text(listener), cluster: text(cluster), http, ..entry.record }
         })
     }

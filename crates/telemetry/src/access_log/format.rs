@@ -55,6 +55,10 @@ fn text_request(out: &mut Vec<u8>, http: &HttpRecord<'_>) {
     if let Some(code) = http.grpc_status {
         put(out, format_args!(" grpc_status={code}"));
     }
+    if !http.request_id.is_empty() {
+        out.extend_from_slice(b" request_id=");
+        escape::value(out, http.request_id.as_bytes());
+    }
 }
 
 fn json(out: &mut Vec<u8>, record: &Record<'_>) {
@@ -69,6 +73,9 @@ fn json(out: &mut Vec<u8>, record: &Record<'_>) {
         put(out, format_args!(",\"status\":{}", null(Some(http.status).filter(|status| *status != 0))));
         if let Some(code) = http.grpc_status {
             put(out, format_args!(",\"grpc_status\":{code}"));
+        }
+        if !http.request_id.is_empty() {
+            json_text(out, "request_id", http.request_id.as_bytes());
         }
     }
     put(out, format_args!(",\"bytes_in\":{},\"bytes_out\":{}", record.bytes_in, record.bytes_out));
@@ -141,7 +148,8 @@ impl Display for Millis {
 }
 
 /// Milliseconds since 1970, written in RFC 3339, in UTC.
-struct Timestamp(u64);
+#[derive(Clone, Copy, Debug)]
+pub struct Timestamp(pub u64);
 
 impl Display for Timestamp {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -17,6 +17,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use format::Timestamp;
 pub use logger::Logger;
 
 use crate::prometheus::{Kind, Sample};
@@ -72,6 +73,8 @@ pub struct HttpRecord<'a> {
     pub version: &'static str,
     /// The Host.
     pub host: &'a [u8],
+    /// The id of the request; empty if the listener gives none.
+    pub request_id: &'a str,
     /// The status code of a gRPC call; `None` if the request was not one.
     pub grpc_status: Option<u8>,
     /// The status of the final response; 0 if the connection was closed without one.

@@ -64,6 +64,7 @@ fn request() -> Record<'static> {
             target: b"/x?q=1",
             version: "1.1",
             host: b"shop.example.com",
+            request_id: "",
             grpc_status: None,
             status: 200,
             route: "shop.example.com/",
@@ -144,6 +145,17 @@ fn calls_of_grpc_have_their_code() {
     };
     check(Text, " status=200 grpc_status=14 bytes_in=");
     check(Json, r#","status":200,"grpc_status":14,"bytes_in":"#);
+}
+
+#[test]
+fn requests_may_have_ids() {
+    let record = Record { http: Some(HttpRecord { request_id: "a b-1", ..request().http.unwrap() }), ..request() };
+    let check = |format, expect: &str| {
+        let line = one_line(format, &record);
+        assert!(line.contains(expect), "{line}");
+    };
+    check(Text, r#" status=200 request_id="a b-1" bytes_in="#);
+    check(Json, r#","status":200,"request_id":"a b-1","bytes_in":"#);
 }
 
 #[test]
@@ -280,7 +292,7 @@ proptest! {
     ) {
         let http = HttpRecord {
             method: &method, target: &target, version: "1.0", host: &host, grpc_status: times.2.map(|_| 14), status,
-            route: &route, added_us: times.1, upstream_us: times.2,
+            request_id: "", route: &route, added_us: times.1, upstream_us: times.2,
         };
         let record = Record { unix_ms: times.0, http: Some(http), ..request() };
         for format in [Text, Json] {

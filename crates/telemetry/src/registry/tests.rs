@@ -36,6 +36,8 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
         routes: routes.iter().map(route).collect(),
         trusted_proxies: Vec::new(),
         forwarded: ForwardedHeaders::XForwarded,
+        x_real_ip: false,
+        request_id: None,
         paths: PathRules::default(),
         limits: ListenerLimits::default(),
         error_pages: Box::default(),

@@ -1,0 +1,118 @@
+//! The certificate that a client has shown, in the forms that headers have it in.
+
+use std::cell::OnceCell;
+use std::fmt::Write;
+
+use aws_lc_rs::digest;
+use rustls::pki_types::CertificateDer;
+
+use super::subject;
+
+/// Bytes of a line of PEM, before base64.
+const PEM_LINE_BYTES: usize = 48;
+
+/// A certificate that was verified. Its texts are made when they are first needed, and only the short ones are kept.
+pub(crate) struct ClientCertificate {
+    der: CertificateDer<'static>,
+    subject: OnceCell<Box<str>>,
+    sha256: OnceCell<Box<str>>,
+}
+
+impl ClientCertificate {
+    pub(super) fn new(der: CertificateDer<'static>) -> Self {
+        Self { der, subject: OnceCell::new(), sha256: OnceCell::new() }
+    }
+
+    /// The subject (RFC 4514), in printable ASCII. Empty if the certificate has none, or an excessively long one.
+    pub(crate) fn subject(&self) -> &str {
+        self.subject.get_or_init(|| {
+            let parsed = webpki::EndEntityCert::try_from(&self.der).ok();
+            parsed.and_then(|certificate| subject::text(certificate.subject())).unwrap_or_default().into_boxed_str()
+        })
+    }
+
+    /// The SHA-256 fingerprint in lower-case hex.
+    pub(crate) fn sha256(&self) -> &str {
+        self.sha256.get_or_init(|| {
+            let mut text = String::new();
+            for byte in digest::digest(&digest::SHA256, &self.der).as_ref() {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "{byte:02x}");
+            }
+            text.into_boxed_str()
+        })
+    }
+
+    /// Appends the value of `Client-Cert` (RFC 9440 section 2.2): a byte sequence of structured fields.
+    pub(crate) fn write_field(&self, out: &mut Vec<u8>) {
+        out.push(b':');
+        self.der.chunks(3).for_each(|three| out.extend(base64(three)));
+        out.push(b':');
+    }
+
+    /// Appends PEM, percent-encoded as nginx does for `$ssl_client_escaped_cert`: everything but letters, digits and `-._~`.
+    pub(crate) fn write_pem(&self, out: &mut Vec<u8>) {
+        let mut put = |text: &[u8]| {
+            for byte in text {
+                match byte {
+                    b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'.' | b'_' | b'~' => out.push(*byte),
+                    byte => out.extend([b'%', hex(byte >> 4), hex(byte & 15)]),
+                }
+            }
+        };
+        put(b"-----BEGIN CERTIFICATE-----\n");
+        for line in self.der.chunks(PEM_LINE_BYTES) {
+            line.chunks(3).for_each(|three| put(&base64(three)));
+            put(b"\n");
+        }
+        put(b"-----END CERTIFICATE-----\n");
+    }
+}
+
+fn hex(digit: u8) -> u8 {
+    if digit < 10 { b'0' + digit } else { b'A' + digit - 10 }
+}
+
+/// One to three bytes in base64, padded.
+fn base64(three: &[u8]) -> [u8; 4] {
+    let byte = |at: usize| u32::from(three.get(at).copied().unwrap_or_default());
+    let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+    let digit = |shift: u32| match (bits >> shift & 63) as u8 {
+        value @ 0..=25 => b'A' + value,
+        value @ 26..=51 => b'a' + (value - 26),
+        value @ 52..=61 => b'0' + (value - 52),
+        62 => b'+',
+        _ => b'/',
+    };
+    let padded = |at: usize, shift| if three.len() >= at { digit(shift) } else { b'=' };
+    [digit(18), digit(12), padded(2, 6), padded(3, 0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(der: &[u8], write: impl Fn(&ClientCertificate, &mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&ClientCertificate::new(der.to_vec().into()), &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn forms_of_a_certificate() {
+        let field = |der: &[u8], expect| assert_eq!(written(der, ClientCertificate::write_field), expect);
+        // RFC 4648 section 10.
+        field(b"f", ":Zg==:");
+        field(b"fo", ":Zm8=:");
+        field(b"foo", ":Zm9v:");
+        field(b"foobar", ":Zm9vYmFy:");
+        field(&[0xfb, 0xff, 0xfe], ":+//+:");
+        let pem = written(&[0xff; 50], ClientCertificate::write_pem);
+        let begin = "-----BEGIN%20CERTIFICATE-----%0A";
+        let end = "%2F%2F8%3D%0A-----END%20CERTIFICATE-----%0A";
+        assert_eq!(pem, format!("{begin}{}%0A{end}", "%2F".repeat(64)));
+        let certificate = ClientCertificate::new(b"".to_vec().into());
+        assert_eq!(certificate.sha256(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        assert_eq!(certificate.subject(), "");
+    }
+}
