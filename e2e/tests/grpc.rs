@@ -96,6 +96,17 @@ fn assert_failed(called: &Called, status: u16, message: &str) {
 }
 
 #[test]
+fn clients_that_a_route_refuses_get_permission_denied() {
+    let greeter = Greeter::start("one");
+    let routes = ["grpc: helloworld.Greeter/SayHello, to: greeter, deny: 127.0.0.0/8", ALL];
+    let gateway = Gateway::serve(&routes, &cluster("greeter", &[&greeter], ""));
+    let caller = gateway.caller();
+    assert_failed(&caller.call(SAY_HELLO, &[], &framed(b"x")), 7, "client_denied: ");
+    assert_eq!(caller.converse(STREAM, &[b"one"]), ("one".to_owned(), Some(0)));
+    assert_eq!(gateway.refused("client_denied"), 1.0);
+}
+
+#[test]
 fn routes_name_services_and_methods() {
     let (unary, streams) = (Greeter::start("unary"), Greeter::start("streams"));
     let routes = ["grpc: helloworld.Greeter/SayHelloStream, to: streams", ALL];

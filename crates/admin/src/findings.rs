@@ -338,6 +338,7 @@ fn advice(reason: Reason) -> &'static str {
         Reason::UpstreamTlsCertificate => "the endpoint needs another certificate",
         Reason::UpstreamTlsAlert => "the endpoint may require the `certificate` of the cluster's `tls`; see its log",
         Reason::UpstreamH2 => "find out whether the endpoint speaks HTTP/2 on this port",
+        Reason::ClientDenied => "compare `allow`, `deny` and `trusted_proxies` with the addresses of the clients",
         _ => "see docs/reasons.md",
     }
 }

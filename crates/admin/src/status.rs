@@ -482,6 +482,7 @@ mod tests {
             protocol,
             tls: None,
             accept_proxy_protocol: false,
+            addresses: model::AddressRules::default(),
             connections_max: 1,
         };
         Snapshot {

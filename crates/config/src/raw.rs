@@ -15,9 +15,9 @@ use crate::define::{Kind, Object, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
-    Admin, Bind, ByteSize, CertificateName, CookieName, EndpointText, FileName, GrpcName, GrpcService, HeaderName,
-    HostHeader, HostText, HttpPath, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName,
-    RoutePath, Server, StatusRange, Text, Wait, duration_text, percent_text, size_text,
+    Admin, Bind, ByteSize, CertificateName, ClientNetwork, CookieName, EndpointText, FileName, GrpcName, GrpcService,
+    HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName,
+    RouteName, RoutePath, Server, StatusRange, Text, Wait, duration_text, percent_text, size_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -114,6 +114,11 @@ keys! {
         /// Every connection must begin with a PROXY protocol header, v1 or v2; others are refused. For listeners behind another load
         /// balancer.
         optional proxy_protocol: Flag, default "false";
+        /// Networks of clients that may use it; all others are answered 403 (HTTP) or reset. Of the networks in `allow` and `deny` that have
+        /// the client's address, the longest decides.
+        optional allow: OneOrMany<ClientNetwork>, default "all that `deny` does not name";
+        /// Networks of clients that may not use it; see `allow`.
+        optional deny: OneOrMany<ClientNetwork>, default "none that `allow` names";
         /// Limits on what clients may send.
         optional limits: RawListenerLimits, default "as below";
         /// Addresses or networks whose `X-Forwarded-*` and `Forwarded` headers are trusted and extended. The headers of all other clients
@@ -253,6 +258,10 @@ keys! {
         optional response_headers: RawHeaderChanges, default "none", only "http";
         /// Changes to the request that the endpoint gets.
         optional rewrite: RawRewrite, default "what the client asked for", only "http";
+        /// Networks of clients that may use the route, as of a listener. A client must pass the lists of both.
+        optional allow: OneOrMany<ClientNetwork>, default "all that `deny` does not name", only "http";
+        /// Networks of clients that may not use the route; see `allow`.
+        optional deny: OneOrMany<ClientNetwork>, default "none that `allow` names", only "http";
         /// How many requests one client may make.
         optional rate_limit: RawRateLimit, default "no limit", only "http";
         /// The scripts of other origins that may use the route.

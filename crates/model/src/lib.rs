@@ -29,6 +29,7 @@
 //! | generation | the number of a snapshot; it only increases |
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod admin;
 mod cluster;
 mod cors;
@@ -46,6 +47,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use addresses::AddressRules;
 pub use admin::{AdminAddress, UNIX_PREFIX};
 pub use cluster::{
     Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,

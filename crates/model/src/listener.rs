@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::{ClusterId, ErrorPage, HostMatcher, ListenerTls, Page, Route, RouteAction};
+use crate::{AddressRules, ClusterId, ErrorPage, HostMatcher, ListenerTls, Page, Route, RouteAction};
 
 /// An address on which downstream connections are accepted.
 #[derive(Clone, Debug)]
@@ -22,6 +22,9 @@ pub struct Listener {
     pub tls: Option<ListenerTls>,
     /// Every connection must begin with a PROXY protocol header, v1 or v2; others are refused.
     pub accept_proxy_protocol: bool,
+    /// The clients that may use it. HTTP: of each request, as trusted proxies report the client; others are answered 403. Otherwise: of each
+    /// connection, as a PROXY protocol header reports the client; others are reset.
+    pub addresses: AddressRules,
     /// Open downstream connections; a connection above the limit is answered 503 (HTTP) or closed (TCP), and counted.
     pub connections_max: usize,
 }

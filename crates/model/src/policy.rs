@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::{ClusterId, Cors, ErrorPage, FieldValue, FixedResponse, Variable};
+use crate::{AddressRules, ClusterId, Cors, ErrorPage, FieldValue, FixedResponse, Variable};
 
 /// The action for the requests of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ impl From<ClusterId> for RouteAction {
 /// The policies of a route. The default only retries what is safe.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoutePolicy {
+    /// The clients that may use the route; others are answered 403.
+    pub addresses: AddressRules,
     /// The clusters that get a copy of requests.
     pub mirrors: Vec<Mirror>,
     /// When a request is sent again.

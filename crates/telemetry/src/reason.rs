@@ -156,6 +156,8 @@ reasons! {
     90 MemoryFull "memory_full" Internal "The process has reached the part of memory_max above which new connections and requests are \
         refused.";
     91 Maintenance "maintenance" Routing "The route is in maintenance.";
+    92 ClientDenied "client_denied" Downstream "The client's address is refused by `allow` and `deny` of the listener or the route, or is not \
+        known there because a trusted proxy has sent an `X-Forwarded-For` without it.";
 }
 
 /// The part of the system in which a [`Reason`] arises. `docs/reasons.md` has a section for each.

@@ -9,7 +9,7 @@ use model::{
     TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
 };
 
-use super::{ClusterIds, count, policy, positive, respond, route, tls};
+use super::{ClusterIds, addresses, count, policy, positive, respond, route, tls};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
 use crate::raw::{ProtocolName, RawListener, RawMinRate, RawPaths, RawRequestId};
@@ -45,6 +45,7 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
             idle_timeout: positive(&raw.idle_timeout, defaults::TCP_IDLE_TIMEOUT),
         }),
     };
+    let addresses = addresses::rules(&raw.allow, &raw.deny, report);
     let limits = raw.limits.map(|limits| limits.value);
     let connections_max = limits.and_then(|limits| limits.connections).map(|connections| count(connections.value.0));
     Some(Listener {
@@ -53,6 +54,7 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
         protocol,
         tls,
         accept_proxy_protocol: raw.proxy_protocol.is_some_and(|accept| accept.value.0),
+        addresses,
         connections_max: connections_max.unwrap_or(defaults::CONNECTIONS_MAX),
     })
 }
@@ -107,6 +109,7 @@ pub fn bare(name: &str, bind: SocketAddr, tcp: bool, to: ClusterId) -> Listener 
         protocol,
         tls: None,
         accept_proxy_protocol: false,
+        addresses: model::AddressRules::default(),
         connections_max: defaults::CONNECTIONS_MAX,
     }
 }

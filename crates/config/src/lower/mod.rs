@@ -1,5 +1,6 @@
 //! Turns raw values into the model: looks up names, fills in defaults and finds contradictions.
 
+mod addresses;
 mod cluster;
 mod files;
 mod listener;

@@ -8,7 +8,7 @@ use model::{
     RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, Sticky, Variable, WeightedCluster,
 };
 
-use super::{ClusterIds, respond, template};
+use super::{ClusterIds, addresses, respond, template};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
@@ -155,6 +155,7 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         }
     }
     RoutePolicy {
+        addresses: addresses::rules(&raw.allow, &raw.deny, report),
         mirrors: mirrors(raw, ids, report),
         retry: raw.retry.as_ref().map_or_else(Retry::default, |retry| self::retry(&retry.value, raw, report)),
         changes: changes(&raw.request_headers, &raw.response_headers, &raw.rewrite, Some(path), report),

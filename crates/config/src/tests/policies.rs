@@ -348,3 +348,31 @@ client_cert_pem, client_cert_subject, client_cert_sha256, listener, route, clust
 2:65: `ttl` (10ms) is less than a second; cookies count their age in whole seconds: write 1s or more"#,
     );
 }
+
+#[test]
+fn lists_of_clients() {
+    let policy = |keys: &str| route(&format!("to: web, {keys}")).policy;
+    let allowed = policy("allow: [10.0.0.0/8, 192.0.2.7], deny: 10.1.0.0/16").addresses;
+    let networks = |networks: &[ipnet::IpNet]| networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    assert_eq!(networks(&allowed.allow), "10.0.0.0/8 192.0.2.7/32");
+    assert_eq!(networks(&allowed.deny), "10.1.0.0/16");
+    assert!(policy("timeout: 1s").addresses.is_empty());
+    routes(
+        &[
+            "to: web, allow: [10.0.0.0/8, 10.1.2.3/8], deny: 10.0.0.0/8, path: /a",
+            "to: web, allow: [], path: /b",
+            "to: web, deny: [1.1.1.1, 1.1.1.1/32, all, '::ffff:10.0.0.0/104']",
+        ],
+        r#"7:36: an entry of `allow`: "10.1.2.3/8" has bits behind its prefix; write 10.0.0.0/8 for the network, or 10.1.2.3 for the address
+7:55: 10.0.0.0/8 is in `allow` and in `deny`; the first is at line 7; keep one of them
+8:23: `allow` is empty; add at least one entry
+9:32: 1.1.1.1/32 is twice in `deny`; the first is at line 9; keep one of them
+9:44: an entry of `deny`: "all" is not an address or network; with `allow`, all others are refused; write 0.0.0.0/0 and ::/0 to name every address
+9:49: an entry of `deny`: "::ffff:10.0.0.0/104" is a network of IPv4 addresses; write 10.0.0.0/8"#,
+    );
+    let many: Vec<_> = (0..16_385).map(|n| format!("10.{}.{}.0/24", n >> 8, n & 255)).collect();
+    routes(
+        &[&format!("to: web, deny: [{}]", many.join(", "))],
+        "7:22: `allow` and `deny` have 16385 networks; the limit is 16384; merge neighbouring networks into larger ones",
+    );
+}

@@ -32,6 +32,10 @@ pub struct Server(pub SocketAddr);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network(pub IpNet);
 
+/// A network of clients, written exactly. A single address is a network of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientNetwork(pub IpNet);
+
 /// Parses an address to listen on: `127.0.0.1:80`, `[::1]:80`, or `:80` and `*:80` for every address, IPv4 and IPv6.
 ///
 /// # Errors
@@ -189,6 +193,33 @@ impl Formed for Network {
     }
 }
 
+impl Formed for ClientNetwork {
+    const FORM: Form = Network::FORM;
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        if text.eq_ignore_ascii_case("all") {
+            let wrong = Wrong::new(format!("{} is not an address or network", quoted(text)));
+            return Err(
+                wrong.hint("with `allow`, all others are refused; write 0.0.0.0/0 and ::/0 to name every address")
+            );
+        }
+        let Network(network) = Network::parse(text)?;
+        let written = text.parse::<IpNet>().map_or(network, |written| written);
+        // The operator may have meant this address, or the whole network: a guess could let the wrong clients in.
+        if written != network {
+            let wrong = Wrong::new(format!("{} has bits behind its prefix", quoted(text)));
+            return Err(wrong.hint(format!("write {network} for the network, or {} for the address", written.addr())));
+        }
+        if let IpNet::V6(network) = network
+            && let (Some(address), 96..) = (network.addr().to_ipv4_mapped(), network.prefix_len())
+        {
+            let wrong = Wrong::new(format!("{} is a network of IPv4 addresses", quoted(text)));
+            return Err(wrong.hint(format!("write {address}/{}", network.prefix_len() - 96)));
+        }
+        Ok(Self(network))
+    }
+}
+
 /// Splits the text at the last colon. With `any`, an empty host stands for every address.
 fn host_and_port<'a>(text: &'a str, example: &str, any: bool) -> Result<(&'a str, u16), Wrong> {
     let wrong = |what: &str| Wrong::new(format!("{} {what}", quoted(text)));
@@ -313,6 +344,18 @@ mod tests {
         network("fd00::/8", "fd00::/8");
         network("10.0.0.0/33", r#""10.0.0.0/33" is not an address or network; "33" is not a prefix length for it"#);
         network("ten", r#""ten" is not an address or network; write one such as 10.0.0.0/8, fd00::/8 or 192.0.2.7"#);
+        let exact = |text, expect| check(text, expect, |ClientNetwork(network)| network.to_string());
+        exact("10.0.0.0/8", "10.0.0.0/8");
+        exact("fd00::1", "fd00::1/128");
+        exact(
+            "10.1.2.3/8",
+            r#""10.1.2.3/8" has bits behind its prefix; write 10.0.0.0/8 for the network, or 10.1.2.3 for the address"#,
+        );
+        exact("::ffff:10.0.0.0/104", r#""::ffff:10.0.0.0/104" is a network of IPv4 addresses; write 10.0.0.0/8"#);
+        exact(
+            "all",
+            r#""all" is not an address or network; with `allow`, all others are refused; write 0.0.0.0/0 and ::/0 to name every address"#,
+        );
         let server = |text, expect| check(text, expect, |Server(address)| address.to_string());
         server("10.0.0.2", "10.0.0.2:53");
         server("::1", "[::1]:53");

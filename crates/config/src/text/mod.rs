@@ -8,7 +8,9 @@ mod units;
 mod variables;
 mod vip;
 
-pub use address::{Admin, Bind, EndpointText, Network, Server, dns_name, parse_admin, parse_bind, parse_endpoint};
+pub use address::{
+    Admin, Bind, ClientNetwork, EndpointText, Network, Server, dns_name, parse_admin, parse_bind, parse_endpoint,
+};
 pub use grpc::{GrpcName, GrpcService};
 pub use http::{
     BodyText, CertificateName, CookieName, FileName, Folder, HeaderName, HostHeader, HostText, HttpPath, Label,

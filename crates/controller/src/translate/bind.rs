@@ -336,6 +336,7 @@ impl Bind {
             protocol,
             tls,
             accept_proxy_protocol: self.policy.accept_proxy_protocol,
+            addresses: model::AddressRules::default(),
             connections_max: self.policy.connections_max,
         })
     }

@@ -211,6 +211,12 @@ async fn serve(
             Err(error) => return refused(&view, &who, &error),
         }
     }
+    if let (Protocol::Tcp(_) | Protocol::Tls(_), Some(addresses)) = (&view.plan.policy.protocol, &view.plan.addresses)
+        && !addresses.admits(Some(who.client.ip()))
+    {
+        net::socket::reset_on_close(&stream);
+        return refused(&view, &who, &Error::internal(Reason::ClientDenied));
+    }
     match &view.plan.policy.protocol {
         Protocol::Http(http) => {
             let secured = match &view.plan.tls {

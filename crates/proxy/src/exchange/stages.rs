@@ -69,7 +69,7 @@ impl Exchange {
     /// The destination of the request: the number of its route, the route, and what that does with it.
     ///
     /// # Errors
-    /// [`Reason::MemoryFull`], [`Reason::Misdirected`], [`Reason::AmbiguousPath`], [`Reason::NoRoute`], and those of
+    /// [`Reason::MemoryFull`], [`Reason::Misdirected`], [`Reason::ClientDenied`], [`Reason::AmbiguousPath`], [`Reason::NoRoute`], and those of
     /// [`policy::destination`].
     pub(super) fn destination<'e>(&mut self, env: &Env<'e>) -> Result<(usize, &'e Route, Destination), Error> {
         if env.is_memory_full {
@@ -80,6 +80,11 @@ impl Exchange {
             && !is_for(secured, &env.listener.plan.router, head, bytes)
         {
             return Err(Error::internal(Reason::Misdirected));
+        }
+        if let Some(addresses) = &env.listener.plan.addresses
+            && !addresses.admits(headers::known_client_ip(head, bytes, &client(env)).ok())
+        {
+            return Err(Error::internal(Reason::ClientDenied));
         }
         *normal_target = route::normal_target(head.path.get(bytes), &env.http.paths)?;
         let target = normal_target.as_deref().unwrap_or(head.path.get(bytes));

@@ -84,6 +84,8 @@ impl Status {
             (_, Some(408 | 504)) => Self::DeadlineExceeded,
             // A limit of this hop, on size or rate.
             (_, Some(413 | 414 | 429 | 431)) => Self::ResourceExhausted,
+            // The client may not make the call, whoever serves it.
+            (_, Some(403)) => Self::PermissionDenied,
             // No route serves the method.
             (_, Some(404 | 501)) => Self::Unimplemented,
             // A GRPCRoute whose backend does not exist (GRPCBackendRef of the Gateway API).
@@ -153,6 +155,7 @@ mod tests {
         let check = |reason, status, expect| assert_eq!(Status::of_failure(reason, Some(status)), expect, "{reason}");
         assert_eq!(Status::of_failure(Reason::SlowRead, None), Status::Cancelled);
         check(Reason::NoRoute, 404, Status::Unimplemented);
+        check(Reason::ClientDenied, 403, Status::PermissionDenied);
         check(Reason::NoEndpoint, 503, Status::Unavailable);
         check(Reason::ClusterMissing, 500, Status::Unavailable);
         check(Reason::PendingFull, 503, Status::Unavailable);

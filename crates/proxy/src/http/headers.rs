@@ -305,9 +305,17 @@ fn write_forwarded(out: &mut impl Out, head: &RequestHead, buffer: &[u8], client
 
 /// The client's address according to the trusted proxies: going back from this hop, the first address that is not one of them.
 pub(crate) fn client_ip(head: &RequestHead, buffer: &[u8], client: &Client<'_>) -> IpAddr {
+    known_client_ip(head, buffer, client).unwrap_or_else(|nearest| nearest)
+}
+
+/// The same, for decisions about who may pass.
+///
+/// # Errors
+/// A trusted proxy has sent something other than an address, so the nearest known address may be that of a proxy.
+pub(crate) fn known_client_ip(head: &RequestHead, buffer: &[u8], client: &Client<'_>) -> Result<IpAddr, IpAddr> {
     let direct = client.address.ip();
     if !client.is_trusted {
-        return direct;
+        return Ok(direct);
     }
     let told = head.fields.iter().rev().filter(|field| field.id == FieldId::XForwardedFor);
     let mut nearest = direct;
@@ -315,15 +323,15 @@ pub(crate) fn client_ip(head: &RequestHead, buffer: &[u8], client: &Client<'_>) 
         for element in field.value.get(buffer).rsplit(|byte| *byte == b',') {
             let Some(ip) = std::str::from_utf8(element.trim_ascii()).ok().and_then(|text| text.parse::<IpAddr>().ok())
             else {
-                return nearest;
+                return Err(nearest);
             };
             nearest = ip.to_canonical();
             if !client.trusted_proxies.iter().any(|net| net.contains(&nearest)) {
-                return nearest;
+                return Ok(nearest);
             }
         }
     }
-    nearest
+    Ok(nearest)
 }
 
 /// The properties of the client and request that affect the next response head.

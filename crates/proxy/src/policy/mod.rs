@@ -1,8 +1,9 @@
 //! What a route does with a request besides choosing a cluster.
 //!
-//! The stages of `exchange` call these in order: CORS, maintenance, rate limit, redirect, fixed response or split, rewrite and header changes, mirror, retry; and for the
+//! The stages of `exchange` call these in order: addresses, CORS, maintenance, rate limit, redirect, fixed response or split, rewrite and header changes, mirror, retry; and for the
 //! response, header changes, CORS and the sticky cookie. Only the mirror does I/O.
 
+pub(crate) mod addresses;
 pub(crate) mod cors;
 pub(crate) mod headers;
 pub(crate) mod maintenance;
@@ -103,7 +104,7 @@ impl TrafficSplit {
 /// The destination of a request on the route with this number.
 ///
 /// # Errors
-/// [`Reason::Maintenance`]; [`Reason::RateLimited`]; [`Reason::AmbiguousPath`] for a redirect; [`Reason::NoEndpoint`] if no cluster of the route has any weight.
+/// [`Reason::ClientDenied`]; [`Reason::Maintenance`]; [`Reason::RateLimited`]; [`Reason::AmbiguousPath`] for a redirect; [`Reason::NoEndpoint`] if no cluster of the route has any weight.
 pub(crate) fn destination(
     listener: &ListenerView,
     number: usize,
@@ -111,6 +112,13 @@ pub(crate) fn destination(
     asked: &RequestView<'_>,
     now_us: u64,
 ) -> Result<Destination, Error> {
+    if !route.policy.addresses.is_empty() {
+        let client = crate::http::headers::known_client_ip(asked.head, asked.buffer, asked.client).ok();
+        // Every route with rules has a table. If one had none, nobody would pass.
+        if !listener.plan.route_addresses.get(&number).is_some_and(|table| table.admits(client)) {
+            return Err(Error::internal(Reason::ClientDenied));
+        }
+    }
     if let Some(cors) = &route.policy.cors
         && Preflight::of(asked.head.method, &asked.head.fields, asked.buffer).is_some()
     {

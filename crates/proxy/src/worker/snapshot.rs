@@ -11,6 +11,7 @@ use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot};
 use crate::exchange::route::Router;
 use crate::http::pages::{PageFiles, Pages};
 use crate::named_files::NamedFiles;
+use crate::policy::addresses::AddressTable;
 use crate::policy::maintenance::Maintenance;
 use crate::policy::rate_limit::{Clients, Limiter};
 use crate::policy::sticky::StickyCookie;
@@ -38,6 +39,10 @@ pub struct ListenerPlan {
     pub(crate) tls: Option<Arc<ServerKeys>>,
     /// The rate limits of routes, by the route's number.
     pub(crate) limiters: HashMap<usize, Limiter>,
+    /// The clients that may use it; `None` if all may.
+    pub(crate) addresses: Option<AddressTable>,
+    /// The same of routes, by the route's number.
+    pub(crate) route_addresses: HashMap<usize, AddressTable>,
     pub(crate) pages: Pages,
     pub(crate) maintenance: Arc<Maintenance>,
     /// Open downstream connections of all workers.
@@ -117,6 +122,8 @@ impl Compiled {
                 router: router(listener, old),
                 tls: files.keys.listener(&listener.name),
                 limiters: limiters(listener, clients.as_ref()),
+                addresses: AddressTable::new(&listener.addresses),
+                route_addresses: route_addresses(listener),
                 pages: pages(listener, &files.pages),
                 maintenance: old.map_or_else(Arc::default, |old| old.maintenance.clone()),
                 open: old.map_or_else(Arc::default, |old| old.open.clone()),
@@ -207,6 +214,11 @@ fn pages(listener: &Listener, files: &PageFiles) -> Pages {
         Protocol::Http(http) => Pages::new(http, files),
         Protocol::Tcp(_) | Protocol::Tls(_) => Pages::default(),
     }
+}
+
+fn route_addresses(listener: &Listener) -> HashMap<usize, AddressTable> {
+    let tables = routes(listener).iter().map(|route| AddressTable::new(&route.policy.addresses));
+    tables.enumerate().filter_map(|(number, table)| Some((number, table?))).collect()
 }
 
 fn limiters(listener: &Listener, clients: Option<&Arc<Clients>>) -> HashMap<usize, Limiter> {
@@ -302,6 +314,7 @@ pub(crate) mod fixture {
             protocol,
             tls: None,
             accept_proxy_protocol: false,
+            addresses: model::AddressRules::default(),
             connections_max: 1000,
         }
     }

@@ -43,7 +43,15 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
         error_pages: Box::default(),
     });
     let bind = address(80);
-    Listener { name: name.into(), bind, protocol, tls: None, accept_proxy_protocol: false, connections_max: 1 }
+    Listener {
+        name: name.into(),
+        bind,
+        protocol,
+        tls: None,
+        accept_proxy_protocol: false,
+        addresses: model::AddressRules::default(),
+        connections_max: 1,
+    }
 }
 
 fn cluster(name: &str, addresses: &[EndpointAddress]) -> Cluster {
