@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use model::{Generation, Protocol, Snapshot, RouteAction};
+use model::{Generation, Protocol, Snapshot};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
