@@ -10,6 +10,9 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs run /run
 mount -t bpf bpf /sys/fs/bpf
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+# The processes whose connections are balanced at the socket. Those of the client are not in it: their packets are balanced.
+mkdir /sys/fs/cgroup/sockets
 # The shell would use the `ip` of busybox, which does not support namespaces.
 ip() { /bin/ip "$@"; }
 words=$(tr ' ' '\n' </proc/cmdline | sed -n 's/^steelyard\.//p')
@@ -77,6 +80,7 @@ rm -f /tmp/load.log
 
 for name in one two; do
     ip netns exec $name steelyard origin http --listen '[::]:80' >/tmp/origin-$name.log 2>&1 &
+    ip netns exec $name perl /udp_echo.pl >/tmp/echo-$name.log 2>&1 &
 done
 
 begin() {
@@ -100,19 +104,40 @@ ask_all() {
     done
 }
 
+# In the namespace of the balancer, where no program at an interface sees what a process sends.
+in_sockets() {
+    sh -c 'echo $$ >/sys/fs/cgroup/sockets/cgroup.procs && exec "$@"' sh "$@"
+}
+
+ask_at_sockets() {
+    for address in 10.9.0.1 fd09::1 10.9.0.2; do
+        case $address in *:*) url="http://[$address]/" ;; *) url="http://$address/" ;; esac
+        for turn in 1 2 3; do
+            peer=$(in_sockets curl -gsfm 30 -o /tmp/body -w '%{remote_ip}' "$url") || fail "no answer to a process that connects to $address $1"
+            [ "$peer" = "$address" ] || fail "a process that connects to $address sees the peer $peer $1"
+        done
+    done
+    in_sockets perl /udp_client.pl 2>/tmp/udp.log || fail "UDP at the socket $1"
+}
+
 begin
 ask_all "at first"
+ask_at_sockets "at first"
 by=$(sed -n 's/.*attached.*by="*\([a-z]*\).*/\1/p' /tmp/serve.log | sort -u)
 case $words in *attached_by=$by*) ;; *) fail "attached by '$by'" ;; esac
 steelyard status >/tmp/status.log 2>&1 || fail "no status"
+grep -q 'at the socket: .* 3 made' /tmp/status.log || fail "status does not count the connections at the socket"
 kill $steelyard
 wait $steelyard
 ask_all "while no process looks after it"
+ask_at_sockets "while no process looks after it"
 begin
 ask_all "after a restart, over the tables that were left"
+ask_at_sockets "after a restart, over the tables that were left"
 kill $steelyard
 wait $steelyard
 steelyard vip detach >/tmp/detach.log 2>&1 || fail "vip detach"
 ip netns exec client curl -sfm 2 -o /tmp/body http://10.9.0.1/ && fail "10.9.0.1 answers after vip detach"
-echo "guest: passed: $(uname -r): served by $by; loaded what was made by$loaded"
+in_sockets curl -sfm 2 -o /tmp/body http://10.9.0.1/ && fail "10.9.0.1 answers to a process of this host after vip detach"
+echo "guest: passed: $(uname -r): served by $by, and at the socket (TCP, UDP); loaded what was made by$loaded"
 end

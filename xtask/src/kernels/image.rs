@@ -1,7 +1,7 @@
 //! The guest's file system: an archive that the kernel unpacks into memory
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 //!
-//! It contains busybox, iproute2, curl, bpftool and the program under test with the libraries that they need, the
+//! It contains busybox, iproute2, curl, bpftool, perl and the program under test with the libraries that they need, the
 //! modules, and `guest.sh`, which does all of the guest's work.
 
 use std::collections::BTreeSet;
@@ -14,6 +14,9 @@ use crate::kernels::fetch::Unpacked;
 
 /// The first process of the guest.
 const INIT: &str = include_str!("guest.sh");
+/// The endpoints' and the client's side of an exchange of datagrams, for which busybox has no program.
+const UDP_ECHO: &str = include_str!("udp_echo.pl");
+const UDP_CLIENT: &str = include_str!("udp_client.pl");
 /// The configuration that it serves.
 const CONFIG: &str = include_str!("vips.yaml");
 
@@ -27,7 +30,9 @@ pub fn build(folder: &Path, kernel: &Unpacked, steelyard: &Path, objects: &[Path
     run_command(command("strip", &["--strip-debug", "-o"]).arg(&stripped).arg(steelyard))?;
     let mut archive = Archive::default();
     archive.file("init", INIT.as_bytes(), true)?;
-    archive.file("vips.yaml", CONFIG.as_bytes(), false)?;
+    for (name, text) in [("vips.yaml", CONFIG), ("udp_echo.pl", UDP_ECHO), ("udp_client.pl", UDP_CLIENT)] {
+        archive.file(name, text.as_bytes(), false)?;
+    }
     let program = |name: &str| find_program(name).ok_or_else(|| format!("{name} is not installed"));
     let mut libraries = BTreeSet::new();
     for (name, path) in [
@@ -35,6 +40,7 @@ pub fn build(folder: &Path, kernel: &Unpacked, steelyard: &Path, objects: &[Path
         ("ip", program("ip")?),
         ("curl", program("curl")?),
         ("bpftool", bpftool()?),
+        ("perl", program("perl")?),
         ("steelyard", stripped),
     ] {
         archive.copy(&format!("bin/{name}"), &path, true)?;

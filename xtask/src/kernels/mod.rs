@@ -1,7 +1,7 @@
 //! `cargo xtask test kernels`: tests the kernel plane on the kernels that it claims to support, each booted under qemu.
 //!
 //! Job: unpack Debian's kernels without installing them; boot a guest with its own network in which the built program
-//! serves virtual IPs, or says that it cannot; report the outcome. Not its job: performance. qemu emulates the CPU,
+//! serves virtual IPs for packets and at the socket, or says that it cannot; report the outcome. Not its job: performance. qemu emulates the CPU,
 //! twenty times slower than the host, so that it needs no virtualisation and can boot any kernel.
 
 mod boot;
@@ -105,13 +105,15 @@ fn compile(folder: &Path) -> Result<Vec<PathBuf>, String> {
     std::fs::create_dir_all(folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
     let mut objects = Vec::new();
     for clang in CLANGS.iter().filter(|clang| find_program(clang).is_some()) {
-        let object = folder.join(format!("{clang}.o"));
-        let output = object.display().to_string();
-        // The same flags as in crates/l4/build.rs.
-        let headers = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-        let arguments = ["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-I", &headers];
-        run_command(command(clang, &arguments).args(["-c", "crates/l4/bpf/lb.bpf.c", "-o", &output]))?;
-        objects.push(object);
+        for (source, name) in [("lb.bpf.c", clang.to_string()), ("socket.bpf.c", format!("{clang}-socket"))] {
+            let object = folder.join(format!("{name}.o"));
+            let (source, output) = (format!("crates/l4/bpf/{source}"), object.display().to_string());
+            // The same flags as in crates/l4/build.rs.
+            let headers = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+            let arguments = ["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-I", &headers];
+            run_command(command(clang, &arguments).args(["-c", &source, "-o", &output]))?;
+            objects.push(object);
+        }
     }
     Ok(objects)
 }
