@@ -13,7 +13,7 @@ include!(concat!(env!("OUT_DIR"), "/layouts.rs"));
 /// # Safety
 /// The type must consist of integers without padding, so that any bytes of its size are a valid value and every byte of a value is
 /// initialised.
-pub(crate) unsafe trait Layout: Copy + Default {}
+pub(crate) unsafe trait Layout: Copy + Default + 'static {}
 
 macro_rules! layouts {
     ($($name:ty),* $(,)?) => {

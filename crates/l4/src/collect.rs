@@ -8,10 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::null_mut;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ProgramInput, libbpf_sys};
+use libbpf_rs::{MapCore, MapFlags, Object, ProgramInput};
 
 use crate::Refusal;
 use crate::abi::*;
@@ -19,12 +17,11 @@ use crate::content::Content;
 use crate::flows::socket;
 use crate::host;
 use crate::load::{self, COLLECT};
+use crate::pages::{PAGE_ENTRIES, Pages};
 use crate::plan::TCP;
 use crate::reset::{PRODDED_MAX, SILENT_S};
 use crate::sync::{Maps, failed, pairs, set};
 
-/// Entries that are read at once. This is more than any bucket of the table holds, because the kernel returns only whole buckets.
-const PAGE_ENTRIES: usize = 4096;
 /// Pages of one step. They take some milliseconds, or some tens of them if every entry has been silent
 /// (docs/design/2026-11-21-collection.md).
 const STEP_PAGES_MAX: usize = 4;
@@ -53,7 +50,7 @@ pub(crate) struct Walked {
 /// A walk in progress.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    pages: Pages,
+    pages: Pages<lb_flow_key, lb_flow>,
     /// Entries seen, and removed.
     met: u32,
     removed: u32,
@@ -169,56 +166,4 @@ fn may_not_know(key: &lb_flow_key, flow: &lb_flow, age_s: i32) -> bool {
         && flow.state & LB_SEEN_ACK != 0
         && flow.state & LB_CLOSING == 0
         && age_s >= SILENT_S
-}
-
-/// Reads the pages of a table of flows into the same buffer.
-#[derive(Debug)]
-struct Pages {
-    keys: Vec<lb_flow_key>,
-    flows: Vec<lb_flow>,
-    /// Entries of the current page: `0 <= count <= PAGE_ENTRIES`.
-    count: usize,
-    /// The cursor of the next page; `None` at the beginning.
-    next: Option<u32>,
-}
-
-impl Pages {
-    fn new() -> Self {
-        let (keys, flows) = (vec![lb_flow_key::default(); PAGE_ENTRIES], vec![lb_flow::default(); PAGE_ENTRIES]);
-        Self { keys, flows, count: 0, next: None }
-    }
-
-    /// Reads the next page. Returns true if it is the last.
-    fn turn(&mut self, table: &MapHandle) -> Result<bool, Refusal> {
-        let mut from = self.next;
-        let mut next = 0_u32;
-        let mut count = PAGE_ENTRIES as u32;
-        // SAFETY: the table's keys and values have these types, and there is room for `count` of each; a cursor of a hash table is 32 bits;
-        // all of it outlives the call. Without options the call takes the defaults.
-        let result = unsafe {
-            libbpf_sys::bpf_map_lookup_batch(
-                table.as_fd().as_raw_fd(),
-                from.as_mut().map_or(null_mut(), |from| std::ptr::from_mut(from).cast()),
-                std::ptr::from_mut(&mut next).cast(),
-                self.keys.as_mut_ptr().cast(),
-                self.flows.as_mut_ptr().cast(),
-                &raw mut count,
-                std::ptr::null(),
-            )
-        };
-        self.next = Some(next);
-        self.count = count as usize;
-        match -result {
-            0 => Ok(false),
-            libc::ENOENT => Ok(true),
-            error => {
-                self.count = 0;
-                Err(failed("read", table, std::io::Error::from_raw_os_error(error)))
-            }
-        }
-    }
-
-    fn entries(&self) -> impl Iterator<Item = (&lb_flow_key, &lb_flow)> {
-        self.keys.iter().zip(&self.flows).take(self.count)
-    }
 }

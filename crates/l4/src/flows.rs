@@ -19,7 +19,8 @@ impl Plane {
     pub fn flows(&self, vip: Option<&str>, limit: usize) -> Result<(Vec<Flow>, bool), Refusal> {
         let now_s = host::now_s();
         let mut found = Vec::new();
-        for (key, flow) in entries::<lb_flow_key, lb_flow>(&self.maps.flows)? {
+        for entry in entries::<lb_flow_key, lb_flow>(&self.maps.flows) {
+            let (key, flow) = entry?;
             let Some(named) = self.plan.vips.get(&flow.vip).filter(|named| vip.is_none_or(|vip| named.name == vip))
             else {
                 continue;
@@ -51,7 +52,8 @@ impl Plane {
     fn add_sockets(&self, vip: Option<&str>, limit: usize, found: &mut Vec<Flow>) -> Result<bool, Refusal> {
         let Some(sockets) = &self.sockets else { return Ok(false) };
         let now_s = host::now_s();
-        for (cookie, entry) in entries::<u64, lb_socket>(&sockets.map)? {
+        for entry in entries::<u64, lb_socket>(&sockets.map) {
+            let (cookie, entry) = entry?;
             let Some(named) = self.plan.vips.get(&entry.vip).filter(|named| vip.is_none_or(|vip| named.name == vip))
             else {
                 continue;

@@ -55,6 +55,8 @@ mod load;
 #[cfg(kernel_plane)]
 mod own;
 #[cfg(kernel_plane)]
+mod pages;
+#[cfg(kernel_plane)]
 mod pins;
 #[cfg(kernel_plane)]
 mod plan;

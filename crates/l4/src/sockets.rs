@@ -82,12 +82,9 @@ impl AtSockets {
         if gone.is_empty() {
             return Ok(());
         }
-        let found: Vec<u64> = entries::<u64, lb_socket>(&self.map)?
-            .filter(|(_, socket)| gone.contains(&socket.endpoint))
-            .map(|(cookie, _)| cookie)
-            .collect();
-        for cookie in found {
-            match self.map.delete(bytes_of(&cookie)) {
+        let found: Vec<(u64, lb_socket)> = entries(&self.map).collect::<Result<_, _>>()?;
+        for (cookie, _) in found.iter().filter(|(_, socket)| gone.contains(&socket.endpoint)) {
+            match self.map.delete(bytes_of(cookie)) {
                 // It was closed in the meantime.
                 Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {}
                 deleted => deleted.map_err(|error| failed("delete from", &self.map, error))?,

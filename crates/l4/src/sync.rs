@@ -12,6 +12,7 @@ use crate::Refusal;
 use crate::abi::*;
 use crate::content::Content;
 use crate::load::map;
+use crate::pages::Pages;
 
 /// A handle on each map that user space uses.
 #[derive(Debug)]
@@ -212,17 +213,27 @@ pub(crate) fn get<K: Layout, V: Layout>(map: &MapHandle, key: &K) -> Result<Opti
     Ok(found.and_then(|bytes| read(&bytes)))
 }
 
-/// All entries, read a few thousand at a time.
-pub(crate) fn entries<K: Layout, V: Layout>(map: &MapHandle) -> Result<impl Iterator<Item = (K, V)> + '_, Refusal> {
-    const BATCH: u32 = 4096;
-    let batch = BATCH.min(map.max_entries());
-    let found = map.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY).map_err(|error| failed("read", map, error))?;
-    Ok(found.filter_map(|(key, value)| Some((read(&key)?, read(&value)?))))
+/// All entries, page by page. After an error there are no more.
+pub(crate) fn entries<K: Layout, V: Layout>(map: &MapHandle) -> impl Iterator<Item = Result<(K, V), Refusal>> + '_ {
+    let mut pages = Pages::new();
+    let mut is_over = false;
+    let page = move || {
+        if is_over {
+            return None;
+        }
+        let turned = pages.turn(map);
+        is_over = *turned.as_ref().unwrap_or(&true);
+        Some(match turned {
+            Ok(_) => pages.entries().map(|(key, value)| Ok((*key, *value))).collect(),
+            Err(error) => vec![Err(error)],
+        })
+    };
+    std::iter::from_fn(page).flatten()
 }
 
 /// The same by key.
 pub(crate) fn pairs<K: Layout + Ord, V: Layout>(map: &MapHandle) -> Result<BTreeMap<K, V>, Refusal> {
-    entries(map).map(Iterator::collect)
+    entries(map).collect()
 }
 
 /// All entries one by one, for maps that are small or do not support batches (tries before 5.17).

@@ -653,6 +653,19 @@ fn a_vip_that_goes_while_a_collection_is_under_way_takes_its_flows_along() {
 }
 
 #[test]
+fn all_flows_of_a_full_table_are_listed() {
+    let Some(mut lab) = Lab::new(1) else { return };
+    lab.options.flows_max = 16_384;
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    let now_s = host::now_s();
+    // Two entries each. Pages end where the next bucket does not fit, long before the last one.
+    (0..15_000).for_each(|number| put_flow(&plane, number, 0, now_s));
+    let (flows, more) = plane.flows(None, usize::MAX).unwrap();
+    assert_eq!((flows.len(), more), (15_000, false));
+}
+
+#[test]
 fn a_table_that_fills_up_says_so() {
     let Some(mut lab) = Lab::new(1) else { return };
     lab.options.flows_max = 8;
