@@ -125,6 +125,40 @@ fn a_process_of_the_host_or_of_a_pod_gets_an_endpoint() {
     });
 }
 
+/// Only the endpoint to which the kernel has connected the socket can answer it.
+#[test]
+fn a_connected_socket_may_name_its_peer() {
+    with_cgroup("a_connected_socket_may_name_its_peer", |network, cgroup| {
+        let _echoes = network.echoes();
+        let _vips = serve(cgroup, &FAMILIES.map(|family| echo(family, "")).concat());
+        for family in FAMILIES {
+            let mut client = cgroup.client(&network.balancer, "udp-named", at(family), 12);
+            let vip = format!("{} {ECHO_PORT}", at(family).ip());
+            sees_the_vip(&client.report(), &vip, true, 12);
+            sees_the_vip(&client.again(), &vip, true, 12);
+        }
+    });
+}
+
+#[test]
+fn one_socket_asks_two_vips_with_one_endpoint() {
+    with_cgroup("one_socket_asks_two_vips_with_one_endpoint", |network, cgroup| {
+        let _echoes = network.echoes();
+        for family in FAMILIES {
+            let places = [1, 2].map(|number| SocketAddr::new(family.vip(number), ECHO_PORT));
+            let rest = format!("endpoints: ['{}']", SocketAddr::new(family.endpoint(0), ECHO_PORT));
+            let both: String =
+                places.iter().zip(["a", "b"]).map(|(place, name)| vip(name, *place, "udp", &rest)).collect();
+            let _vips = serve(cgroup, &both);
+            let addresses = places.map(|place| place.ip().to_string()).join(",");
+            let mut client = cgroup.client_of(&network.balancer, "udp", &addresses, ECHO_PORT, 4);
+            let last = format!("{} {ECHO_PORT}", places[1].ip());
+            sees_the_vip(&client.report(), &last, false, 4);
+            sees_the_vip(&client.again(), &last, false, 4);
+        }
+    });
+}
+
 #[test]
 fn programs_of_others_as_client_and_endpoint() {
     with_cgroup("programs_of_others_as_client_and_endpoint", |network, cgroup| {

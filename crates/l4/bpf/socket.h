@@ -273,6 +273,37 @@ static __always_inline void exchange_remember(const struct packet *packet, struc
 	bpf_map_update_elem(&lb_datagrams, key, &value, BPF_ANY);
 }
 
+/* Do answers of the endpoint come from the vip that this packet asks for? One socket may ask two vips with the same endpoint in turn. */
+static __always_inline bool exchange_answers(const struct packet *packet, const struct lb_datagram_key *key,
+					     const struct lb_endpoint *endpoint)
+{
+	struct lb_datagram_key back = *key;
+	struct lb_datagram *found;
+
+	address_copy(back.addr, endpoint->addr);
+	if (endpoint->port)
+		back.port = endpoint->port;
+	back.is_endpoint = 1;
+	found = bpf_map_lookup_elem(&lb_datagrams, &back);
+	return found && found->port == packet->key.dport && address_equal(found->addr, packet->key.daddr);
+}
+
+/*
+ * A connected UDP socket may name the address that it is connected to. Only datagrams of its own endpoint reach it, so it gets that one.
+ * ENDPOINT_NONE: it is not connected to this vip.
+ */
+static __always_inline __u32 connected_endpoint(const struct packet *packet, __u64 cookie)
+{
+	struct lb_socket *socket = bpf_map_lookup_elem(&lb_sockets, &cookie);
+	struct lb_endpoint *endpoint;
+
+	if (!socket || socket->vip != packet->vip || socket->vip_port != packet->key.dport ||
+	    !address_equal(socket->vip_addr, packet->key.daddr))
+		return ENDPOINT_NONE;
+	endpoint = endpoint_at(socket->endpoint);
+	return endpoint && endpoint->vip == packet->vip ? socket->endpoint : ENDPOINT_NONE;
+}
+
 static __always_inline void datagram_key(struct lb_datagram_key *key, const struct packet *packet, struct bpf_sock_addr *context)
 {
 	__builtin_memset(key, 0, sizeof(*key));
@@ -294,6 +325,12 @@ static __always_inline int socket_send(struct packet *packet, struct bpf_sock_ad
 		return ALLOWED;
 	now = now_s();
 	datagram_key(&key, packet, context);
+	index = connected_endpoint(packet, key.socket);
+	endpoint = endpoint_at(index);
+	if (endpoint) {
+		direct_to(packet, endpoint);
+		return ALLOWED;
+	}
 	found = exchange_find(packet, &key, vip, now);
 	if (found) {
 		index = found->endpoint;
@@ -311,7 +348,7 @@ static __always_inline int socket_send(struct packet *packet, struct bpf_sock_ad
 		if (uses)
 			__sync_fetch_and_add(&uses->made, 1);
 	}
-	if (!found || found->touched_s != now)
+	if (!found || found->touched_s != now || !exchange_answers(packet, &key, endpoint))
 		exchange_remember(packet, &key, index, endpoint, now);
 	direct_to(packet, endpoint);
 	return ALLOWED;

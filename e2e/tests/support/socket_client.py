@@ -1,6 +1,9 @@
 """Asks for an address and writes what it sees to standard error, as a line of JSON for each report.
 
-Usage: socket_client.py tcp|udp|udp-connected ADDRESS PORT COUNT
+Usage: socket_client.py tcp|udp|udp-connected|udp-named ADDRESS[,ADDRESS] PORT COUNT
+
+A socket of `udp-named` is connected and names the address in each datagram all the same. With several addresses, a `udp` socket asks each in
+turn, twice.
 
 The first report comes when COUNT sockets have asked and were answered by an echo, or were refused. They stay open. SIGUSR1 causes another
 exchange on each, and another report.
@@ -12,7 +15,8 @@ import signal
 import socket
 import sys
 
-kind, address, port, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+kind, addresses, port, count = sys.argv[1], sys.argv[2].split(","), int(sys.argv[3]), int(sys.argv[4])
+address = addresses[0]
 family = socket.AF_INET6 if ":" in address else socket.AF_INET
 sockets = []
 
@@ -23,8 +27,12 @@ def name(pair):
 
 def exchange(sock):
     """The echo's address as the process sees it."""
-    if kind == "udp":
-        sock.sendto(b"hello", (address, port))
+    for other in (addresses * 2)[:-1] if len(addresses) > 1 else []:
+        sock.sendto(b"other", (other, port))
+        answer, sender = sock.recvfrom(5)
+        assert (answer, sender[0]) == (b"other", other), (answer, sender, other)
+    if kind in ("udp", "udp-named"):
+        sock.sendto(b"hello", (addresses[-1], port))
     else:
         sock.send(b"hello")
     answer, sender = sock.recvfrom(5)
