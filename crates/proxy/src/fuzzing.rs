@@ -17,6 +17,7 @@ pub fn write_request(out: &mut Vec<u8>, head: &RequestHead, arena: &[u8]) {
         local: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
         scheme: "http",
         forwarded: ForwardedHeaders::XForwarded,
+        is_known: true,
         is_trusted: false,
         trusted_proxies: &[],
         secured: None,

@@ -43,6 +43,9 @@ pub struct Header {
     /// The client's address and the one it connected to. `None` if the sender speaks for itself (LOCAL), does not know them (UNKNOWN,
     /// UNSPEC), or proxies something other than TCP. Then the connection's own addresses apply.
     pub source: Option<(SocketAddr, SocketAddr)>,
+    /// The sender speaks for itself (LOCAL), as for its own health checks. A header without `source` that is not local is for a client
+    /// whose address it does not have.
+    pub is_local: bool,
 }
 
 /// The version of the header that is sent.
@@ -123,7 +126,7 @@ fn parse_v1(rest: &[u8]) -> Result<Parsed, ProxyProtocolError> {
         [b'\r', b'\n', ..] => {}
         _ => return Err(ProxyProtocolError::LineEnd),
     }
-    let header = Header { source: parse_v1_line(line)? };
+    let header = Header { source: parse_v1_line(line)?, is_local: false };
     Ok(Parsed::Complete { header, consumed: V1_START.len() + line.len() + b"\r\n".len() })
 }
 
@@ -178,7 +181,7 @@ fn parse_v2(rest: &[u8]) -> Result<Parsed, ProxyProtocolError> {
     }
     let Some(payload) = rest.get(..length) else { return Ok(Parsed::Incomplete) };
     let source = if local { None } else { parse_v2_payload(*family, payload)? };
-    Ok(Parsed::Complete { header: Header { source }, consumed: V2_FIXED_BYTES + length })
+    Ok(Parsed::Complete { header: Header { source, is_local: local }, consumed: V2_FIXED_BYTES + length })
 }
 
 fn parse_v2_payload(family: u8, payload: &[u8]) -> Result<Option<(SocketAddr, SocketAddr)>, ProxyProtocolError> {

@@ -31,6 +31,10 @@ pub fn fixed(raw: &RawRespond, base: &Path, report: &mut Report) -> FixedRespons
         report.add(written.location, wrong.hint("remove it, or add a body"));
     }
     let headers = pairs(&raw.headers);
+    for written in raw.headers.iter().filter(|_| headers.iter().any(|(_, value)| value.contains("${"))) {
+        let wrong = Wrong::new("`headers` has a variable, and those of a fixed response are text");
+        report.add(written.location, wrong.hint("remove `${...}`"));
+    }
     for (name, hint) in
         [("content-type", "use the key `content_type`"), ("date", "remove it: every response has its own")]
     {

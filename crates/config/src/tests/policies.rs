@@ -261,13 +261,15 @@ fn own_responses_are_refused() {
             "to: web, path: {regex: '/(a)'}, rewrite: {path: /$2}",
             "redirect: {to: 'https://b.test/$2'}, path: {regex: '/(b)'}",
             "respond: {headers: {Date: x}}, path: /e",
+            "respond: {headers: {x-a: '${client_ip}'}}, path: /f",
         ],
         r#"7:39: an error page is for statuses from 400 to 599; write a status such as 503, or a range such as 500-599
 7:54: an error page needs `body` or `file`
 7:79: an error page has both `file` and `body`; keep one of them
 8:55: the route's `path` has no group `2`; it has one group
 9:22: the route's `path` has no group `2`; it has one group
-10:26: `headers` sets `date`; remove it: every response has its own"#,
+10:26: `headers` sets `date`; remove it: every response has its own
+11:26: `headers` has a variable, and those of a fixed response are text; remove `${...}`"#,
     );
     routes(
         &["grpc: a.B, respond: {}"],

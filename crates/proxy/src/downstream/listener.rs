@@ -203,7 +203,8 @@ async fn serve(
     connection: &ConnectionGuard,
 ) {
     let view = active.view();
-    let mut who = OnBehalfOf { client: canonical(address), local: stream.local_addr().map_or(address, canonical) };
+    let local = stream.local_addr().map_or(address, canonical);
+    let mut who = OnBehalfOf { client: canonical(address), is_known: true, local };
     let mut input = Buffer::none();
     if view.plan.policy.accept_proxy_protocol {
         match Box::pin(read_proxy_header(worker, &mut stream, &mut who)).await {
@@ -212,7 +213,7 @@ async fn serve(
         }
     }
     if let (Protocol::Tcp(_) | Protocol::Tls(_), Some(addresses)) = (&view.plan.policy.protocol, &view.plan.addresses)
-        && !addresses.admits(Some(who.client.ip()))
+        && !addresses.admits(Some(who.client.ip()).filter(|_| who.is_known))
     {
         net::socket::reset_on_close(&stream);
         return refused(&view, &who, &Error::internal(Reason::ClientDenied));
@@ -303,8 +304,11 @@ async fn read_proxy_header(worker: &Worker, stream: &mut TcpStream, who: &mut On
     loop {
         match proxy_protocol::parse(input.filled()) {
             Ok(Parsed::Complete { header, consumed }) => {
-                if let Some((client, local)) = header.source {
-                    *who = OnBehalfOf { client: canonical(client), local: canonical(local) };
+                match header.source {
+                    Some((client, local)) => {
+                        *who = OnBehalfOf { client: canonical(client), is_known: true, local: canonical(local) };
+                    }
+                    None => who.is_known = header.is_local,
                 }
                 input.consume(consumed);
                 return Ok(input);

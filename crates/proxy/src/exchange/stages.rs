@@ -82,7 +82,7 @@ impl Exchange {
             return Err(Error::internal(Reason::Misdirected));
         }
         if let Some(addresses) = &env.listener.plan.addresses
-            && !addresses.admits(headers::known_client_ip(head, bytes, &client(env)).ok())
+            && !addresses.admits(crate::http::client_address::known_client_ip(head, bytes, &client(env)).ok())
         {
             return Err(Error::internal(Reason::ClientDenied));
         }
@@ -518,6 +518,7 @@ fn client<'e>(env: &Env<'e>) -> Client<'e> {
         local: connection_info.who.local,
         scheme: if connection_info.secured.is_some() { "https" } else { "http" },
         forwarded: http.forwarded,
+        is_known: connection_info.who.is_known,
         is_trusted: is_trusted(env),
         trusted_proxies: &http.trusted_proxies,
         secured: connection_info.secured.as_deref(),
@@ -529,5 +530,6 @@ fn client<'e>(env: &Env<'e>) -> Client<'e> {
 
 /// Whether the connection comes from a trusted proxy.
 fn is_trusted(env: &Env<'_>) -> bool {
-    env.http.trusted_proxies.iter().any(|net| net.contains(&env.connection_info.who.client.ip()))
+    let who = &env.connection_info.who;
+    who.is_known && env.http.trusted_proxies.iter().any(|net| net.contains(&who.client.ip()))
 }

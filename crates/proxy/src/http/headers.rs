@@ -17,6 +17,7 @@ use wire::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, Ver
 use crate::exchange::transfer::Head;
 use crate::grpc::{Call, Outgoing};
 use crate::h2::HeaderList;
+use crate::http::client_address::known_client_ip;
 use crate::policy::headers::{RequestEdits, ResponseEdits, added, decides, drops, is_alike, puts};
 use crate::policy::request_id;
 use crate::tcp::upgrade::Upgrade;
@@ -33,6 +34,8 @@ pub(crate) struct Client<'c> {
     /// `http` or `https`: the scheme of the client's request.
     pub(crate) scheme: &'static str,
     pub(crate) forwarded: ForwardedHeaders,
+    /// Whether `address` is that of the client. It is not if a PROXY protocol header says that there is a client, and not where.
+    pub(crate) is_known: bool,
     /// The connection comes from a trusted proxy.
     pub(crate) is_trusted: bool,
     pub(crate) trusted_proxies: &'c [IpNet],
@@ -216,8 +219,11 @@ fn write_request_fields(
     if let Some(id) = client.request_id.filter(|_| !decides(edits.headers, request_id::NAME)) {
         out.field(request_id::NAME, id.as_bytes(), false);
     }
-    if client.x_real_ip && !decides(edits.headers, REAL_IP) {
-        write_display(out.value(REAL_IP), client_ip(head, buffer, client));
+    if client.x_real_ip
+        && !decides(edits.headers, REAL_IP)
+        && let Ok(ip) = known_client_ip(head, buffer, client)
+    {
+        write_display(out.value(REAL_IP), ip);
         out.end(false);
     }
     if let Some(call) = call {
@@ -301,37 +307,6 @@ fn write_forwarded(out: &mut impl Out, head: &RequestHead, buffer: &[u8], client
             out.field(b"forwarded", value, false);
         }
     }
-}
-
-/// The client's address according to the trusted proxies: going back from this hop, the first address that is not one of them.
-pub(crate) fn client_ip(head: &RequestHead, buffer: &[u8], client: &Client<'_>) -> IpAddr {
-    known_client_ip(head, buffer, client).unwrap_or_else(|nearest| nearest)
-}
-
-/// The same, for decisions about who may pass.
-///
-/// # Errors
-/// A trusted proxy has sent something other than an address, so the nearest known address may be that of a proxy.
-pub(crate) fn known_client_ip(head: &RequestHead, buffer: &[u8], client: &Client<'_>) -> Result<IpAddr, IpAddr> {
-    let direct = client.address.ip();
-    if !client.is_trusted {
-        return Ok(direct);
-    }
-    let told = head.fields.iter().rev().filter(|field| field.id == FieldId::XForwardedFor);
-    let mut nearest = direct;
-    for field in told {
-        for element in field.value.get(buffer).rsplit(|byte| *byte == b',') {
-            let Some(ip) = std::str::from_utf8(element.trim_ascii()).ok().and_then(|text| text.parse::<IpAddr>().ok())
-            else {
-                return Err(nearest);
-            };
-            nearest = ip.to_canonical();
-            if !client.trusted_proxies.iter().any(|net| net.contains(&nearest)) {
-                return Ok(nearest);
-            }
-        }
-    }
-    Ok(nearest)
 }
 
 /// The properties of the client and request that affect the next response head.
@@ -542,26 +517,33 @@ fn write_announced(out: &mut impl Out, field: &Field, buffer: &[u8]) {
 /// Whether a field is allowed in a trailer section (RFC 9110 section 6.5.1). Fields for framing, routing or authentication are not: a hop
 /// that merges trailers into headers would act on them.
 fn may_be_trailer(id: FieldId, name: &[u8]) -> bool {
-    const FORBIDDEN: [&[u8]; 6] =
-        [b"authorization", b"set-cookie", b"content-encoding", b"content-type", b"content-range", b"cache-control"];
+    const FORBIDDEN: [&[u8]; 7] = [
+        b"authorization",
+        b"set-cookie",
+        b"content-encoding",
+        b"content-type",
+        b"content-range",
+        b"cache-control",
+        request_id::NAME,
+    ];
     matches!(id, FieldId::Other | FieldId::Date)
         && !FORBIDDEN.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden))
 }
 
 #[cfg(test)]
-mod tests {
-    use model::HeaderChanges;
-    use wire::h1::{Parsed, parse_request, parse_response};
+pub(crate) mod testing {
+    use wire::h1::{Parsed, parse_request};
 
     use super::*;
 
-    fn client(is_trusted: bool, forwarded: ForwardedHeaders, trusted_proxies: &[IpNet]) -> Client<'_> {
+    pub(crate) fn client(is_trusted: bool, forwarded: ForwardedHeaders, trusted_proxies: &[IpNet]) -> Client<'_> {
         Client {
             address: "10.0.0.9:4711".parse().unwrap(),
             ip_text: b"10.0.0.9",
             local: "127.0.0.1:8080".parse().unwrap(),
             scheme: "http",
             forwarded,
+            is_known: true,
             is_trusted,
             trusted_proxies,
             secured: None,
@@ -571,11 +553,20 @@ mod tests {
         }
     }
 
-    fn request(text: &str) -> RequestHead {
+    pub(crate) fn request(text: &str) -> RequestHead {
         let mut head = RequestHead::default();
         assert_eq!(parse_request(text.as_bytes(), 100, &mut head), Ok(Parsed::Complete(text.len())));
         head
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::HeaderChanges;
+    use wire::h1::parse_response;
+
+    use super::testing::{client, request};
+    use super::*;
 
     #[track_caller]
     fn check_request(lines: &str, is_trusted: bool, forwarded: ForwardedHeaders, expect: &str) {
@@ -647,22 +638,6 @@ mod tests {
             OFF,
             "x-forwarded-proto: https\r\nx-forwarded-host: b\r\nx-forwarded-for: 1.1.1.1\r\nx-forwarded-for: 2.2.2.2\r\nforwarded: for=3.3.3.3\r\n",
         );
-    }
-
-    #[test]
-    fn the_client_is_the_nearest_that_is_not_trusted() {
-        let nets = ["10.0.0.0/8".parse().unwrap()];
-        let check = |is_trusted, lines: &str, expect: &str| {
-            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
-            let client = client(is_trusted, ForwardedHeaders::XForwarded, &nets);
-            assert_eq!(client_ip(&request(&text), text.as_bytes(), &client).to_string(), expect, "{lines}");
-        };
-        check(false, "X-Forwarded-For: 1.1.1.1\r\n", "10.0.0.9");
-        check(true, "X-Forwarded-For: 6.6.6.6, 1.1.1.1, 10.1.1.1\r\n", "1.1.1.1");
-        check(true, "X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-For: 10.1.1.1\r\n", "6.6.6.6");
-        check(true, "X-Forwarded-For: 10.2.2.2, 10.1.1.1\r\n", "10.2.2.2");
-        check(true, "X-Forwarded-For: nonsense, 10.1.1.1\r\n", "10.1.1.1");
-        check(true, "", "10.0.0.9");
     }
 
     /// Removes the `Date` line, which must be present.

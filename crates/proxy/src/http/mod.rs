@@ -4,9 +4,11 @@
 //! |---|---|
 //! | heads that arrive over HTTP/1 | `receive` |
 //! | heads that are sent, over either version | `headers` |
+//! | the client's address as trusted proxies report it | `client_address` |
 //! | cookies of a request | `cookie` |
 //! | our own responses: their status and text | `respond` |
 
+pub(crate) mod client_address;
 pub(crate) mod cookie;
 pub(crate) mod headers;
 pub(crate) mod pages;

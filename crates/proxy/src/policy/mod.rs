@@ -113,7 +113,7 @@ pub(crate) fn destination(
     now_us: u64,
 ) -> Result<Destination, Error> {
     if !route.policy.addresses.is_empty() {
-        let client = crate::http::headers::known_client_ip(asked.head, asked.buffer, asked.client).ok();
+        let client = crate::http::client_address::known_client_ip(asked.head, asked.buffer, asked.client).ok();
         // Every route with rules has a table. If one had none, nobody would pass.
         if !listener.plan.route_addresses.get(&number).is_some_and(|table| table.admits(client)) {
             return Err(Error::internal(Reason::ClientDenied));
@@ -174,6 +174,7 @@ pub(crate) mod testing {
             local: "127.0.0.1:8080".parse().unwrap(),
             scheme: "http",
             forwarded: ForwardedHeaders::XForwarded,
+            is_known: true,
             is_trusted,
             trusted_proxies: &[],
             secured: None,

@@ -13,7 +13,7 @@ use telemetry::Reason;
 
 use super::RequestView;
 use crate::error::Error;
-use crate::http::headers;
+use crate::http::client_address;
 
 /// The clients of all rate limits of the process.
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl Limiter {
             None => self
                 .clients
                 .hasher
-                .hash_one((self.id, network(headers::client_ip(asked.head, asked.buffer, asked.client)))),
+                .hash_one((self.id, network(client_address::client_ip(asked.head, asked.buffer, asked.client)))),
         };
         let refused = self.clients.table.admit(key, self.rate, now_us.saturating_mul(1000));
         refused.map_err(|wait_ns| Error::internal(Reason::RateLimited).retry_after(wait_ns.div_ceil(1_000_000_000)))

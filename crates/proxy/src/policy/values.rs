@@ -12,7 +12,8 @@ use net::clock;
 use telemetry::Timestamp;
 use wire::message::RequestHead;
 
-use crate::http::headers::{Client, client_ip};
+use crate::http::client_address::known_client_ip;
+use crate::http::headers::Client;
 
 /// What is known about a request when a head is written.
 #[derive(Clone, Copy)]
@@ -68,10 +69,14 @@ impl Values<'_> {
             let _ = out.write_fmt(text);
         };
         match variable {
-            Variable::ClientIp => put(format_args!("{}", client_ip(self.head, self.buffer, client))),
+            Variable::ClientIp => {
+                if let Ok(ip) = known_client_ip(self.head, self.buffer, client) {
+                    put(format_args!("{ip}"));
+                }
+            }
             Variable::ClientPort => {
                 let port = client.address.port();
-                if port != 0 && client_ip(self.head, self.buffer, client) == client.address.ip() {
+                if port != 0 && known_client_ip(self.head, self.buffer, client) == Ok(client.address.ip()) {
                     put(format_args!("{port}"));
                 }
             }

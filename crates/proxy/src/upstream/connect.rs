@@ -32,6 +32,8 @@ pub(crate) struct Upstream {
 #[derive(Clone, Copy)]
 pub(crate) struct OnBehalfOf {
     pub(crate) client: SocketAddr,
+    /// Whether `client` is the client. It is not if a PROXY protocol header says that there is one, and not where.
+    pub(crate) is_known: bool,
     pub(crate) local: SocketAddr,
 }
 

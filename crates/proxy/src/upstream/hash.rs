@@ -6,8 +6,9 @@ use balance::hash_key;
 use model::HashKey;
 use wire::message::RequestHead;
 
+use crate::http::client_address;
 use crate::http::cookie;
-use crate::http::headers::{self, Client};
+use crate::http::headers::Client;
 
 /// The key of a request. If the header or cookie is missing, the client's address is used instead, so such a client also stays with its
 /// endpoint.
@@ -21,7 +22,7 @@ pub(crate) fn key(key: &HashKey, head: &RequestHead, buffer: &[u8], client: &Cli
         }
         HashKey::Cookie(name) => cookie::values(&head.fields, buffer, name.as_bytes()).next(),
     };
-    value.map_or_else(|| ip(headers::client_ip(head, buffer, client)), hash_key)
+    value.map_or_else(|| ip(client_address::client_ip(head, buffer, client)), hash_key)
 }
 
 /// The key of an address.

@@ -29,7 +29,7 @@ pub(super) struct Connecting {
 impl World {
     fn connection_info() -> ConnectionInfo {
         let address = ([10, 0, 0, 9], 4711).into();
-        let who = OnBehalfOf { client: address, local: address };
+        let who = OnBehalfOf { client: address, is_known: true, local: address };
         ConnectionInfo { who, ip_text: b"10.0.0.9"[..].into(), secured: None }
     }
 
