@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use ipnet::{IpNet, Ipv4Net};
 use model::{
     ClusterId, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol, RequestId,
     TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
@@ -139,6 +140,13 @@ fn isolated<'r>(raw: &RawListener, hosts: impl Iterator<Item = &'r Vec<HostMatch
     isolated
 }
 
+/// Clients with an IPv4 address are known by that address, so a network such as `::ffff:10.0.0.0/104` would have none of them.
+fn unmapped(network: IpNet) -> IpNet {
+    let IpNet::V6(v6) = network else { return network };
+    let v4 = v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96));
+    v4.and_then(|(address, prefix)| Ipv4Net::new(address, prefix).ok()).map_or(network, IpNet::from)
+}
+
 fn http(raw: &RawListener, routes: Vec<model::Route>, base: &Path, report: &mut Report) -> HttpListener {
     let isolated_hosts = isolated(raw, routes.iter().map(|route| &route.hosts));
     let mut http = HttpListener {
@@ -147,7 +155,7 @@ fn http(raw: &RawListener, routes: Vec<model::Route>, base: &Path, report: &mut 
         ..bare_http(routes)
     };
     if let Some(trusted) = &raw.trusted_proxies {
-        http.trusted_proxies = trusted.value.0.iter().map(|network| network.value.0).collect();
+        http.trusted_proxies = trusted.value.0.iter().map(|network| unmapped(network.value.0)).collect();
     }
     if let Some(forwarded) = &raw.forwarded {
         http.forwarded = forwarded.value.0;

@@ -25,7 +25,7 @@ listeners:
     bind: "*:8080"
     protocol: http
     proxy_protocol: true
-    trusted_proxies: [10.1.2.3/8, "::1"]
+    trusted_proxies: [10.1.2.3/8, "::1", "::ffff:192.168.0.0/112"]
     forwarded: both
     paths: {merge_slashes: false, forward: normal, refuse_ambiguous: true}
     abort_on_half_close: true
@@ -79,7 +79,8 @@ fn every_key_of_the_file_and_the_listener() {
     assert!(listener.accept_proxy_protocol);
     assert_eq!(listener.connections_max, 10);
     let http = http(&snapshot);
-    assert_eq!(http.trusted_proxies, ["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
+    let networks = ["10.0.0.0/8", "::1/128", "192.168.0.0/16"].map(|network| network.parse().unwrap());
+    assert_eq!(http.trusted_proxies, networks);
     assert_eq!(http.forwarded, ForwardedHeaders::Both);
     let paths = PathRules { merge_slashes: false, forward: ForwardPath::Normal, refuse_ambiguous: true };
     assert_eq!(http.paths, paths);
