@@ -4,6 +4,7 @@ use model::{PathMatcher, PathRewrite, Template, TemplatePart};
 use regex::Regex;
 
 use crate::diagnostic::{Wrong, ticked};
+use crate::text::dollar::{self, Part};
 
 /// Groups in one path. Each may be as long as the path of a request, which the limit on headers bounds.
 const GROUPS_MAX: usize = 9;
@@ -21,35 +22,23 @@ pub fn full_path(text: &str, matched: &PathMatcher) -> Result<PathRewrite, Wrong
 }
 
 fn template(text: &str, regex: &Regex) -> Result<Template, Wrong> {
-    let mut parts = Vec::new();
     let mut groups = 0;
-    let mut literal = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('$') {
-        literal.push_str(before);
-        if let Some(behind) = after.strip_prefix('$') {
-            literal.push('$');
-            rest = behind;
-            continue;
-        }
+    let parts = dollar::parts(text, |after| {
         let (name, behind) = reference(after).ok_or_else(|| {
             Wrong::new("a `$` stands before no group").hint("write `$1`, `${name}`, or `$$` for a dollar sign")
         })?;
-        if !literal.is_empty() {
-            parts.push(TemplatePart::Text(std::mem::take(&mut literal)));
-        }
-        parts.push(TemplatePart::Group(group(name, regex)?));
+        let group = group(name, regex)?;
         groups += 1;
         if groups > GROUPS_MAX {
             return Err(Wrong::new(format!("more than {GROUPS_MAX} groups are put into one path")));
         }
-        rest = behind;
-    }
-    literal.push_str(rest);
-    if !literal.is_empty() {
-        parts.push(TemplatePart::Text(literal));
-    }
-    Ok(Template(parts))
+        Ok((group, behind))
+    })?;
+    let part = |part| match part {
+        Part::Text(text) => TemplatePart::Text(text),
+        Part::Reference(group) => TemplatePart::Group(group),
+    };
+    Ok(Template(parts.into_iter().map(part).collect()))
 }
 
 /// The name or number of a group, and the text behind it.

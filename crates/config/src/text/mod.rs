@@ -1,6 +1,7 @@
 //! What is written as one piece of text: numbers with units, addresses, the parts of a request.
 
 mod address;
+pub mod dollar;
 mod grpc;
 mod http;
 mod policy;

@@ -5,6 +5,7 @@
 
 use model::{FieldPart, FieldValue, Variable};
 
+use super::dollar::{self, Part};
 use super::policy::HeaderValue;
 use crate::define::Form;
 use crate::diagnostic::{Wrong, nearest, ticked};
@@ -25,29 +26,14 @@ impl Formed for HeaderTemplate {
         if !text.contains('$') {
             return Ok(Self(FieldValue::Text(text)));
         }
-        let mut parts = Vec::new();
-        let mut literal = String::new();
-        let mut rest = text.as_str();
-        while let Some((before, after)) = rest.split_once('$') {
-            literal.push_str(before);
-            if let Some(behind) = after.strip_prefix('$') {
-                literal.push('$');
-                rest = behind;
-                continue;
-            }
-            let (variable, behind) = reference(after)?;
-            if !literal.is_empty() {
-                parts.push(FieldPart::Text(std::mem::take(&mut literal)));
-            }
-            parts.push(FieldPart::Variable(variable));
-            rest = behind;
-        }
-        literal.push_str(rest);
-        if parts.is_empty() {
-            return Ok(Self(FieldValue::Text(literal)));
-        }
-        if !literal.is_empty() {
-            parts.push(FieldPart::Text(literal));
+        let part = |part| match part {
+            Part::Text(text) => FieldPart::Text(text),
+            Part::Reference(variable) => FieldPart::Variable(variable),
+        };
+        let mut parts: Vec<FieldPart> = dollar::parts(&text, reference)?.into_iter().map(part).collect();
+        // Without a variable there is one text at most.
+        if let [FieldPart::Text(text)] = parts.as_mut_slice() {
+            return Ok(Self(FieldValue::Text(std::mem::take(text))));
         }
         if parts.len() > PARTS_MAX {
             return Err(Wrong::new(format!("the value has {} parts; the limit is {PARTS_MAX}", parts.len())));
