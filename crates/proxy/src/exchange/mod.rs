@@ -60,7 +60,7 @@ use crate::grpc::{self, Ongoing};
 use crate::h2;
 use crate::http::headers::{self, Client};
 use crate::http::respond::{self, Additions, Own};
-use crate::http::{pages, receive};
+use crate::http::{client_address, pages, receive};
 use crate::policy::cors::CorsEdits;
 use crate::policy::headers::{RequestEdits, ResponseEdits};
 use crate::policy::mirror::{Copies, InFlight, MIRROR_BODY_BYTES_MAX};

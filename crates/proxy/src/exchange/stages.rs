@@ -81,8 +81,9 @@ impl Exchange {
         {
             return Err(Error::internal(Reason::Misdirected));
         }
+        let client = client(env);
         if let Some(addresses) = &env.listener.plan.addresses
-            && !addresses.admits(crate::http::client_address::known_client_ip(head, bytes, &client(env)).ok())
+            && !addresses.admits(client_address::known_client_ip(head, bytes, &client).ok())
         {
             return Err(Error::internal(Reason::ClientDenied));
         }
@@ -92,7 +93,6 @@ impl Exchange {
         let (number, route) =
             number.and_then(|number| Some((number, env.route(number)?))).ok_or(Error::internal(Reason::NoRoute))?;
         self.record.route = Some(number);
-        let client = client(env);
         let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
         Ok((number, route, policy::destination(env.listener, number, route, &view, env.now_us)?))
     }

@@ -1,7 +1,7 @@
 //! What a route does with a request besides choosing a cluster.
 //!
-//! The stages of `exchange` call these in order: addresses, CORS, maintenance, rate limit, redirect, fixed response or split, rewrite and header changes, mirror, retry; and for the
-//! response, header changes, CORS and the sticky cookie. Only the mirror does I/O.
+//! The stages of `exchange` call these in order: addresses, CORS, maintenance, rate limit, redirect, fixed response or split, rewrite and header
+//! changes, mirror, retry; and for the response, header changes, CORS and the sticky cookie. Only the mirror does I/O.
 
 pub(crate) mod addresses;
 pub(crate) mod cors;
@@ -26,6 +26,7 @@ use wire::message::{FieldId, RequestHead, find};
 
 use self::cors::Preflight;
 use crate::error::Error;
+use crate::http::client_address;
 use crate::http::headers::Client;
 use crate::upstream::cluster::Cluster;
 use crate::worker::ListenerView;
@@ -104,7 +105,8 @@ impl TrafficSplit {
 /// The destination of a request on the route with this number.
 ///
 /// # Errors
-/// [`Reason::ClientDenied`]; [`Reason::Maintenance`]; [`Reason::RateLimited`]; [`Reason::AmbiguousPath`] for a redirect; [`Reason::NoEndpoint`] if no cluster of the route has any weight.
+/// [`Reason::ClientDenied`]; [`Reason::Maintenance`]; [`Reason::RateLimited`]; [`Reason::AmbiguousPath`] for a redirect;
+/// [`Reason::NoEndpoint`] if no cluster of the route has any weight.
 pub(crate) fn destination(
     listener: &ListenerView,
     number: usize,
@@ -113,7 +115,7 @@ pub(crate) fn destination(
     now_us: u64,
 ) -> Result<Destination, Error> {
     if !route.policy.addresses.is_empty() {
-        let client = crate::http::client_address::known_client_ip(asked.head, asked.buffer, asked.client).ok();
+        let client = client_address::known_client_ip(asked.head, asked.buffer, asked.client).ok();
         // Every route with rules has a table. If one had none, nobody would pass.
         if !listener.plan.route_addresses.get(&number).is_some_and(|table| table.admits(client)) {
             return Err(Error::internal(Reason::ClientDenied));

@@ -40,9 +40,9 @@ pub struct ListenerPlan {
     /// The rate limits of routes, by the route's number.
     pub(crate) limiters: HashMap<usize, Limiter>,
     /// The clients that may use it; `None` if all may.
-    pub(crate) addresses: Option<AddressTable>,
+    pub(crate) addresses: Option<Arc<AddressTable>>,
     /// The same of routes, by the route's number.
-    pub(crate) route_addresses: HashMap<usize, AddressTable>,
+    pub(crate) route_addresses: Arc<HashMap<usize, AddressTable>>,
     pub(crate) pages: Pages,
     pub(crate) maintenance: Arc<Maintenance>,
     /// Open downstream connections of all workers.
@@ -122,8 +122,8 @@ impl Compiled {
                 router: router(listener, old),
                 tls: files.keys.listener(&listener.name),
                 limiters: limiters(listener, clients.as_ref()),
-                addresses: AddressTable::new(&listener.addresses),
-                route_addresses: route_addresses(listener),
+                addresses: addresses(listener, old),
+                route_addresses: route_addresses(listener, old),
                 pages: pages(listener, &files.pages),
                 maintenance: old.map_or_else(Arc::default, |old| old.maintenance.clone()),
                 open: old.map_or_else(Arc::default, |old| old.open.clone()),
@@ -216,9 +216,22 @@ fn pages(listener: &Listener, files: &PageFiles) -> Pages {
     }
 }
 
-fn route_addresses(listener: &Listener) -> HashMap<usize, AddressTable> {
-    let tables = routes(listener).iter().map(|route| AddressTable::new(&route.policy.addresses));
-    tables.enumerate().filter_map(|(number, table)| Some((number, table?))).collect()
+/// The table of a listener, which is kept if its networks are the same: making one sorts up to 16,384 of them.
+fn addresses(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Option<Arc<AddressTable>> {
+    match old.filter(|old| old.policy.addresses == listener.addresses) {
+        Some(same) => same.addresses.clone(),
+        None => AddressTable::new(&listener.addresses).map(Arc::new),
+    }
+}
+
+/// The same of its routes.
+fn route_addresses(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<HashMap<usize, AddressTable>> {
+    let make = || {
+        let tables = routes(listener).iter().map(|route| AddressTable::new(&route.policy.addresses));
+        Arc::new(tables.enumerate().filter_map(|(number, table)| Some((number, table?))).collect())
+    };
+    let same = old.filter(|old| std::ptr::eq(old.routes(), routes(listener)));
+    same.map_or_else(make, |old| old.route_addresses.clone())
 }
 
 fn limiters(listener: &Listener, clients: Option<&Arc<Clients>>) -> HashMap<usize, Limiter> {
@@ -402,6 +415,41 @@ mod tests {
         // Equal is not enough, because the maker of a snapshot knows what has changed and shares the rest.
         let other = Compiled::new(snapshot(&[(1, 1)]), &NamedFiles::default(), Some(&used), 0);
         assert!(!Arc::ptr_eq(&used.clusters[0], &other.clusters[0]));
+    }
+
+    #[test]
+    fn the_tables_of_unchanged_lists_are_kept() {
+        let rules =
+            |network: &str| model::AddressRules { allow: [network.parse().unwrap()].into(), ..Default::default() };
+        let listener = |network: &str, of_route: &str| {
+            let mut route = Route::to_all("/", model::ClusterId(0).into());
+            route.policy.addresses = rules(of_route);
+            let mut listener = Listener { addresses: rules(network), ..fixture::http("web", 1) };
+            if let Protocol::Http(http) = &mut listener.protocol {
+                http.routes = [route].into();
+            }
+            listener
+        };
+        let compile = |listener: &Listener, used| {
+            let snapshot = fixture::snapshot(vec![listener.clone()], vec![fixture::endpoint(1, 1)]);
+            Compiled::new(snapshot, &NamedFiles::default(), used, 0)
+        };
+        let plan = |compiled: &Compiled| compiled.listeners[0].clone();
+        let kept = |used: &ListenerPlan, new: &ListenerPlan| {
+            let own = Arc::ptr_eq(used.addresses.as_ref().unwrap(), new.addresses.as_ref().unwrap());
+            (own, Arc::ptr_eq(&used.route_addresses, &new.route_addresses))
+        };
+        let first = listener("10.0.0.0/8", "10.1.0.0/16");
+        let used = compile(&first, None);
+        // Only endpoints have changed: the routes are identical.
+        let again = compile(&first, Some(&used));
+        assert_eq!(kept(&plan(&used), &plan(&again)), (true, true));
+        let other = compile(&listener("10.0.0.0/9", "10.2.0.0/16"), Some(&used));
+        assert_eq!(kept(&plan(&used), &plan(&other)), (false, false));
+        let [in_first, in_other] = ["10.1.0.1", "10.2.0.1"].map(|address| Some(address.parse().unwrap()));
+        let admits = |compiled: &Compiled, client| plan(compiled).route_addresses[&0].admits(client);
+        assert_eq!([&used, &again, &other].map(|compiled| admits(compiled, in_first)), [true, true, false]);
+        assert_eq!([&used, &again, &other].map(|compiled| admits(compiled, in_other)), [false, false, true]);
     }
 
     #[test]
