@@ -14,7 +14,7 @@ use crate::status::{
     ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerStatus, MaintenanceStatus, Reload,
     RouteRecent, RouteStatus, Status,
 };
-use crate::vip::{KernelPlaneStatus, VipEndpointRecent, VipEndpointStatus, VipStatus};
+use crate::vip::{KernelPlaneStatus, SocketsStatus, VipEndpointRecent, VipEndpointStatus, VipStatus};
 
 /// A share of failures below this is not reported, in percent.
 const SHARE_PERCENT: u64 = 1;
@@ -488,6 +488,26 @@ fn of_states(name: &str, endpoints: &[(EndpointState, &str, Option<&str>)], foun
     }
 }
 
+fn of_sockets(sockets: &SocketsStatus, found: &mut Found) {
+    let SocketsStatus { cgroup, why_not, open, open_max, cannot_end, unknown } = sockets;
+    if let Some(why) = why_not {
+        let text = format!("connections of the processes of {cgroup} to vips are not balanced: {why}");
+        found.wrong("sockets", "", text);
+    }
+    if let Some(why) = cannot_end {
+        let text =
+            format!("sockets of this host's processes that are connected to dead endpoints cannot be ended: {why}");
+        found.wrong("sockets_kept", "", text);
+    }
+    if *unknown > 0 || is_percent(*open, *open_max, FULL_PERCENT) && *open > 0 {
+        let text = format!(
+            "the table of connected sockets has {open} of at most {open_max} entries; {unknown} sockets found it full in the last minute: \
+             they are connected, but not counted, and see their endpoint's address: find out which processes keep so many connections"
+        );
+        found.wrong("socket_table", "", text);
+    }
+}
+
 fn of_vips(status: &Status, found: &mut Found) {
     if let Some(KernelPlaneStatus { entries, entries_max, .. }) = &status.kernel_plane
         && is_percent(*entries, *entries_max, FULL_PERCENT)
@@ -498,11 +518,8 @@ fn of_vips(status: &Status, found: &mut Found) {
         );
         found.wrong("flow_table", "", text);
     }
-    if let Some(sockets) = status.kernel_plane.as_ref().and_then(|plane| plane.sockets.as_ref())
-        && let Some(why) = &sockets.why_not
-    {
-        let text = format!("connections of this host's processes to vips are not balanced: {why}");
-        found.wrong("sockets", "", text);
+    if let Some(sockets) = status.kernel_plane.as_ref().and_then(|plane| plane.sockets.as_ref()) {
+        of_sockets(sockets, found);
     }
     for vip in &status.vips {
         let name = &vip.name;

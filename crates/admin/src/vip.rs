@@ -38,6 +38,12 @@ pub struct SocketsStatus {
     pub open: u64,
     /// The most that are known as such. More sockets are connected to endpoints too, but are not counted and see the endpoint's address.
     pub open_max: u64,
+    /// Why sockets that are connected to dead endpoints cannot be ended, if `on_unhealthy: reset` asks for that.
+    #[serde(default)]
+    pub cannot_end: Option<String>,
+    /// Those that were connected in the last minute although the table was full.
+    #[serde(default)]
+    pub unknown: u64,
 }
 
 /// A vip.

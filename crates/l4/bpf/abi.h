@@ -228,7 +228,10 @@ struct lb_socket {
 	__u16 vip_port;         /* be */
 	__u16 port;             /* be */
 	__u8 proto;
-	__u8 pad[7];            /* zero */
+	__u8 left;              /* 1: it is not counted in lb_uses: it has asked for another address since, where it may have failed to get, or has
+	                         * sent no SYN yet */
+	__u8 pad[2];            /* zero */
+	__u32 group;            /* the low bits of its control group's id; 0: unknown */
 };
 
 /* A socket that sends datagrams without being connected, and the other side of one exchange. */
@@ -252,8 +255,15 @@ struct lb_datagram {
 /* Index as lb_endpoints. */
 struct lb_uses {
 	__u64 made;             /* connections made at the socket, and exchanges of datagrams begun */
-	__u32 open;             /* entries of lb_sockets */
-	__u32 pad;
+	__u32 open;             /* entries of lb_sockets that are not `left` */
+	__u32 unknown;          /* sockets that have none, because the table was full when they were connected */
+};
+
+/* The context of lb_forget: an entry of lb_sockets, unless its socket has got another endpoint since. */
+struct lb_forget_context {
+	__u64 socket;           /* its cookie */
+	__u32 endpoint;
+	__u32 born_s;
 };
 
 /* The context of lb_connect_dry. */

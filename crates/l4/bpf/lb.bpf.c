@@ -5,6 +5,7 @@
  *   lb_in     at tc or tcx ingress of each interface where packets for a vip, or their replies, arrive
  *   lb_trace  the same stages on the live tables, changing nothing, and writing down what each decided
  *   lb_gc     forgets idle flows, of those that user space names
+ *   lb_here   does nothing: the end of its attachment to the loopback is the end of the namespace
  */
 #include "base.h"
 #include "maps.h"
@@ -63,6 +64,12 @@ SEC("syscall")
 int lb_gc(struct lb_gc_context *context)
 {
 	return gc_run(context);
+}
+
+SEC("tc")
+int lb_here(struct __sk_buff *skb)
+{
+	return TC_ACT_UNSPEC;
 }
 
 /* bpf_for_each_map_elem, bpf_fib_lookup and bpf_redirect_neigh are only available to GPL-compatible

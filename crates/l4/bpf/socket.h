@@ -19,14 +19,21 @@
 #define REFUSED 0
 #define ALLOWED 1
 
-/* <errno.h> cannot be included without a C library. */
+/* <errno.h> and <sys/socket.h> cannot be included without a C library. */
+#define AF_INET6 10
 #define ECONNREFUSED_RESULT (-111)
 
 /* A prefix of no host (RFC 6666), so that namespaces and addresses are told apart in lb_affinity. */
 #define NETNS_PREFIX be32(0x01000000)
 
-/* Whether this kernel lets a program choose the error (bpf_set_retval at these hooks). If not, the process gets EPERM. */
-SEC(".rodata.error") const volatile __u8 chooses_error = 1;
+/* What the loader knows when it loads these programs. */
+SEC(".rodata.host") const volatile struct {
+	__u32 group;            /* the control group, as in struct lb_socket */
+	__u32 kern_byte;        /* where sk_kern_sock is in this kernel's struct sock */
+	__u8 kern_mask;         /* its bit; 0: this kernel does not say */
+	__u8 chooses_error;     /* whether a program may choose the error (bpf_set_retval at these hooks). If not, the process gets EPERM */
+	__u8 pad[2];
+} host = { .chooses_error = 1 };
 
 /* Not preallocated: it costs memory by the number of such sockets. */
 struct {
@@ -137,7 +144,7 @@ static __always_inline int refuse(const struct packet *packet)
 
 	if (count)
 		__sync_fetch_and_add(count, 1);
-	if (chooses_error)
+	if (host.chooses_error)
 		bpf_set_retval(ECONNREFUSED_RESULT);
 	return REFUSED;
 }
@@ -147,23 +154,76 @@ static __always_inline struct lb_uses *uses_of(__u32 endpoint)
 	return bpf_map_lookup_elem(&lb_uses, &endpoint);
 }
 
-/* The socket is closed, or connects to something else. */
-static __always_inline void socket_forget(__u64 cookie)
+static __always_inline void uses_close(__u32 endpoint)
 {
-	struct lb_socket *socket = bpf_map_lookup_elem(&lb_sockets, &cookie);
-	struct lb_uses *uses;
+	struct lb_uses *uses = uses_of(endpoint);
 
-	if (!socket)
-		return;
-	uses = uses_of(socket->endpoint);
-	/* Of two that forget the same socket, one deletes its entry. A count of zero: user space has freed the endpoint without these programs. */
-	if (bpf_map_delete_elem(&lb_sockets, &cookie) == 0 && uses && uses->open)
+	/* A count of zero: user space has freed the endpoint without these programs. */
+	if (uses && uses->open)
 		__sync_fetch_and_add(&uses->open, -1);
 }
 
+/* The socket is closed, or connects to another vip. */
+static __always_inline void socket_forget(__u64 cookie)
+{
+	struct lb_socket *socket = bpf_map_lookup_elem(&lb_sockets, &cookie);
+	__u32 endpoint;
+	bool left;
+
+	if (!socket)
+		return;
+	endpoint = socket->endpoint;
+	left = socket->left;
+	/* Of two that forget the same socket, one deletes its entry. */
+	if (bpf_map_delete_elem(&lb_sockets, &cookie) == 0 && !left)
+		uses_close(endpoint);
+}
+
+static __always_inline bool is_at_endpoint(const struct packet *packet, const struct lb_socket *socket)
+{
+	return socket->port == packet->key.dport && address_equal(socket->addr, packet->key.daddr);
+}
+
+/*
+ * The socket connects to an address that is no vip. If that fails, a UDP socket stays connected to its endpoint, and still sees the vip: so
+ * the entry stays. A socket that asks for the endpoint itself sees the endpoint.
+ */
+static __always_inline void socket_leave(const struct packet *packet, __u64 cookie)
+{
+	struct lb_socket *socket = bpf_map_lookup_elem(&lb_sockets, &cookie);
+
+	if (!socket)
+		return;
+	if (packet->key.proto != IPPROTO_UDP || is_at_endpoint(packet, socket))
+		return socket_forget(cookie);
+	if (!socket->left) {
+		socket->left = 1;
+		uses_close(socket->endpoint);
+	}
+}
+
+/*
+ * Does the kernel release this socket without telling lb_close (inet_release)? These are the connections of an MPTCP socket, and those that
+ * the kernel makes for itself, as for NFS. An entry of such a socket would stay for ever.
+ */
+static __always_inline bool is_kernels_own(const struct packet *packet, const struct bpf_sock_addr *context)
+{
+	struct bpf_sock *socket = context->sk;
+	__u64 address = 0;
+	__u8 flags = 0;
+
+	if (!host.kern_mask)
+		return packet->key.proto == IPPROTO_TCP;
+	/* The verifier allows no arithmetic with a pointer to a socket. So the pointer is read from the stack, as a number. */
+	if (bpf_probe_read_kernel(&address, sizeof(address), &socket) ||
+	    bpf_probe_read_kernel(&flags, sizeof(flags), (void *)(address + host.kern_byte)))
+		return true;
+	return flags & host.kern_mask;
+}
+
 /* A full table costs the process its view of the vip, and not its connection. */
-static __always_inline void socket_remember(const struct packet *packet, __u64 cookie, __u64 netns, __u32 index,
-					    const struct lb_endpoint *endpoint, __u32 now)
+static __always_inline void socket_remember(const struct packet *packet, const struct bpf_sock_addr *context, __u64 cookie, __u64 netns,
+					    __u32 index, const struct lb_endpoint *endpoint, __u32 now)
 {
 	struct lb_socket socket = {
 		.netns = netns,
@@ -173,6 +233,9 @@ static __always_inline void socket_remember(const struct packet *packet, __u64 c
 		.vip_port = packet->key.dport,
 		.port = endpoint->port ? endpoint->port : packet->key.dport,
 		.proto = packet->key.proto,
+		/* Nothing reports a TCP connection that fails before its SYN, for example for want of a route: socket_state counts it from then on. */
+		.left = packet->key.proto == IPPROTO_TCP,
+		.group = host.group,
 	};
 	struct lb_uses *uses = uses_of(index);
 
@@ -181,7 +244,11 @@ static __always_inline void socket_remember(const struct packet *packet, __u64 c
 	if (!uses)
 		return;
 	__sync_fetch_and_add(&uses->made, 1);
-	if (bpf_map_update_elem(&lb_sockets, &cookie, &socket, BPF_NOEXIST) == 0)
+	if (is_kernels_own(packet, context))
+		return;
+	if (bpf_map_update_elem(&lb_sockets, &cookie, &socket, BPF_NOEXIST))
+		__sync_fetch_and_add(&uses->unknown, 1);
+	else if (!socket.left)
 		__sync_fetch_and_add(&uses->open, 1);
 }
 
@@ -201,18 +268,21 @@ static __always_inline int socket_connect(struct packet *packet, struct bpf_sock
 	__u64 netns;
 
 	/* A socket may connect again: after a failure, or at any time if it is a UDP socket. */
-	socket_forget(cookie);
 	vip = socket_vip(packet, false);
-	if (!vip)
+	if (!vip) {
+		socket_leave(packet, cookie);
 		return ALLOWED;
+	}
 	now = now_s();
 	netns = bpf_get_netns_cookie(context);
 	client_is(packet, netns, cookie);
 	index = socket_select(packet, vip, now, false);
 	endpoint = endpoint_at(index);
+	/* The kernel does not hear of it: a connected UDP socket stays connected. */
 	if (!endpoint)
 		return refuse(packet);
-	socket_remember(packet, cookie, netns, index, endpoint, now);
+	socket_forget(cookie);
+	socket_remember(packet, context, cookie, netns, index, endpoint, now);
 	direct_to(packet, endpoint);
 	return ALLOWED;
 }
@@ -288,17 +358,53 @@ static __always_inline bool exchange_answers(const struct packet *packet, const 
 	return found && found->port == packet->key.dport && address_equal(found->addr, packet->key.daddr);
 }
 
+/* Is this UDP socket connected now? connect(AF_UNSPEC) ends that, and tells no program. */
+static __always_inline bool is_connected(const struct bpf_sock_addr *context)
+{
+	return context->sk->state == BPF_TCP_ESTABLISHED;
+}
+
+/* And to this address? */
+static __always_inline bool is_connected_to(const struct bpf_sock_addr *context, const __u32 *addr)
+{
+	struct bpf_sock *socket = context->sk;
+	__u32 connected[4], ipv4;
+
+	if (!is_connected(context))
+		return false;
+	/* Read one by one: compilers would choose between two addresses, and the verifier allows no arithmetic with a pointer to a socket. */
+	ipv4 = socket->dst_ip4;
+	barrier_var(ipv4);
+	connected[0] = socket->dst_ip6[0];
+	barrier_var(connected[0]);
+	connected[1] = socket->dst_ip6[1];
+	barrier_var(connected[1]);
+	connected[2] = socket->dst_ip6[2];
+	barrier_var(connected[2]);
+	connected[3] = socket->dst_ip6[3];
+	barrier_var(connected[3]);
+	if (socket->family != AF_INET6)
+		address_from_ipv4(connected, ipv4);
+	return address_equal(connected, addr);
+}
+
 /*
  * A connected UDP socket may name the address that it is connected to. Only datagrams of its own endpoint reach it, so it gets that one.
  * ENDPOINT_NONE: it is not connected to this vip.
  */
-static __always_inline __u32 connected_endpoint(const struct packet *packet, __u64 cookie)
+static __always_inline __u32 connected_endpoint(const struct packet *packet, const struct bpf_sock_addr *context, __u64 cookie)
 {
 	struct lb_socket *socket = bpf_map_lookup_elem(&lb_sockets, &cookie);
 	struct lb_endpoint *endpoint;
 
-	if (!socket || socket->vip != packet->vip || socket->vip_port != packet->key.dport ||
-	    !address_equal(socket->vip_addr, packet->key.daddr))
+	if (!socket)
+		return ENDPOINT_NONE;
+	if (!is_connected(context)) {
+		socket_forget(cookie);
+		return ENDPOINT_NONE;
+	}
+	if (socket->vip != packet->vip || socket->vip_port != packet->key.dport ||
+	    !address_equal(socket->vip_addr, packet->key.daddr) || !is_connected_to(context, socket->addr))
 		return ENDPOINT_NONE;
 	endpoint = endpoint_at(socket->endpoint);
 	return endpoint && endpoint->vip == packet->vip ? socket->endpoint : ENDPOINT_NONE;
@@ -325,7 +431,7 @@ static __always_inline int socket_send(struct packet *packet, struct bpf_sock_ad
 		return ALLOWED;
 	now = now_s();
 	datagram_key(&key, packet, context);
-	index = connected_endpoint(packet, key.socket);
+	index = connected_endpoint(packet, context, key.socket);
 	endpoint = endpoint_at(index);
 	if (endpoint) {
 		direct_to(packet, endpoint);
@@ -354,16 +460,25 @@ static __always_inline int socket_send(struct packet *packet, struct bpf_sock_ad
 	return ALLOWED;
 }
 
-/* The address of the vip instead of the endpoint's, if that is what a connected socket got. */
+/* The address of the vip instead of the endpoint's, if it still is that vip's. It may have been removed, and its index given to another. */
+static __always_inline void show_vip(struct packet *packet, const __u32 *addr, __u16 port, __u32 vip)
+{
+	struct lb_flow_key shown = packet->key;
+
+	address_copy(packet->key.daddr, addr);
+	packet->key.dport = port;
+	if (vip_find(packet, false) != LB_CONTINUE || packet->vip != vip)
+		packet->key = shown;
+}
+
+/* What a connected socket sees, if this is the endpoint that it got. */
 static __always_inline void socket_peer(struct packet *packet, struct bpf_sock_addr *context)
 {
 	__u64 cookie = bpf_get_socket_cookie(context);
 	struct lb_socket *socket = bpf_map_lookup_elem(&lb_sockets, &cookie);
 
-	if (!socket || socket->port != packet->key.dport || !address_equal(socket->addr, packet->key.daddr))
-		return;
-	address_copy(packet->key.daddr, socket->vip_addr);
-	packet->key.dport = socket->vip_port;
+	if (socket && is_at_endpoint(packet, socket))
+		show_vip(packet, socket->vip_addr, socket->vip_port, socket->vip);
 }
 
 static __always_inline void socket_receive(struct packet *packet, struct bpf_sock_addr *context)
@@ -374,10 +489,67 @@ static __always_inline void socket_receive(struct packet *packet, struct bpf_soc
 	datagram_key(&key, packet, context);
 	key.is_endpoint = 1;
 	found = bpf_map_lookup_elem(&lb_datagrams, &key);
-	if (!found)
-		return socket_peer(packet, context);
-	address_copy(packet->key.daddr, found->addr);
-	packet->key.dport = found->port;
+	if (found)
+		show_vip(packet, found->addr, found->port, found->vip);
+	else if (is_connected(context))
+		socket_peer(packet, context);
+}
+
+/* A TCP socket that is known sends its SYN: it counts as open until its state says that it has failed or ended. */
+static __always_inline void socket_open(struct bpf_sock_ops *context, __u64 cookie)
+{
+	struct lb_socket *socket = bpf_map_lookup_elem(&lb_sockets, &cookie);
+	struct lb_uses *uses;
+
+	if (!socket)
+		return;
+	if (socket->left) {
+		uses = uses_of(socket->endpoint);
+		if (uses)
+			__sync_fetch_and_add(&uses->open, 1);
+		socket->left = 0;
+	}
+	bpf_sock_ops_cb_flags_set(context, context->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
+}
+
+/* Follows the connections that are known. Without it, one that fails or is reset would count as open until its socket is closed. */
+static __always_inline void socket_state(struct bpf_sock_ops *context)
+{
+
+	if (context->op == BPF_SOCK_OPS_STATE_CB && context->args[1] == BPF_TCP_CLOSE) {
+		socket_forget(bpf_get_socket_cookie(context));
+	} else if (context->op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
+		socket_open(context, bpf_get_socket_cookie(context));
+	}
+}
+
+/* Is the vip gone, or is another control group balanced now? A group of zero: an earlier version of this program did not write it. */
+static __always_inline bool is_left_over(const struct lb_socket *socket)
+{
+	struct lb_vip *vip = vip_at(socket->vip);
+
+	return !vip || !vip->mode || (socket->group && socket->group != host.group);
+}
+
+static long forget_left_over(void *map, __u64 *cookie, struct lb_socket *socket, __u32 *forgotten)
+{
+	__u64 key = *cookie;
+
+	if (is_left_over(socket)) {
+		socket_forget(key);
+		*forgotten += 1;
+	}
+	return 0;
+}
+
+/* Its process may have connected it again since user space saw it. That entry is another one, and stays. */
+static __always_inline void forget_same(const struct lb_forget_context *context)
+{
+	__u64 cookie = context->socket;
+	struct lb_socket *socket = bpf_map_lookup_elem(&lb_sockets, &cookie);
+
+	if (socket && socket->endpoint == context->endpoint && socket->born_s == context->born_s)
+		socket_forget(cookie);
 }
 
 #endif

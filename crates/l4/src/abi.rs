@@ -44,6 +44,7 @@ layouts!(
     lb_socket,
     lb_uses,
     lb_connect_context,
+    lb_forget_context,
 );
 
 pub(crate) fn bytes_of<T: Layout>(value: &T) -> &[u8] {
@@ -127,7 +128,8 @@ mod tests {
     fn no_layout_has_padding_and_all_are_as_in_c() {
         let sockets = Btf::from_path(env!("LB_SOCKET_OBJECT")).unwrap();
         let sockets = &sockets;
-        check!(sockets, lb_socket: vip_addr, addr, netns, vip, endpoint, born_s, vip_port, port, proto, pad);
+        check!(sockets, lb_socket: vip_addr, addr, netns, vip, endpoint, born_s, vip_port, port, proto, left, pad, group);
+        check!(sockets, lb_forget_context: socket, endpoint, born_s);
         check!(sockets, lb_connect_context: addr, netns, now_s, port, proto, pad);
         let btf = Btf::from_path(env!("LB_OBJECT")).unwrap();
         let btf = &btf;
@@ -140,7 +142,7 @@ mod tests {
         check!(btf, lb_address: range_count, flags, ranges);
         check!(btf, lb_endpoint: addr, vip, weight, port, state, source);
         check!(btf, lb_counters: packets, bytes, flows);
-        check!(btf, lb_uses: made, open, pad);
+        check!(btf, lb_uses: made, open, unknown);
         check!(btf, lb_pool: addrs, addr_count, port_first, port_last);
         check!(btf, lb_source_key: prefix_bits, vip, addr);
         check!(btf, lb_interface: mtu, flags, peer_mac, pad);

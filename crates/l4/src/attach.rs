@@ -19,6 +19,9 @@ const TC_HANDLE: u32 = 0x57ee_1bad;
 /// A late priority, so that programs of others see the packets first, as with tcx.
 const TC_PRIORITY: u32 = 0xc000;
 
+/// The loopback is the first interface of each namespace.
+const LOOPBACK: u32 = 1;
+
 /// The interfaces to which we are attached.
 #[derive(Debug)]
 pub(crate) struct Attachments {
@@ -60,6 +63,28 @@ impl Attachments {
         Ok(())
     }
 
+    /// As long as there is no attachment by tcx, a program that does nothing is attached to the loopback. The kernel detaches it when the
+    /// namespace ends, and so other planes see that this one is dead.
+    pub(crate) fn mark(&self, nothing: &Program<'_>) -> Result<(), Refusal> {
+        let path = self.pins.here();
+        if !self.pins.links().is_empty() {
+            if path.exists() {
+                remove_link(&path);
+            }
+            return Ok(());
+        }
+        if self.force_tc || link_ifindex(&path) == Some(LOOPBACK) {
+            return Ok(());
+        }
+        remove_link(&path);
+        let marked = match new_tcx(nothing, LOOPBACK) {
+            // Nothing shows the end of the namespace to a kernel without tcx.
+            Err(error) if is_without_tcx(&error) => return Ok(()),
+            made => made.map_err(libbpf_rs::Error::from).and_then(|mut link| link.pin(&path)),
+        };
+        marked.map_err(|error| Refusal::kernel("attach to the loopback", error))
+    }
+
     fn attach(&mut self, program: &Program<'_>, ifindex: u32) -> libbpf_rs::Result<()> {
         if !self.force_tc && self.attach_tcx(program, ifindex)? {
             self.by_tcx.insert(ifindex);
@@ -86,8 +111,7 @@ impl Attachments {
         remove_link(&self.pins.link(ifindex));
         let mut link = match new_tcx(program, ifindex) {
             Ok(link) => link,
-            // The kernel does not know this attach type.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => return Ok(false),
+            Err(error) if is_without_tcx(&error) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
         link.pin(&path)?;
@@ -122,6 +146,11 @@ pub(crate) fn detach_everywhere(pins: &Pins, any: BorrowedFd<'_>, present: &[Int
     for interface in present {
         detach_tc(any, interface.index);
     }
+}
+
+/// Whether the kernel does not know this attach type.
+fn is_without_tcx(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
 
 /// libbpf-rs (0.27) has no safe call for this.

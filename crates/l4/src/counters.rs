@@ -65,8 +65,7 @@ impl Retired {
     /// Adds the counts of an endpoint, and resets them for the next endpoint that gets its index.
     pub(crate) fn take(&mut self, maps: &Maps, vip: u32, endpoint: u32) -> Result<(), Refusal> {
         let traffic = Traffic { flows_active: 0, sockets_open: 0, ..maps.traffic_of(endpoint)? };
-        maps.clear_per_cpu(endpoint, &maps.counters)?;
-        set(&maps.uses, &endpoint, &lb_uses::default())?;
+        maps.clear_traffic(endpoint)?;
         self.0.entry(vip).or_default().add(&traffic);
         Ok(())
     }
@@ -88,12 +87,20 @@ impl Maps {
         Ok(traffic.flows_active > 0 || traffic.sockets_open > 0)
     }
 
+    /// Resets the counts of an endpoint's index.
+    pub(crate) fn clear_traffic(&self, endpoint: u32) -> Result<(), Refusal> {
+        self.clear_per_cpu(endpoint, &self.counters)?;
+        set(&self.uses, &endpoint, &lb_uses::default())?;
+        set(&self.active, &endpoint, &0_u32)
+    }
+
     fn traffic_of(&self, endpoint: u32) -> Result<Traffic, Refusal> {
         let uses: lb_uses = get(&self.uses, &endpoint)?.unwrap_or_default();
         let mut traffic = Traffic {
             flows_active: get::<u32, u32>(&self.active, &endpoint)?.unwrap_or(0).into(),
             sockets_open: uses.open.into(),
             sockets_made: uses.made,
+            sockets_unknown: uses.unknown.into(),
             ..Traffic::default()
         };
         for counters in self.per_cpu::<lb_counters>(endpoint, &self.counters)? {

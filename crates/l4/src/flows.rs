@@ -58,6 +58,9 @@ impl Plane {
             else {
                 continue;
             };
+            if entry.left != 0 {
+                continue;
+            }
             if found.len() == limit {
                 return Ok(true);
             }

@@ -43,6 +43,8 @@ mod content;
 #[cfg(kernel_plane)]
 mod counters;
 #[cfg(kernel_plane)]
+mod destroy;
+#[cfg(kernel_plane)]
 mod flows;
 #[cfg(kernel_plane)]
 mod frame;

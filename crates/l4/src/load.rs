@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Mutex, PoisonError};
 
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::{MemberAttr, Struct};
 use libbpf_rs::{
     ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramAttachType, ProgramMut,
     set_print,
@@ -24,6 +26,9 @@ pub(crate) const ENTRY: &str = "lb_in";
 pub(crate) const TRACE: &str = "lb_trace";
 pub(crate) const COLLECT: &str = "lb_gc";
 pub(crate) const CONNECT_DRY: &str = "lb_connect_dry";
+pub(crate) const RELEASE: &str = "lb_release";
+pub(crate) const FORGET: &str = "lb_forget";
+pub(crate) const HERE: &str = "lb_here";
 
 /// Only needed while a program runs, so each process has its own.
 const NOT_PINNED: &[&str] = &[TRACES, "lb_scratches", "lb_gc_keys"];
@@ -46,8 +51,8 @@ const AT_SOCKETS: &[&str] = &[
 ];
 pub(crate) const SOCKETS: &str = "lb_sockets";
 pub(crate) const DATAGRAMS: &str = "lb_datagrams";
-/// Of these programs: one byte, whether the kernel lets them choose the error of connect(2).
-const CHOOSES_ERROR: &str = ".rodata.error";
+/// Of these programs: what `bpf/socket.h` calls `host`.
+const HOST: &str = ".rodata.host";
 
 /// How many lines of libbpf's output about a failure are kept. The last lines of the verifier say what it refused.
 const LOG_LINES_MAX: usize = 30;
@@ -70,32 +75,65 @@ pub(crate) fn load(pins: &Pins, flows_max: u32, fresh: bool) -> Result<Object, R
     })
 }
 
-/// Loads the programs that run when a process connects. The maps that they share are pinned already.
-pub(crate) fn load_at_sockets(pins: &Pins) -> Result<Object, Refusal> {
+/// Loads the programs that run when a process connects. The maps that they share are pinned already. `group` is the number of the control group
+/// in `lb_socket`.
+pub(crate) fn load_at_sockets(pins: &Pins, group: u32) -> Result<Object, Refusal> {
     hear();
-    // bpf_set_retval came to these programs after 5.15; a kernel without it refuses them.
-    let chosen = open_at_sockets(pins, true).and_then(OpenObject::load);
-    let loaded = chosen.or_else(|_| {
+    let kern_sock = kern_sock();
+    let load = |kern_sock, chooses_error| {
         LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        open_at_sockets(pins, false).and_then(OpenObject::load)
-    });
+        open_at_sockets(pins, group, kern_sock, chooses_error).and_then(OpenObject::load)
+    };
+    // bpf_set_retval came to these programs after 5.15; a kernel without it refuses them. One that is locked down against its own
+    // administrator refuses to read `sk_kern_sock` (kernel_lockdown(7), confidentiality).
+    let mut loaded = load(kern_sock, true).or_else(|_| load(kern_sock, false));
+    let mut is_known = kern_sock.is_some();
+    if loaded.is_err() && is_known {
+        is_known = false;
+        loaded = load(None, true).or_else(|_| load(None, false));
+    }
+    if loaded.is_ok() && !is_known {
+        tracing::warn!(
+            "this kernel does not say which sockets are its own: TCP connections are balanced at the socket, but neither counted nor \
+             listed, and processes see their endpoints"
+        );
+    }
     loaded.map_err(|error| refusal(&error))
 }
 
-fn open_at_sockets(pins: &Pins, chooses_error: bool) -> libbpf_rs::Result<OpenObject> {
+fn open_at_sockets(
+    pins: &Pins,
+    group: u32,
+    kern_sock: Option<(u32, u8)>,
+    chooses_error: bool,
+) -> libbpf_rs::Result<OpenObject> {
     let mut object = ObjectBuilder::default().name("steelyard")?.open_memory(SOCKET_OBJECT)?;
+    let (byte, mask) = kern_sock.unwrap_or_default();
+    let words = [group, byte].map(u32::to_ne_bytes).concat();
+    let host = [&words[..], &[mask, u8::from(chooses_error), 0, 0]].concat();
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if AT_SOCKETS.contains(&name.as_str()) {
             map.set_pin_path(pins.map(&name))?;
-        } else if name.ends_with(CHOOSES_ERROR) {
-            map.set_initial_value(&[u8::from(chooses_error)])?;
+        } else if name.ends_with(HOST) {
+            map.set_initial_value(&host)?;
         } else if name.starts_with("lb_") && name != TRACES {
             // The headers declare the maps of all stages.
             map.set_autocreate(false)?;
         }
     }
     Ok(object)
+}
+
+/// Where this kernel keeps whether a socket is its own, `sk_kern_sock` of its `struct sock`: the byte, and the bit in it.
+fn kern_sock() -> Option<(u32, u8)> {
+    let btf = Btf::from_vmlinux().ok()?;
+    let sock: Struct<'_> = btf.type_by_name("sock")?;
+    let field = sock.iter().find(|member| member.name.is_some_and(|name| name == "sk_kern_sock"))?;
+    let MemberAttr::BitField { size: 1, offset } = field.attr else { return None };
+    // BTF counts bits from the least significant one of a little-endian word.
+    let bit = if cfg!(target_endian = "little") { offset % 8 } else { 7 - offset % 8 };
+    Some((offset / 8, 1 << bit))
 }
 
 /// Sends libbpf's output to us instead of standard error: much of it answers a query, such as whether there is a filter.
@@ -131,7 +169,7 @@ fn open(pins: &Pins, flows_max: u32) -> libbpf_rs::Result<OpenObject> {
             map.set_pin_path(pins.map(&name))?;
         }
     }
-    for mut program in object.progs_mut().filter(|program| program.name() == ENTRY) {
+    for mut program in object.progs_mut().filter(|program| program.name() == ENTRY || program.name() == HERE) {
         // Ignored below 6.6, where there is no tcx.
         program.set_attach_type(ProgramAttachType::TcxIngress);
     }

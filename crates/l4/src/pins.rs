@@ -1,7 +1,7 @@
 //! The directory in a BPF file system that keeps everything that outlives the process.
 //!
 //! `ROOT/v<version>/` has a file for each map, `link_<ifindex>` for each attachment by tcx, and `socket_<program>` for each attachment to the
-//! control group. The version is that of the layouts: maps of another version cannot be taken over.
+//! control group. `here` shows that the namespace exists as long as there is no attachment by tcx. The version is that of the layouts: maps of another version cannot be taken over.
 
 use std::fs::{self, File};
 use std::io;
@@ -27,6 +27,11 @@ const OURS: &str = "/sys/fs/bpf/steelyard";
 const LINK: &str = "link_";
 /// The prefix of the links to the control group, followed by the name of the program.
 const SOCKET_LINK: &str = "socket_";
+
+/// The prefix of a link that is about to become one of those.
+const NEXT_LINK: &str = "next_";
+/// The link to the loopback of the namespace.
+const HERE: &str = "here";
 
 /// How often a directory may be removed by another process between being made and being locked.
 const HOLD_TRIES_MAX: u32 = 8;
@@ -119,6 +124,16 @@ impl Pins {
         self.folder.join(format!("{SOCKET_LINK}{program}"))
     }
 
+    /// The place of such a link until all are made.
+    pub(crate) fn next_socket_link(&self, program: &str) -> PathBuf {
+        self.folder.join(format!("{NEXT_LINK}{program}"))
+    }
+
+    /// The link to the loopback.
+    pub(crate) fn here(&self) -> PathBuf {
+        self.folder.join(HERE)
+    }
+
     /// The existing ones.
     pub(crate) fn socket_links(&self) -> Vec<PathBuf> {
         socket_links(&self.folder)
@@ -144,7 +159,7 @@ impl Pins {
 }
 
 /// Removes the directories of processes in namespaces that are gone, because nothing else would ever free their tables. A plane is dead if
-/// no process holds it and all interfaces that it was attached to are gone. A plane that was attached by tc cannot be distinguished from a
+/// no process holds it and all interfaces that it was attached to are gone, or the loopback if there were none. A plane that was attached by tc cannot be distinguished from a
 /// living one, and stays.
 pub(crate) fn sweep(own: &Pins) {
     let Some(beside) = own.root.parent() else { return };
@@ -155,7 +170,12 @@ pub(crate) fn sweep(own: &Pins) {
             continue;
         }
         let versions = folders(&root);
-        let attached: Vec<PathBuf> = versions.iter().flat_map(|folder| links(folder)).map(|(_, link)| link).collect();
+        let at = |folder: &PathBuf| {
+            let here = folder.join(HERE);
+            let here = here.exists().then_some(here);
+            links(folder).into_iter().map(|(_, link)| link).chain(here).collect::<Vec<_>>()
+        };
+        let attached: Vec<PathBuf> = versions.iter().flat_map(at).collect();
         if attached.is_empty() || !attached.iter().all(|link| link_ifindex(link) == Some(0)) {
             continue;
         }

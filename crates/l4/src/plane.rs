@@ -1,15 +1,16 @@
 //! The plane itself: the loaded programs, the content of the maps, and the order of the calls.
 
+mod at_sockets;
 mod reach;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use libbpf_rs::Object;
-use model::{Endpoint, EndpointAddress, Vip};
+use model::{Endpoint, EndpointAddress, OnUnhealthy, Vip};
 use telemetry::Sample;
 
 use crate::abi::*;
@@ -19,15 +20,16 @@ use crate::content::Content;
 use crate::counters::Retired;
 use crate::flows::socket;
 use crate::interfaces::{self, Interface};
-use crate::load;
+use crate::load::{self, HERE};
 use crate::pins::{Held, Pins, remove_folder, sweep};
 use crate::plan::{self, Plan, Unreachable};
 use crate::reset::Prodder;
 use crate::sockets::AtSockets;
-use crate::sync::{Maps, set};
+use crate::sync::Maps;
 use crate::vip_routes::VipRoutes;
-use crate::{Collected, EndpointVerdict, Options, Refusal, Sockets, host, own, samples, sockets};
-use reach::{check_interfaces, sources};
+use crate::{Collected, EndpointVerdict, Options, Refusal, host, own, samples};
+use at_sockets::{Ends, Refused};
+use reach::{check_interfaces, find_vips_of_vips, sources};
 
 /// The seconds that a removed endpoint rests after its last flow has ended, in addition to the closing time of its vip: an ended flow stays
 /// in the table to translate late packets.
@@ -45,8 +47,14 @@ pub struct Plane {
     attachments: Attachments,
     /// The programs that run when a process of this host connects.
     pub(crate) sockets: Option<AtSockets>,
-    /// The control group whose processes cannot be served, and why.
-    sockets_refused: Option<(PathBuf, String)>,
+    /// The control group whose processes should be served.
+    sockets_wanted: Option<PathBuf>,
+    /// Why they cannot be.
+    sockets_refused: Option<Refused>,
+    /// The vips that end the sockets of dead endpoints, by name.
+    ending: BTreeSet<String>,
+    /// How far ending them has come.
+    ends: Ends,
     /// The interfaces to which the programs should be attached, by index.
     pub(crate) attached: BTreeMap<u32, String>,
     vip_routes: VipRoutes,
@@ -134,7 +142,10 @@ impl Plane {
         let mut plane = Self {
             attachments: Attachments::new(&pins, options.force_tc),
             sockets: None,
+            sockets_wanted: None,
             sockets_refused: None,
+            ending: BTreeSet::new(),
+            ends: Ends::default(),
             attached: BTreeMap::new(),
             vip_routes: VipRoutes::default(),
             unreachable: Unreachable::default(),
@@ -158,6 +169,8 @@ impl Plane {
             warned: BTreeSet::new(),
         };
         plane.refresh_interfaces()?;
+        let nothing = load::program(&plane.object, HERE)?;
+        plane.attachments.mark(&nothing)?;
         // Flows of vips that the earlier process removed last, because their indexes will be reused.
         let mut walk = Walk::begin(&plane.held, host::now_s(), 0);
         while !walk.step(&plane.object, &plane.maps, &plane.held)? {}
@@ -203,6 +216,7 @@ impl Plane {
         let sources = sources(vips, &mut unreachable)?;
         let sourceless = unreachable.all().map(|(_, endpoint, _)| endpoint).collect();
         self.find_ways(vips, &mut unreachable);
+        find_vips_of_vips(vips, &mut unreachable);
         let usable = |vip: &str, endpoint: &Endpoint| match endpoint.address {
             EndpointAddress::Socket(at) if unreachable.why(vip, at).is_some() => EndpointVerdict::Down,
             _ => usable(vip, endpoint),
@@ -211,8 +225,17 @@ impl Plane {
         let plan = plan::plan(vips, &usable, &self.held, &self.plan, &resting, &sources)?;
         let gone = self.held.vips.keys().filter(|id| !plan.content.vips.contains_key(id));
         self.resting.extend(gone.copied());
+        // An earlier process may have ended before it cleared the counters of what it removed.
+        for vip in plan.content.vips.keys().filter(|id| !self.held.vips.contains_key(id)) {
+            self.retired.forget(&self.maps, *vip)?;
+        }
+        for endpoint in plan.content.endpoints.keys().filter(|id| !self.held.endpoints.contains_key(id)) {
+            self.maps.clear_traffic(*endpoint)?;
+        }
         self.maps.write(&mut self.held, &plan.content)?;
         self.plan = plan;
+        let ends = |vip: &&Vip| vip.on_unhealthy == OnUnhealthy::Reset;
+        self.ending = vips.iter().filter(ends).map(|vip| vip.name.clone()).collect();
         self.warn_of_unreachable(&unreachable);
         (self.unreachable, self.sourceless) = (unreachable, sourceless);
         self.applied = true;
@@ -224,34 +247,6 @@ impl Plane {
             remove_folder(&folder).map_err(|error| Refusal::kernel(format!("remove {}", folder.display()), error))?;
         }
         Ok(())
-    }
-
-    /// Balances the connections of this control group's processes, and of those below it, when they connect. `None` ends that, also if an
-    /// earlier process began it. A failure costs the vips nothing: it is logged, and [`Plane::sockets`] reports it.
-    pub fn balance_sockets(&mut self, cgroup: Option<&Path>) {
-        self.sockets_refused = None;
-        let outcome = match cgroup {
-            Some(cgroup) if self.sockets.as_ref().is_some_and(|sockets| sockets.is_at(cgroup)) => Ok(()),
-            Some(cgroup) => AtSockets::attach(&self.pins, cgroup).map(|sockets| self.sockets = Some(sockets)),
-            None => {
-                self.sockets = None;
-                sockets::detach(&self.pins, &self.maps, &self.held)
-            }
-        };
-        if let Err(refusal) = outcome {
-            tracing::error!(%refusal, "cannot change how connections of this host's processes are balanced; packets of vips still are");
-            self.sockets_refused = cgroup.map(|cgroup| (cgroup.to_owned(), refusal.to_string()));
-        }
-    }
-
-    /// How connections of this host's own processes are balanced. `None`: they are not.
-    pub fn sockets(&self) -> Option<Sockets> {
-        let open_max = LB_SOCKETS_MAX;
-        match (&self.sockets_refused, &self.sockets) {
-            (Some((cgroup, why)), _) => Some(Sockets { cgroup: cgroup.clone(), why_not: Some(why.clone()), open_max }),
-            (None, Some(sockets)) => Some(Sockets { cgroup: sockets.cgroup.clone(), why_not: None, open_max }),
-            (None, None) => None,
-        }
     }
 
     /// Forgets flows that are over, frees unused indexes, follows interfaces that come and go, and has connections to dead endpoints reset.
@@ -268,6 +263,7 @@ impl Plane {
                 self.refresh_own()?;
                 self.ask_again();
                 self.attach(true)?;
+                self.follow_cgroup();
                 // A vip that is removed from here on may still be on pages that were already read, so its index rests until after the next
                 // walk.
                 self.leaving.append(&mut self.resting);
@@ -284,6 +280,7 @@ impl Plane {
         for vip in std::mem::take(&mut self.leaving) {
             self.retired.forget(&self.maps, vip)?;
         }
+        self.end_sockets()?;
         let freed = self.free_endpoints(now_s)?;
         let prodded = self.prodder.prod(&waiting);
         let reach_differs = std::mem::take(&mut self.reach_differs);
@@ -312,8 +309,12 @@ impl Plane {
     /// Frees endpoints that no vip names and that have neither flows nor sockets. Returns their number.
     fn free_endpoints(&mut self, now_s: u32) -> Result<u32, Refusal> {
         let mut freed = 0;
-        if let Some(sockets) = &self.sockets {
-            sockets.forget_without_vip(&self.plan.leaving, &self.held)?;
+        let without_vip =
+            |id: &u32| self.held.endpoints.get(id).is_some_and(|it| !self.held.vips.contains_key(&it.vip));
+        if let Some(sockets) = &self.sockets
+            && self.plan.leaving.iter().any(without_vip)
+        {
+            sockets.release()?;
         }
         for id in self.plan.leaving.clone() {
             let Some(endpoint) = self.held.endpoints.get(&id).copied() else { continue };
@@ -331,7 +332,6 @@ impl Plane {
                 continue;
             }
             self.retired.take(&self.maps, endpoint.vip, id)?;
-            set(&self.maps.active, &id, &0_u32)?;
             self.maps.free_endpoint(&mut self.held, id)?;
             self.plan.leaving.remove(&id);
             self.quiet_since_s.remove(&id);

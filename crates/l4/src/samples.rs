@@ -121,6 +121,7 @@ mod tests {
             bytes: [100, 200],
             sockets_open: 1,
             sockets_made: 5,
+            sockets_unknown: 0,
         };
         let vip = VipCounters {
             total: traffic.clone(),

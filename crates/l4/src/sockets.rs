@@ -3,7 +3,7 @@
 //! The links are pinned like those to interfaces: they outlive the process, and the next process replaces the programs in place. Programs of
 //! others at the same control group stay, and all run.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -11,19 +11,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::query::LinkTypeInfo;
-use libbpf_rs::{Link, MapCore, MapHandle, Object, ProgramMut};
+use libbpf_rs::{Link, MapHandle, Object, ProgramInput};
 use rustix::fs::fstatfs;
 
 use crate::Refusal;
 use crate::abi::*;
 use crate::content::Content;
-use crate::load::{self, DATAGRAMS, SOCKETS};
+use crate::load::{self, DATAGRAMS, FORGET, RELEASE, SOCKETS};
 use crate::pins::{Pins, remove_link};
-use crate::sync::{Maps, entries, failed, get, set};
+use crate::sync::{Maps, get, set};
 
 /// In the order of attaching: what a connected process sees of its endpoint comes before connecting, so that no connection is half known.
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
     "lb_close",
+    "lb_state",
     "lb_getpeername4",
     "lb_getpeername6",
     "lb_recvmsg4",
@@ -49,48 +50,118 @@ pub(crate) struct AtSockets {
 }
 
 impl AtSockets {
-    /// Loads the programs and attaches them to this control group and to no other. If this fails, those of an earlier process stay.
+    /// Loads the programs and attaches them to this control group and to no other. If this fails, the attachments stay as they are.
     pub(crate) fn attach(pins: &Pins, cgroup: &Path) -> Result<Self, Refusal> {
         let (file, id) = open(cgroup)?;
-        let object = load::load_at_sockets(pins)?;
+        // The low bits of an inode number tell any two groups apart that one host has in turn.
+        let object = load::load_at_sockets(pins, id as u32)?;
         let map = load::map(&object, SOCKETS)?;
+        let failed = |name: &str, error: libbpf_rs::Error| {
+            let hint =
+                "; if another program is attached to it or above without sharing, `bpftool cgroup tree` shows it";
+            let hint = if error.kind() == libbpf_rs::ErrorKind::PermissionDenied { hint } else { "" };
+            let doing = format!("attach {name} to the control group {}", cgroup.display());
+            Refusal::kernel(doing, format!("{error:#}{hint}"))
+        };
+        let mut links = NewLinks { pins, made: Vec::new() };
         for name in PROGRAMS {
-            let attached = attach(&load::program(&object, name)?, &pins.socket_link(name), &file, id);
-            attached.map_err(|error| {
-                let hint =
-                    "; if another program is attached to it or above without sharing, `bpftool cgroup tree` shows it";
-                let hint = if error.kind() == libbpf_rs::ErrorKind::PermissionDenied { hint } else { "" };
-                Refusal::kernel(
-                    format!("attach {name} to the control group {}", cgroup.display()),
-                    format!("{error:#}{hint}"),
-                )
-            })?;
+            links.make(&object, name, &file, id).map_err(|error| failed(name, error))?;
         }
+        for name in PROGRAMS.iter().filter(|name| !links.made.iter().any(|(made, _)| made == *name)) {
+            let updated = Link::open(pins.socket_link(name)).and_then(|mut link| {
+                let program = load::program(&object, name).map_err(|refusal| io::Error::other(refusal.to_string()))?;
+                link.update_prog(&program)
+            });
+            updated.map_err(|error| failed(name, error))?;
+        }
+        links.replace_old().map_err(|error| Refusal::kernel("pin the links to the control group", error))?;
+        let at_sockets = Self { object, map, cgroup: cgroup.to_owned(), id };
+        // The end of sockets that were connected in another group is reported to nobody any more.
+        at_sockets.release()?;
         tracing::info!(cgroup = %cgroup.display(), "connections of its processes are balanced at the socket");
-        Ok(Self { object, map, cgroup: cgroup.to_owned(), id })
+        Ok(at_sockets)
     }
 
     /// Whether they are attached to the control group that has this path now.
     pub(crate) fn is_at(&self, cgroup: &Path) -> bool {
-        open(cgroup).is_ok_and(|(_, id)| id == self.id)
+        id_of(cgroup) == Some(self.id)
     }
 
-    /// Forgets the sockets of those of these endpoints whose vip is gone, because their indexes become free.
-    pub(crate) fn forget_without_vip(&self, endpoints: &BTreeSet<u32>, held: &Content) -> Result<(), Refusal> {
-        let has_vip = |id: &u32| held.endpoints.get(id).is_none_or(|endpoint| held.vips.contains_key(&endpoint.vip));
-        let gone: BTreeSet<u32> = endpoints.iter().filter(|id| !has_vip(id)).copied().collect();
-        if gone.is_empty() {
-            return Ok(());
-        }
-        let found: Vec<(u64, lb_socket)> = entries(&self.map).collect::<Result<_, _>>()?;
-        for (cookie, _) in found.iter().filter(|(_, socket)| gone.contains(&socket.endpoint)) {
-            match self.map.delete(bytes_of(cookie)) {
-                // It was closed in the meantime.
-                Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {}
-                deleted => deleted.map_err(|error| failed("delete from", &self.map, error))?,
-            }
+    /// Forgets the sockets of vips that are gone, because the indexes of their endpoints become free, and those of other control groups.
+    pub(crate) fn release(&self) -> Result<(), Refusal> {
+        let ran = load::program(&self.object, RELEASE)?.test_run(ProgramInput::default());
+        ran.map(drop).map_err(|error| Refusal::kernel("forget sockets that were connected to vips", error))
+    }
+
+    /// Forgets these entries. A process may have connected its socket to another endpoint since they were read; such a socket stays known.
+    pub(crate) fn forget(&self, sockets: &BTreeMap<u64, lb_socket>) -> Result<(), Refusal> {
+        let program = load::program(&self.object, FORGET)?;
+        for (cookie, socket) in sockets {
+            let mut context = lb_forget_context { socket: *cookie, endpoint: socket.endpoint, born_s: socket.born_s };
+            let input = ProgramInput { context_in: Some(bytes_of_mut(&mut context)), ..ProgramInput::default() };
+            program.test_run(input).map_err(|error| Refusal::kernel("forget a socket that was ended", error))?;
         }
         Ok(())
+    }
+}
+
+/// Links that are not in force as long as their programs are not pinned. Dropping it ends them.
+struct NewLinks<'p> {
+    pins: &'p Pins,
+    made: Vec<(&'static str, Link)>,
+}
+
+impl NewLinks<'_> {
+    /// Attaches a program, unless that of an earlier process is attached to the same group: then its link can be used again.
+    fn make(&mut self, object: &Object, name: &'static str, cgroup: &File, id: u64) -> libbpf_rs::Result<()> {
+        let next = self.pins.next_socket_link(name);
+        // A process may have ended half-way.
+        remove_link(&next);
+        if cgroup_of(&self.pins.socket_link(name)) == Some(id) {
+            return Ok(());
+        }
+        let program = load::program(object, name).map_err(|refusal| io::Error::other(refusal.to_string()))?;
+        let link = program.attach_cgroup(cgroup.as_raw_fd())?;
+        self.made.push((name, link));
+        let Some((_, link)) = self.made.last_mut() else { return Ok(()) };
+        link.pin(next)
+    }
+
+    /// From here on, they are the attachments, and the old ones end.
+    /// All take their places before the first old one ends, so that a failure leaves the old ones in force.
+    fn replace_old(mut self) -> io::Result<()> {
+        let mut old = Vec::new();
+        let pins = self.pins;
+        let renamed = self.made.iter().try_for_each(|(name, _)| {
+            let pin = pins.socket_link(name);
+            let link = Link::open(&pin).ok();
+            fs::rename(pins.next_socket_link(name), &pin)?;
+            old.push((pin, link));
+            Ok(())
+        });
+        match renamed {
+            Ok(()) => {
+                self.made.clear();
+                old.iter().for_each(|(_, link)| _ = link.as_ref().map(Link::detach));
+            }
+            Err(_) => {
+                for (pin, link) in old {
+                    match link {
+                        // It still counts as pinned there, so this removes the new one.
+                        Some(mut link) => _ = link.unpin().and_then(|()| link.pin(&pin)),
+                        None => _ = fs::remove_file(&pin),
+                    }
+                }
+            }
+        }
+        renamed
+    }
+}
+
+impl Drop for NewLinks<'_> {
+    fn drop(&mut self) {
+        self.made.iter().for_each(|(name, _)| remove_link(&self.pins.next_socket_link(name)));
+        self.made.iter().for_each(|(_, link)| _ = link.detach());
     }
 }
 
@@ -119,6 +190,11 @@ pub(crate) fn detach(pins: &Pins, maps: &Maps, held: &Content) -> Result<(), Ref
     Ok(())
 }
 
+/// The inode of the control group that has this path now.
+pub(crate) fn id_of(cgroup: &Path) -> Option<u64> {
+    open(cgroup).ok().map(|(_, id)| id)
+}
+
 /// Opens a control group, and finds out its inode.
 fn open(cgroup: &Path) -> Result<(File, u64), Refusal> {
     let refusal = |why: String| Refusal::NotCgroup { path: cgroup.display().to_string(), why, mounts: mounts() };
@@ -138,18 +214,53 @@ fn mounts() -> Vec<String> {
     mounted.filter_map(|line| line.split(' ').nth(4)).map(str::to_owned).collect()
 }
 
-fn attach(program: &ProgramMut<'_>, pin: &Path, cgroup: &File, id: u64) -> libbpf_rs::Result<()> {
-    if cgroup_of(pin) == Some(id) {
-        return Link::open(pin)?.update_prog(program);
-    }
-    remove_link(pin);
-    program.attach_cgroup(cgroup.as_raw_fd())?.pin(pin)
-}
-
 /// The control group of a pinned link; 0 if that is gone.
 fn cgroup_of(pin: &Path) -> Option<u64> {
     match Link::open(pin).ok()?.info().ok()?.info {
         LinkTypeInfo::Cgroup(cgroup) => Some(cgroup.cgroup_id),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+
+    /// As root only, like the tests of the plane.
+    #[test]
+    fn links_that_cannot_be_replaced_stay() {
+        use std::io::Write;
+        let Some(hierarchy) = mounts().pop().filter(|_| rustix::process::geteuid().is_root()) else {
+            _ = writeln!(
+                std::io::stderr(),
+                "SKIP links_that_cannot_be_replaced_stay: it needs root and control groups of version 2"
+            );
+            return;
+        };
+        let groups = [0, 1].map(|number| {
+            let group = Path::new(&hierarchy).join(format!("steelyard-links-{}-{number}", std::process::id()));
+            fs::create_dir(&group).unwrap();
+            group
+        });
+        let pin_dir = PathBuf::from(format!("/sys/fs/bpf/steelyard-links-{}", std::process::id()));
+        let pins = Pins::new(&Options { flows_max: 64, pin_dir: Some(pin_dir), force_tc: false }).unwrap();
+        let held = pins.hold().unwrap();
+        let _maps = load::load(&pins, 64, true).unwrap();
+        let first = AtSockets::attach(&pins, &groups[0]).unwrap();
+        let at = || PROGRAMS.map(|name| cgroup_of(&pins.socket_link(name)));
+        assert_eq!(at(), [Some(first.id); PROGRAMS.len()]);
+        let (file, id) = open(&groups[1]).unwrap();
+        let mut links = NewLinks { pins: &pins, made: Vec::new() };
+        PROGRAMS.iter().for_each(|name| links.make(&first.object, name, &file, id).unwrap());
+        fs::remove_file(pins.next_socket_link(PROGRAMS[5])).unwrap();
+        assert!(links.replace_old().is_err());
+        assert_eq!(at(), [Some(first.id); PROGRAMS.len()]);
+        assert!(PROGRAMS.iter().all(|name| !pins.next_socket_link(name).exists()));
+        let second = AtSockets::attach(&pins, &groups[1]).unwrap();
+        assert_eq!(at(), [Some(second.id); PROGRAMS.len()]);
+        drop(held);
+        pins.remove().unwrap();
+        groups.iter().for_each(|group| fs::remove_dir(group).unwrap());
     }
 }

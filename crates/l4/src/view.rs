@@ -21,6 +21,8 @@ pub struct Traffic {
     pub sockets_open: u64,
     /// All that ever were, and exchanges of datagrams by sockets that are not connected.
     pub sockets_made: u64,
+    /// Those that are not known as connected, because the table of sockets was full.
+    pub sockets_unknown: u64,
 }
 
 impl Traffic {
@@ -30,6 +32,7 @@ impl Traffic {
         self.flows_made += other.flows_made;
         self.sockets_open += other.sockets_open;
         self.sockets_made += other.sockets_made;
+        self.sockets_unknown += other.sockets_unknown;
         for direction in 0..2 {
             for (mine, more) in [(&mut self.packets, &other.packets), (&mut self.bytes, &other.bytes)] {
                 if let (Some(mine), Some(more)) = (mine.get_mut(direction), more.get(direction)) {
@@ -77,6 +80,8 @@ pub struct Sockets {
     pub why_not: Option<String>,
     /// The most sockets that are known as connected to a vip.
     pub open_max: u32,
+    /// Why sockets that are connected to dead endpoints cannot be ended, if that was asked for.
+    pub cannot_end: Option<String>,
 }
 
 /// A connection, or what looks like one.

@@ -121,7 +121,8 @@ pub enum VipMode {
     Local,
 }
 
-/// What happens to TCP connections to an endpoint whose probes fail. Datagrams go to another endpoint in any case.
+/// What happens to TCP connections to an endpoint whose probes fail. Datagrams go to another endpoint in any case,
+/// except those of connected sockets of this host, which are treated alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnUnhealthy {
     /// They continue, because an endpoint that fails a probe may still serve them.

@@ -305,6 +305,8 @@ impl KernelPlane {
                 why_not: sockets.why_not,
                 open: counters.vips.values().map(|vip| vip.total.sockets_open).sum(),
                 open_max: u64::from(sockets.open_max),
+                cannot_end: sockets.cannot_end,
+                unknown: self.recent.of_unknown(&counters),
             }),
         };
         let vips = self

@@ -12,6 +12,13 @@ use testkit::{PATIENCE, Program, Signal, until};
 /// The client for which python is the shell.
 const CLIENT: &str = include_str!("socket_client.py");
 
+/// What sockets see after calls that change their connections.
+const CORNERS: &str = include_str!("socket_corners.py");
+/// A client that connects again.
+const AGAIN: &str = include_str!("socket_again.py");
+/// What other programs do to control groups and maps.
+const BPF: &str = include_str!("bpf.py");
+
 /// Makes each of this process unique.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
@@ -54,6 +61,33 @@ impl Cgroup {
         let words = ["python3", "-c", CLIENT, kind, address, &port.to_string(), &count.to_string()];
         Client { program: netns.spawn("socket_client.py", &mut self.command(&words)).unwrap(), reports: 0 }
     }
+
+    /// A client whose sockets change their connections; see `socket_corners.py`. What they see are the peers of its reports.
+    pub fn corners(&self, netns: &Netns, words: &[&str]) -> Client {
+        let words = [&["python3", "-c", CORNERS], words].concat();
+        Client { program: netns.spawn("socket_corners.py", &mut self.command(&words)).unwrap(), reports: 0 }
+    }
+
+    /// A client that connects its datagram sockets again when they have lost their connections; see `socket_again.py`.
+    pub fn persistent(&self, netns: &Netns, address: std::net::SocketAddr, count: usize) -> Client {
+        let (host, port, count) = (address.ip().to_string(), address.port().to_string(), count.to_string());
+        let words = ["python3", "-c", AGAIN, &host, &port, &count];
+        Client { program: netns.spawn("socket_again.py", &mut self.command(&words)).unwrap(), reports: 0 }
+    }
+
+    /// Removes the control group, once it has no processes, and makes it again.
+    pub fn make_again(&self) {
+        let removed = until(PATIENCE, || fs::remove_dir(&self.path).ok());
+        assert!(removed.is_some(), "cannot remove {}", self.path.display());
+        fs::create_dir(&self.path).unwrap();
+    }
+}
+
+/// Runs `bpf.py`.
+pub fn bpf(words: &[&str]) -> Program {
+    let mut command = Command::new("python3");
+    command.args(["-c", BPF]).args(words);
+    Program::spawn("bpf.py", &mut command).unwrap()
 }
 
 impl Drop for Cgroup {

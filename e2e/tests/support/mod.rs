@@ -1,6 +1,7 @@
 //! Shared helpers for the tests of the whole binary: a balancer, origins behind it, and load in front of it.
 #![allow(dead_code, reason = "each test binary compiles all of it and uses its part")]
 
+pub mod at_sockets;
 pub mod cgroup;
 pub mod echo;
 pub mod network;

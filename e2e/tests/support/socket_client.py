@@ -1,6 +1,6 @@
 """Asks for an address and writes what it sees to standard error, as a line of JSON for each report.
 
-Usage: socket_client.py tcp|udp|udp-connected|udp-named ADDRESS[,ADDRESS] PORT COUNT
+Usage: socket_client.py tcp|mptcp|udp|udp-connected|udp-named ADDRESS[,ADDRESS] PORT COUNT
 
 A socket of `udp-named` is connected and names the address in each datagram all the same. With several addresses, a `udp` socket asks each in
 turn, twice.
@@ -19,6 +19,9 @@ kind, addresses, port, count = sys.argv[1], sys.argv[2].split(","), int(sys.argv
 address = addresses[0]
 family = socket.AF_INET6 if ":" in address else socket.AF_INET
 sockets = []
+STREAMS = ("tcp", "mptcp")
+# socket.IPPROTO_MPTCP came with Python 3.10.
+IPPROTO_MPTCP = 262
 
 
 def name(pair):
@@ -38,11 +41,12 @@ def exchange(sock):
     answer, sender = sock.recvfrom(5)
     assert answer == b"hello", answer
     # A stream has no sender.
-    return name(sender) if kind != "tcp" else None
+    return name(sender) if kind not in STREAMS else None
 
 
 def attempt():
-    sock = socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
+    protocol = IPPROTO_MPTCP if kind == "mptcp" else 0
+    sock = socket.socket(family, socket.SOCK_STREAM if kind in STREAMS else socket.SOCK_DGRAM, protocol)
     sock.settimeout(20)
     sockets.append(sock)
     if kind != "udp":

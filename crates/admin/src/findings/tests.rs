@@ -412,7 +412,8 @@ fn vips_that_nobody_looks_after() {
 #[test]
 fn sockets_that_cannot_be_balanced() {
     let mut status = status();
-    let sockets = SocketsStatus { cgroup: "/x".into(), why_not: None, open: 0, open_max: 9 };
+    let sockets =
+        SocketsStatus { cgroup: "/x".into(), why_not: None, open: 0, open_max: 9, cannot_end: None, unknown: 0 };
     let plane = KernelPlaneStatus {
         entries: 0,
         entries_max: 100,
@@ -425,8 +426,17 @@ fn sockets_that_cannot_be_balanced() {
     check(&status, &[]);
     let sockets = plane.sockets.clone().map(|sockets| SocketsStatus { why_not: Some("/x is none".into()), ..sockets });
     status.kernel_plane = Some(KernelPlaneStatus { sockets, ..plane });
-    let text = "connections of this host's processes to vips are not balanced: /x is none";
+    let text = "connections of the processes of /x to vips are not balanced: /x is none";
     check(&status, &[("sockets", Wrong, text)]);
+    let full = |open, unknown| {
+        let sockets =
+            SocketsStatus { cgroup: "/x".into(), why_not: None, open, open_max: 10, cannot_end: None, unknown };
+        let plane = status.kernel_plane.clone().map(|plane| KernelPlaneStatus { sockets: Some(sockets), ..plane });
+        let mut status = status.clone();
+        status.kernel_plane = plane;
+        findings(&status).into_iter().map(|finding| finding.kind).collect::<Vec<_>>()
+    };
+    assert_eq!([full(7, 0), full(8, 0), full(0, 1)], [vec![], vec!["socket_table"], vec!["socket_table"]]);
 }
 
 #[test]

@@ -54,7 +54,8 @@ keys! {
         /// An active probe of each endpoint. It uses TCP whatever the protocol of the vip, and the endpoint's own port unless `port` is
         /// set.
         optional health_check: RawHealthCheck, default "none: endpoints count as healthy";
-        /// What happens to TCP connections to an endpoint whose health check fails. UDP clients get another endpoint in any case.
+        /// What happens to TCP connections to an endpoint whose health check fails. Datagrams of UDP clients go to another endpoint in any case,
+        /// except those of a UDP socket of this host that is connected to a vip: its connection is treated as one of TCP.
         optional on_unhealthy: OneOf<OnUnhealthy>, default word(&OnUnhealthy::Keep);
         /// Addresses or networks that may open connections.
         optional allow: OneOrMany<Network>, default "all";

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use model::{EndpointAddress, Vip, VipMode};
+use model::{EndpointAddress, PortRange, Vip, VipMode};
 
 use super::Plane;
 use crate::abi::LB_POOL_MAX;
 use crate::interfaces::{self, Interface};
-use crate::load::{self, ENTRY};
+use crate::load::{self, ENTRY, HERE};
 use crate::plan::{Sources, Unreachable};
 use crate::vip_routes::LOOKUPS_MAX;
 use crate::{Refusal, host, own};
@@ -132,6 +132,8 @@ impl Plane {
         }
         let program = load::program(&self.object, ENTRY)?;
         self.attachments.sync(&program, &wanted, &self.interfaces)?;
+        let nothing = load::program(&self.object, HERE)?;
+        self.attachments.mark(&nothing)?;
         self.attached = wanted;
         Ok(())
     }
@@ -180,6 +182,32 @@ pub(super) fn check_interfaces(vips: &[Vip], present: &[Interface]) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Endpoints that are vips themselves go to `unreachable`: what was balanced once is not balanced again, so nobody would answer. A listener
+/// of this host serves a vip in mode `local`.
+pub(super) fn find_vips_of_vips(vips: &[Vip], unreachable: &mut Unreachable) {
+    let mut forwarding = BTreeMap::<IpAddr, Vec<&Vip>>::new();
+    for vip in vips.iter().filter(|vip| vip.mode != VipMode::Local) {
+        forwarding.entry(vip.address).or_default().push(vip);
+    }
+    for vip in vips {
+        for endpoint in sockets(vip) {
+            let Some(others) = forwarding.get(&endpoint.ip()) else { continue };
+            let ports = match endpoint.port() {
+                0 => vip.ports,
+                port => PortRange { first: port, last: port },
+            };
+            let is_same = |it: &&&Vip| {
+                it.transport == vip.transport && it.ports.first <= ports.last && ports.first <= it.ports.last
+            };
+            if let Some(other) = others.iter().find(is_same) {
+                let why =
+                    format!("it is the address of the vip {}: name the endpoints of that vip instead", other.name);
+                unreachable.add(&vip.name, endpoint, why);
+            }
+        }
+    }
 }
 
 /// The source addresses of `full_nat` vips that name none. Endpoints without one go to `unreachable`.

@@ -7,11 +7,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use model::{OnUnhealthy, PortRange, Transport, VipMode};
+use model::{PortRange, Transport, VipMode};
 use testkit::netns::{Netns, join};
 use testkit::{PATIENCE, until};
 
 use super::*;
+use crate::sync::set;
 use crate::{Flow, FlowClient, TraceQuery};
 
 const VIP: &str = "20.0.0.1:80";
@@ -543,6 +544,30 @@ fn what_a_dead_namespace_left_is_swept_away() {
     drop(plane);
 }
 
+#[test]
+fn what_an_earlier_process_did_not_clear_is_not_inherited() {
+    let Some(lab) = Lab::new(1) else { return };
+    let plane = lab.open();
+    // It ended when it had removed a vip and its endpoint, and before it cleared their counters.
+    set(&plane.maps.uses, &0_u32, &lb_uses { made: 7, open: 3, unknown: 1 }).unwrap();
+    set(&plane.maps.active, &0_u32, &5_u32).unwrap();
+    let old = lb_counters { packets: [1, 2], bytes: [3, 4], flows: 9 };
+    let cpus = libbpf_rs::num_possible_cpus().unwrap();
+    let write = |map: &libbpf_rs::MapHandle, index: u32, value: &[u8]| {
+        let values = vec![value.to_vec(); cpus];
+        libbpf_rs::MapCore::update_percpu(map, bytes_of(&index), &values, libbpf_rs::MapFlags::ANY).unwrap();
+    };
+    write(&plane.maps.counters, 0, bytes_of(&old));
+    let reason = crate::DropReason::ALL.iter().find(|reason| reason.name == "no_endpoint").unwrap();
+    write(&plane.maps.drops, u32::from(reason.number), &8_u64.to_ne_bytes());
+    drop(plane);
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    assert_eq!(plane.held.endpoints.keys().copied().collect::<Vec<_>>(), [0]);
+    let web = &plane.counters().unwrap().vips["web"];
+    assert_eq!((&web.total, web.drops["no_endpoint"]), (&crate::Traffic::default(), 0));
+}
+
 /// A directory for planes of one test, which nothing else on this host sweeps.
 struct Beside(PathBuf);
 
@@ -680,4 +705,33 @@ fn a_table_that_fills_up_says_so() {
     check(&mut plane, 12, false);
     streams.push(lab.connect());
     check(&mut plane, 14, true);
+}
+
+#[test]
+fn a_plane_that_has_no_interfaces_goes_with_its_namespace() {
+    let beside = Beside(PathBuf::from(format!("/sys/fs/bpf/steelyard-test-{}-lonely", std::process::id())));
+    let Some(mut other) = Lab::new(0) else { return };
+    other.options.pin_dir = Some(beside.0.join("other"));
+    let gone = {
+        let Some(mut lab) = Lab::new(0) else { return };
+        lab.lb.ip("link del client0").unwrap();
+        lab.options.pin_dir = Some(beside.0.join("lab"));
+        let mut plane = lab.open();
+        let nowhere = Vip { interfaces: Vec::new(), ..lab.vip(&[0]) };
+        lab.apply(&mut plane, &[nowhere]).unwrap();
+        assert!(plane.pins.links().is_empty());
+        let folder = plane.pins.folder.clone();
+        drop(plane);
+        sweep(&Pins::new(&other.options).unwrap());
+        assert!(folder.exists(), "its namespace is there, although nothing looks after it");
+        // As after `kill -9`.
+        lab.options.pin_dir = Some(PathBuf::from("/sys/fs/bpf/steelyard-test-nothing"));
+        folder
+    };
+    // The kernel ends a namespace in the background.
+    let swept = until(PATIENCE, || {
+        sweep(&Pins::new(&other.options).unwrap());
+        (!gone.exists()).then_some(())
+    });
+    assert!(swept.is_some(), "{} is still there", gone.display());
 }

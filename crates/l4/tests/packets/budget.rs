@@ -24,7 +24,7 @@ fn each_program_is_far_below_the_verifiers_limit() {
                 &std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{fd}")).unwrap(),
             );
         }
-        assert_eq!(sockets.progs().count(), 10);
+        assert_eq!(sockets.progs().count(), 13);
     });
 }
 

@@ -51,6 +51,8 @@ pub(super) struct Recent {
     endpoints: Window<(String, SocketAddr), 3>,
     /// Dropped packets, by the name of the reason.
     drops: Window<(String, &'static str), 1>,
+    /// Sockets that found their table full, by vip.
+    unknown: Window<String, 1>,
 }
 
 impl Recent {
@@ -65,6 +67,15 @@ impl Recent {
             .iter()
             .flat_map(|(name, vip)| vip.drops.iter().map(|(reason, count)| ((name.clone(), *reason), [*count])));
         self.drops.sample(now_ms, drops);
+        let unknown = counters.vips.iter().map(|(name, vip)| (name.clone(), [vip.total.sockets_unknown]));
+        self.unknown.sample(now_ms, unknown);
+    }
+
+    /// In the last minute.
+    pub(super) fn of_unknown(&self, counters: &Counters) -> u64 {
+        let grown =
+            |(name, vip): (&String, &l4::VipCounters)| self.unknown.growth(name, &[vip.total.sockets_unknown])[0];
+        counters.vips.iter().map(grown).sum()
     }
 
     /// What happened in the last minute, and in the last few seconds.
