@@ -2,8 +2,8 @@
 //!
 //! A real API server, on the same host. Nothing here is asserted: a figure belongs to the host it was measured on. What is printed:
 //!
-//! - memory: resident, of a controller of nothing, and of one of all of it: when it is ready, when all statuses have been written, and after
-//!   all the changes; the differences are what index, snapshot and routers hold;
+//! - memory: resident, of a controller of nothing, and of one of all of it: when it is ready, when all statuses have been written, after the
+//!   changes of endpoints, during those of routes, and later; the differences are what index, snapshot and routers hold;
 //! - the first list: from the start of the process until `/readyz` says 200;
 //! - a change: from the moment that an EndpointSlice is sent to the API server until a request is answered by one of the new endpoints.
 //!   Requests are made all the time, so half a millisecond of it is the bench's own. Measured alone, and while other EndpointSlices change 50
@@ -117,6 +117,9 @@ fn run(edge: &Edge, options: &Options) {
     say_memory("when ready", &controller, base);
     until_all_statuses_are_written(edge, options);
     say_memory("statuses written", &controller, base);
+    if std::env::var("STOP_SOON").is_ok() {
+        return;
+    }
     say_load("at rest", edge, || wait_until(Instant::now() + COUNTED));
 
     // Measured in the first half of the Services, with a storm in the second half.
@@ -133,8 +136,11 @@ fn run(edge: &Edge, options: &Options) {
             say_changes("the same in the storm", measured);
         });
     });
+    say_memory("endpoints changed", &controller, base);
     say_load("routes change", edge, || storm_of_routes(edge, options));
-    say_memory("after the changes", &controller, base);
+    say_memory("routes changed", &controller, base);
+    wait_until(Instant::now() + COUNTED);
+    say_memory("ten seconds later", &controller, base);
 }
 
 fn say_changes(what: &str, mut changes: Vec<Duration>) {

@@ -188,6 +188,31 @@ fn tls() {
 }
 
 #[test]
+fn auth() {
+    if !has_own_network("auth") {
+        return;
+    }
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path().join("auth")).unwrap();
+    scratch.write("auth/staff.htpasswd", "joe:$apr1$zxA9Rk1p$nUGypAyykq1cGimy5OFQd1\n");
+    scratch.write("auth/partners.keys", "shop:kHq8Zl0nWv2rT5yB\n");
+    let file = scratch.path().join("auth.yaml");
+    std::fs::copy(example("auth.yaml"), &file).unwrap();
+    let _web = Origin::start_at(local(9001), "web", 18);
+    let balancer = serve_file(&file.display().to_string());
+    let ask = |path: &str, field: &str| {
+        let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
+        conn.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{field}\r\n").as_bytes()).unwrap();
+        conn.response(ResponseTo::Other).unwrap().status
+    };
+    let (joe, shop) = ("Authorization: Basic am9lOmxldG1laW4=\r\n", "X-Api-Key: kHq8Zl0nWv2rT5yB\r\n");
+    assert_eq!([ask("/", ""), ask("/", shop), ask("/", joe)], [401, 401, 200]);
+    assert_eq!([ask("/api", ""), ask("/api", joe), ask("/api", shop)], [401, 401, 200]);
+    assert_eq!(ask("/health", ""), 200);
+    end(balancer);
+}
+
+#[test]
 fn canary() {
     if !has_own_network("canary") {
         return;

@@ -44,6 +44,8 @@ const RIGHTS: &[(&str, &str, &str)] = &[
     ("networking.k8s.io", "ingresses", "list,watch"),
     ("networking.k8s.io", "ingresses/status", "patch"),
     ("steelyard.io", "gatewayparameters", "list,watch"),
+    ("steelyard.io", "trafficpolicies", "list,watch"),
+    ("steelyard.io", "trafficpolicies/status", "patch"),
 ];
 
 /// The further rights of the gateway, which writes Services of Gateways.

@@ -25,6 +25,7 @@ listeners:
     protocol: http
     routes:
       - {grpc: shop.Cart/Get, to: web}
+      - {path: /private, auth: {basic: {users: {joe: '{SHA}t6h1/B6iKLkGEEG3zsS9PFKrPOM='}}}, to: web}
       - {to: web, rate_limit: {requests: 1000, per: 1s, by: client_ip}}
 clusters:
   web: {endpoints: [127.0.0.1:9001], protocol: h2c}

@@ -40,8 +40,8 @@ pub use show::{
 };
 pub use status::{
     ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerRecent, ListenerStatus, MaintenanceStatus,
-    MethodStatus, Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION, Status, listener_statuses,
-    method_statuses, quantiles, route_statuses,
+    MethodStatus, PasswordStatus, Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION, Status,
+    listener_statuses, method_statuses, quantiles, route_statuses,
 };
 pub use vip::{
     ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, SocketsStatus, TraceQuestion, TraceReport, TraceStep,

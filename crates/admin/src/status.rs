@@ -68,6 +68,9 @@ pub struct Status {
     /// Routes in maintenance, in the order of the file.
     #[serde(default)]
     pub maintenance: Vec<MaintenanceStatus>,
+    /// Checks of passwords; `None` if no route demands one.
+    #[serde(default)]
+    pub password_checks: Option<PasswordStatus>,
     /// gRPC methods that were called, by listener, service and name.
     #[serde(default)]
     pub methods: Vec<MethodStatus>,
@@ -96,6 +99,19 @@ pub struct MaintenanceStatus {
     /// The listener no longer has a route of this name. One that comes back is in maintenance.
     #[serde(default)]
     pub gone: bool,
+}
+
+/// Checks of passwords against their hashes, since the process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PasswordStatus {
+    /// Right ones. Later requests with the same password need no check.
+    pub right: u64,
+    /// Wrong ones, and those of users that do not exist.
+    pub wrong: u64,
+    /// Checks that were refused because too many were waiting, or because there was no memory for them.
+    pub refused: u64,
+    /// Checks that wait now.
+    pub waiting: u64,
 }
 
 /// A reload and its outcome.
@@ -159,6 +175,9 @@ pub struct RouteStatus {
     pub name: String,
     /// The name of its cluster. For a split, the shares, such as `v1 95, v2 5`; for a redirect, `redirect`.
     pub cluster: String,
+    /// What its requests must prove: `basic` or `api_key`; `None` means nothing.
+    #[serde(default)]
+    pub auth: Option<String>,
     /// Requests answered.
     pub requests: u64,
     /// The last minute.
@@ -340,7 +359,7 @@ impl ClusterStatus {
     /// Builds what the configuration and the counters say about a cluster. The caller knows the state of the endpoints.
     pub fn new(cluster: &model::Cluster, totals: &Totals, panic: bool, endpoints: Vec<EndpointStatus>) -> Self {
         let (requests, retries) =
-            totals.clusters.get(&cluster.name).map_or((0, 0), |total| (total.requests, total.retries));
+            totals.clusters.get(cluster.name.as_str()).map_or((0, 0), |total| (total.requests, total.retries));
         let algorithm = match cluster.algorithm {
             Algorithm::RoundRobin => "round_robin",
             Algorithm::LeastRequest => "least_request",
@@ -407,6 +426,7 @@ pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Out
                 listener: listener.name.clone(),
                 name: route.name.clone(),
                 cluster: target(snapshot, &route.to),
+                auth: route.policy.auth.as_ref().map(|auth| auth.kind().to_owned()),
                 requests: total.responses.sum(),
                 recent: in_span(&outcomes.minute),
                 latest: in_span(&outcomes.latest),
@@ -548,6 +568,7 @@ mod tests {
         let hit = RouteStatus {
             listener: "web".into(),
             name: "/hit".into(),
+            auth: None,
             cluster: "one".into(),
             requests: 2,
             recent: RouteRecent { responses: 2, errors: 0 },

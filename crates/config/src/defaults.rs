@@ -46,6 +46,9 @@ pub const FIXED_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
 /// The type of an error page. People see them in browsers.
 pub const ERROR_CONTENT_TYPE: &str = "text/html; charset=utf-8";
 
+/// The realm of authentication. Browsers show it, and it must have a value (RFC 7617 section 2).
+pub const REALM: &str = "restricted";
+
 /// RFC 8996 deprecates older versions.
 pub const TLS_MIN_VERSION: TlsVersion = TlsVersion::V1_2;
 

@@ -1,5 +1,6 @@
 //! Errors of a file and their places. The reader collects them and goes on after each, so that one run reports all errors.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// The most diagnostics that one file can have. Later ones are counted but not kept: a file with more is most likely the wrong file.
@@ -135,6 +136,30 @@ pub struct Report {
     found: Vec<(Location, Wrong)>,
     /// The number of errors beyond `DIAGNOSTICS_MAX`.
     dropped: usize,
+    /// What no excerpt may show.
+    hidden: Hidden,
+}
+
+/// What no excerpt may show.
+#[derive(Clone, Debug, Default)]
+pub struct Hidden {
+    texts: Vec<String>,
+    lines: BTreeSet<usize>,
+    /// Nothing of the file may be shown.
+    all: bool,
+}
+
+impl Hidden {
+    fn has(&self, number: usize, line: &str) -> bool {
+        self.all || self.lines.contains(&number) || self.texts.iter().any(|text| line.contains(text.as_str()))
+    }
+
+    /// Adds what `other` hides.
+    pub fn join(&mut self, other: Self) {
+        self.texts.extend(other.texts);
+        self.lines.extend(other.lines);
+        self.all |= other.all;
+    }
 }
 
 impl Report {
@@ -150,6 +175,28 @@ impl Report {
         self.found.is_empty()
     }
 
+    /// Shows no source line that contains this text, such as a key.
+    pub fn hide(&mut self, text: &str) {
+        if !text.is_empty() {
+            self.hidden.texts.push(text.to_owned());
+        }
+    }
+
+    /// Does not show this line.
+    pub fn hide_line(&mut self, number: usize) {
+        self.hidden.lines.insert(number);
+    }
+
+    /// Shows no line at all.
+    pub fn hide_all(&mut self) {
+        self.hidden.all = true;
+    }
+
+    /// What is hidden.
+    pub fn hidden(&mut self) -> &mut Hidden {
+        &mut self.hidden
+    }
+
     /// Returns the errors in the order of the file. An error within an alias has the place of its anchor and is reported once.
     pub fn into_errors(mut self, file: &str, text: &str) -> Errors {
         self.found.sort_by(|a, b| (a.0, &a.1.message).cmp(&(b.0, &b.1.message)));
@@ -161,6 +208,7 @@ impl Report {
         }
         // A lone CR also ends a line in YAML (YAML 1.2 section 5.4).
         let mut lines = text.lines().flat_map(|line| line.split('\r')).enumerate();
+        let hidden = self.hidden;
         let mut current: Option<(usize, &str)> = None;
         let diagnostics = self.found.into_iter().map(|(location, wrong)| {
             // The places are sorted, so one pass over the lines serves all of them.
@@ -177,7 +225,9 @@ impl Report {
                 column: location.column,
                 message: wrong.message,
                 hint: wrong.hint,
-                excerpt: line.map(|(_, line)| Excerpt::of(line, location)),
+                excerpt: line
+                    .filter(|(index, line)| !hidden.has(index + 1, line))
+                    .map(|(_, line)| Excerpt::of(line, location)),
             }
         });
         Errors(diagnostics.collect())

@@ -11,11 +11,13 @@
 mod defaults;
 mod define;
 mod diagnostic;
+mod kind;
 mod lower;
 mod raw;
 mod read;
 mod reference;
 mod schema;
+mod secrets;
 mod text;
 mod yaml;
 
@@ -26,12 +28,13 @@ use std::path::{Path, PathBuf};
 use model::{Cluster, Endpoint, EndpointAddress, Generation, Snapshot, Vip};
 
 pub use diagnostic::{Diagnostic, Errors, Excerpt};
+pub use kind::{TrafficPolicy, apply_to_cluster, apply_to_route, definition};
 pub use lower::VIPS_MAX;
 pub use reference::reference;
 pub use schema::schema;
 pub use text::{parse_admin, parse_bind, parse_endpoint, parse_vip_address, parse_wait};
 
-use diagnostic::{Location, Report, Wrong};
+use diagnostic::{Hidden, Location, Report, Wrong};
 use raw::RawFile;
 use read::Read;
 
@@ -52,12 +55,14 @@ pub fn read_file(file_name: &str, text: &str, generation: Generation) -> Result<
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let base = Path::new(file_name).parent().unwrap_or(Path::new(""));
     let mut report = Report::default();
-    let file =
-        yaml::load(text, &mut report).and_then(|root| RawFile::read(&root, "the file", &mut report)).and_then(|raw| {
+    let file = secrets::load(text, &mut report)
+        .and_then(|root| RawFile::read(&root, "the file", &mut report))
+        .and_then(|raw| {
             let watch = raw.watch.as_ref().map_or(defaults::WATCH, |watch| watch.value.0);
             let locations = lower::file_places(&raw, base);
             let snapshot = lower::snapshot(raw, base, generation, &mut report)?;
-            let written = Written { name: file_name.to_owned(), text: text.to_owned(), locations };
+            let hidden = report.hidden().clone();
+            let written = Written { name: file_name.to_owned(), text: text.to_owned(), locations, hidden };
             Some(File { snapshot, watch, written })
         });
     match file {
@@ -90,6 +95,8 @@ pub struct Written {
     text: String,
     /// By the owner, such as "listener web", and the file; `None` stands for its TLS as a whole.
     locations: HashMap<(String, Option<PathBuf>), Location>,
+    /// What no excerpt may show.
+    hidden: Hidden,
 }
 
 /// An error in a file that the configuration names.
@@ -119,6 +126,7 @@ impl Written {
             let location = location(file).or_else(|| location(None)).unwrap_or(Location::START);
             report.add(location, Wrong { message: format!("{owner}: {message}"), hint });
         }
+        report.hidden().join(self.hidden.clone());
         report.into_errors(&self.name, &self.text).to_string()
     }
 }

@@ -119,6 +119,8 @@ keys! {
         optional allow: OneOrMany<ClientNetwork>, default "all that `deny` does not name";
         /// Networks of clients that may not use it; see `allow`.
         optional deny: OneOrMany<ClientNetwork>, default "none that `allow` names";
+        /// What requests must prove, on every route that does not say otherwise.
+        optional auth: RawAuth, default "nothing", only "http";
         /// Limits on what clients may send.
         optional limits: RawListenerLimits, default "as below";
         /// Addresses or networks whose `X-Forwarded-*` and `Forwarded` headers are trusted and extended. The headers of all other clients
@@ -262,6 +264,8 @@ keys! {
         optional allow: OneOrMany<ClientNetwork>, default "all that `deny` does not name", only "http";
         /// Networks of clients that may not use the route; see `allow`.
         optional deny: OneOrMany<ClientNetwork>, default "none that `allow` names", only "http";
+        /// What requests must prove. `off`: nothing, although the listener has `auth`.
+        optional auth: RawAuth, default "that of the listener", only "http";
         /// How many requests one client may make.
         optional rate_limit: RawRateLimit, default "no limit", only "http";
         /// The scripts of other origins that may use the route.
@@ -498,10 +502,12 @@ macro_rules! text_or_object {
     };
 }
 
+mod auth;
 mod listener;
 mod policy;
 mod vip;
 
+pub use auth::{RawApiKey, RawAuth, RawBasic};
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use policy::{
     RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond, RawRetry,
@@ -746,7 +752,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 41);
+        assert_eq!(found.len(), 44);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

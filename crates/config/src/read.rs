@@ -271,6 +271,10 @@ impl<K: Formed, V: Read> Read for Named<K, V> {
                         key.location,
                         Wrong { message: format!("a name in {subject}: {}", wrong.message), ..wrong },
                     );
+                    // It may be a secret, which no excerpt may show.
+                    let mut of_value = Report::default();
+                    drop(V::read(value, &ticked(text), &mut of_value));
+                    report.hidden().join(std::mem::take(of_value.hidden()));
                     continue;
                 }
             };

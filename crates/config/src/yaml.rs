@@ -63,6 +63,36 @@ impl Value {
     }
 }
 
+impl Node {
+    /// The node of a value of JSON, for readers. All places are the beginning. The caller bounds how deep the value is nested.
+    pub fn of_json(value: &serde_json::Value) -> Rc<Self> {
+        let scalar = |text: String, plain: bool| Value::Scalar { text, plain };
+        let value = match value {
+            serde_json::Value::Null => Value::Null,
+            serde_json::Value::Bool(value) => scalar(value.to_string(), true),
+            serde_json::Value::Number(value) => scalar(value.to_string(), true),
+            serde_json::Value::String(text) => scalar(text.clone(), false),
+            serde_json::Value::Array(items) => Value::List(items.iter().map(Self::of_json).collect()),
+            serde_json::Value::Object(entries) => {
+                let key = |key: &str| Self::whole(scalar(key.to_owned(), false));
+                Value::Map(entries.iter().map(|(name, value)| (key(name), Self::of_json(value))).collect())
+            }
+        };
+        Self::whole(value)
+    }
+
+    fn whole(value: Value) -> Rc<Self> {
+        let inner: Vec<&Rc<Self>> = match &value {
+            Value::Null | Value::Scalar { .. } => Vec::new(),
+            Value::List(items) => items.iter().collect(),
+            Value::Map(pairs) => pairs.iter().flat_map(|(key, value)| [key, value]).collect(),
+        };
+        let height = 1 + inner.iter().map(|node| node.height).max().unwrap_or(0);
+        let nodes = inner.iter().fold(1, |nodes: u32, node| nodes.saturating_add(node.nodes));
+        Rc::new(Self { location: Location::START, value, height, nodes })
+    }
+}
+
 /// Loads the one document of a file. Returns `None` if there is none or it cannot be read; the report says why.
 pub fn load(text: &str, report: &mut Report) -> Option<Rc<Node>> {
     if text.len() > FILE_BYTES_MAX {

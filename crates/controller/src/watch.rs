@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use crate::index::{Definition, Kind, Name, Object, Watched};
 use crate::objects::{
     BackendTLSPolicy, GRPCRoute, Gateway, GatewayClass, GatewayParameters, HTTPRoute, ListenerSet, ReferenceGrant,
-    TCPRoute, TLSRoute, UDPRoute,
+    TCPRoute, TLSRoute, TrafficPolicy, UDPRoute,
 };
 
 /// Objects in one page of a list. A page is held completely, both as text and as objects, and several lists are read at the same time at
@@ -102,6 +102,7 @@ pub(crate) fn expected(namespaces: &[String]) -> BTreeSet<Scoped> {
         Kind::Route(Udp),
         Kind::Grant,
         Kind::Policy,
+        Kind::Traffic,
         Kind::Parameters,
         Kind::Ingress,
         Kind::Service,
@@ -144,6 +145,7 @@ pub(crate) fn begin(watching: &Watching, tasks: &mut JoinSet<()>) {
     within::<UDPRoute>(watching, tasks, paged(PAGE));
     within::<ReferenceGrant>(watching, tasks, paged(PAGE));
     within::<BackendTLSPolicy>(watching, tasks, paged(PAGE));
+    within::<TrafficPolicy>(watching, tasks, paged(PAGE));
     within::<GatewayParameters>(watching, tasks, paged(PAGE));
     within::<Ingress>(watching, tasks, paged(PAGE));
     within::<Service>(watching, tasks, paged(PAGE));

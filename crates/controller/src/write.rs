@@ -15,7 +15,8 @@ use serde_json::Value;
 
 use crate::index::{Kind, Name, RouteKind, Watched};
 use crate::objects::{
-    BackendTLSPolicy, GRPCRoute, Gateway, GatewayClass, HTTPRoute, ListenerSet, TCPRoute, TLSRoute, UDPRoute,
+    BackendTLSPolicy, GRPCRoute, Gateway, GatewayClass, HTTPRoute, ListenerSet, OWN_GROUP, TCPRoute, TLSRoute,
+    TrafficPolicy, UDPRoute,
 };
 use crate::reconciler::WriteOutcome;
 use crate::settings::Settings;
@@ -59,6 +60,7 @@ impl Writer {
                     Kind::Route(RouteKind::Tcp) => within::<TCPRoute>(client, &name, version, patch).await,
                     Kind::Route(RouteKind::Udp) => within::<UDPRoute>(client, &name, version, patch).await,
                     Kind::Policy => within::<BackendTLSPolicy>(client, &name, version, patch).await,
+                    Kind::Traffic => within::<TrafficPolicy>(client, &name, version, patch).await,
                     Kind::Ingress => within::<Ingress>(client, &name, version, patch).await,
                     Kind::Service => within::<Service>(client, &name, version, patch).await,
                     _ => Ok(()),
@@ -102,8 +104,9 @@ impl Writer {
 fn event(notice: Notice, controller_name: &str) -> Event {
     let (kind, name) = &notice.about;
     let (group, kind) = kind.told();
+    let version = if group == OWN_GROUP { "v1alpha1" } else { "v1" };
     let about = ObjectReference {
-        api_version: Some(if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") }),
+        api_version: Some(if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }),
         kind: Some(kind.to_owned()),
         namespace: Some(name.namespace.to_string()).filter(|namespace| !namespace.is_empty()),
         name: Some(name.name.to_string()),

@@ -149,12 +149,13 @@ impl Checker {
     }
 
     /// Cluster and address of the endpoints of which no probe has ended yet. They are assumed to be healthy.
-    pub fn unproven(&self) -> HashSet<(String, SocketAddr)> {
+    pub fn unproven(&self) -> HashSet<(Arc<str>, SocketAddr)> {
         let mut unproven = HashSet::new();
         for running in self.running.values().flatten() {
             let state = lock(&running.state);
             if !state.proven {
-                unproven.extend(state.targets.iter().map(|target| (target.cluster_name.clone(), target.address)));
+                unproven
+                    .extend(state.targets.iter().map(|target| (target.cluster_name.as_str().into(), target.address)));
             }
         }
         unproven
@@ -383,7 +384,7 @@ mod tests {
         let cluster = cluster(address);
         let mut checker = checker();
         checker.apply(vec![target(&cluster, "web")]);
-        assert_eq!(checker.unproven(), [("web".to_owned(), address)].into());
+        assert_eq!(checker.unproven(), [("web".into(), address)].into());
         probes(&checker, 2).await;
         assert_eq!(cluster.status(0, 7), Some(EndpointStatus::Healthy));
         assert_eq!(checker.last_failures(), []);

@@ -31,6 +31,7 @@
 
 mod addresses;
 mod admin;
+mod auth;
 mod cluster;
 mod cors;
 mod field_value;
@@ -49,6 +50,7 @@ use std::time::Duration;
 
 pub use addresses::AddressRules;
 pub use admin::{AdminAddress, UNIX_PREFIX};
+pub use auth::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, PasswordHash, Secret, Users};
 pub use cluster::{
     Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,
     Outlier, Probe,
@@ -62,7 +64,7 @@ pub use listener::{
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{
     Changes, HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction,
-    RoutePolicy, Scheme, Sticky, Template, TemplatePart, WeightedCluster,
+    RoutePolicy, Scheme, SharedPolicy, Sticky, Template, TemplatePart, WeightedCluster,
 };
 pub use respond::{ErrorPage, FixedResponse, Page, PageBody};
 pub use route::Route;

@@ -2,9 +2,11 @@
 //!
 //! They cover all filters and rules of the Gateway API (v1) for HTTP routes, whichever source they come from.
 
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use crate::{AddressRules, ClusterId, Cors, ErrorPage, FieldValue, FixedResponse, Variable};
+use crate::{AddressRules, Auth, ClusterId, Cors, ErrorPage, FieldValue, FixedResponse, Variable};
 
 /// The action for the requests of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,10 +67,45 @@ pub struct RoutePolicy {
     pub rate_limit: Option<RateLimit>,
     /// Which scripts of other origins may use the route; `None` means that the endpoints decide it.
     pub cors: Option<Box<Cors>>,
+    /// What requests must prove; `None` means nothing. Shared by all routes that take it from their listener.
+    pub auth: Option<Arc<Auth>>,
     /// Every request is answered 503.
     pub maintenance: bool,
     /// The pages for requests that cannot be served. The first for a status counts, and those of the listener follow.
     pub error_pages: Vec<ErrorPage>,
+}
+
+/// The policies of a route, in memory that routes share: most of the thousands of routes of a cluster have the default, and a policy is
+/// larger than everything else in its route. Writing to it copies what is shared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedPolicy(Arc<RoutePolicy>);
+
+impl Default for SharedPolicy {
+    fn default() -> Self {
+        static DEFAULT: LazyLock<Arc<RoutePolicy>> = LazyLock::new(Arc::default);
+        Self(DEFAULT.clone())
+    }
+}
+
+impl From<RoutePolicy> for SharedPolicy {
+    fn from(policy: RoutePolicy) -> Self {
+        let default = Self::default();
+        if policy == *default { default } else { Self(Arc::new(policy)) }
+    }
+}
+
+impl Deref for SharedPolicy {
+    type Target = RoutePolicy;
+
+    fn deref(&self) -> &RoutePolicy {
+        &self.0
+    }
+}
+
+impl DerefMut for SharedPolicy {
+    fn deref_mut(&mut self) -> &mut RoutePolicy {
+        Arc::make_mut(&mut self.0)
+    }
 }
 
 /// Changes to a request on its way to an endpoint, and to the response.

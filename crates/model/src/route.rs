@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Changes, GrpcMatcher, HostMatcher, PathMatcher, RouteAction, RoutePolicy, ValueMatcher};
+use crate::{Changes, GrpcMatcher, HostMatcher, PathMatcher, RouteAction, SharedPolicy, ValueMatcher};
 
 /// One entry of a listener's routing table. All conditions must hold; an empty list always does.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Route {
     /// From the end of the request's headers to the end of the response's headers; then 504. `None` means no limit.
     pub timeout: Option<Duration>,
     /// The policies.
-    pub policy: RoutePolicy,
+    pub policy: SharedPolicy,
 }
 
 impl Route {
@@ -45,7 +45,7 @@ impl Route {
             grpc: None,
             to,
             timeout: None,
-            policy: RoutePolicy::default(),
+            policy: SharedPolicy::default(),
         }
     }
 

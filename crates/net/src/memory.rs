@@ -149,6 +149,30 @@ fn group_bytes_max(groups: &str, root: &Path) -> Option<u64> {
     Path::new(group).ancestors().filter_map(limit).min()
 }
 
+/// Allocations from this size on have pages of their own, which go back to the system when they are freed. More than any buffer of a
+/// connection has, and less than the tables that are made of thousands of routes.
+#[cfg(target_env = "gnu")]
+const PAGES_OF_ITS_OWN_BYTES: libc::c_int = 256 * 1024;
+
+/// Free memory at the end of the heap that is not given back with every deallocation.
+#[cfg(target_env = "gnu")]
+const SPARE_BYTES: libc::c_int = 8 * 1024 * 1024;
+
+/// Sets how the allocator treats large pieces; call it before the first thread is started.
+///
+/// glibc raises the size from which a piece has its own pages to the largest one that was ever freed, up to 32 MiB. Then tables of a
+/// megabyte are made between small pieces, and leave holes: with 5,000 routes of which ten change each second, the process takes 61 MiB
+/// that way, and 55 MiB with a fixed size. A request costs the same (18 bytes over HTTP/1.1 21.8 and 21.2 us of CPU time, over HTTP/2 16.4
+/// and 16.1, medians of seven rounds of 20,000 that differ by more).
+pub fn configure() {
+    // SAFETY: mallopt(3) only sets parameters of the allocator, under its own lock.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, PAGES_OF_ITS_OWN_BYTES);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, SPARE_BYTES);
+    }
+}
+
 /// Gives back memory after bursts, if it is worth it: otherwise the allocator keeps free memory between pieces in use for ever. Call it
 /// about once a second, and never on a worker. While memory is short it is always worth it, because free memory that was not given back
 /// counts as used.

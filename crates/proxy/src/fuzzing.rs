@@ -1,10 +1,13 @@
-//! Writes what an HTTP/1.1 endpoint gets, for the fuzz targets, which compare it with other implementations. Nothing else uses it.
+//! What the fuzz targets need of this crate: they compare what an HTTP/1.1 endpoint gets with other implementations, and look for credentials
+//! in it. Nothing else uses it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use model::ForwardedHeaders;
+use model::{ForwardedHeaders, KeyPlace};
 use wire::message::{Field, RequestHead};
 
+use crate::auth::present;
+use crate::exchange::Request;
 use crate::exchange::transfer::Head;
 use crate::http::headers::{self, Client};
 use crate::policy::headers::RequestEdits;
@@ -31,4 +34,23 @@ pub fn write_request(out: &mut Vec<u8>, head: &RequestHead, arena: &[u8]) {
 /// Appends the fields of a trailer section, without the empty line that ends it.
 pub fn write_trailers(out: &mut Vec<u8>, fields: &[Field], arena: &[u8]) {
     headers::write_trailers(out, fields, arena);
+}
+
+/// Takes credentials out of a request, and checks that none are left.
+///
+/// # Panics
+/// Some are.
+pub fn take_credentials(head: RequestHead, arena: &[u8]) {
+    let mut request = Request { head, bytes: arena.to_vec(), ..Request::default() };
+    let places = [KeyPlace::Header("x-key".into()), KeyPlace::Query("key".into()), KeyPlace::Cookie("key".into())];
+    drop(present::take_login(&mut request, false));
+    drop(present::take_key(&mut request, &places));
+    present::remove_claims(&mut request, &["x-user".into()]);
+    present::add_identity(&mut request, "x-user", "joe");
+    assert_eq!(present::take_login(&mut request, false), present::Presented::Nothing, "a password is left");
+    assert_eq!(present::take_key(&mut request, &places), present::Presented::Nothing, "a key is left");
+    let Request { head, bytes, .. } = &request;
+    let users = head.fields.iter().filter(|field| field.name.get(bytes).eq_ignore_ascii_case(b"x-user"));
+    let users: Vec<&[u8]> = users.map(|field| field.value.get(bytes)).collect();
+    assert_eq!(users, [b"joe"], "the name of the client");
 }

@@ -13,6 +13,7 @@
 //! | HTTP/2 connections and streams, as both sides use them | `h2` |
 //! | heads, and responses of our own | `http` |
 //! | gRPC: how calls end, how long they may take, gRPC-Web | `grpc` |
+//! | what a request must prove | `auth` |
 //! | what a route does besides choosing a cluster | `policy` |
 //! | TLS on both sides | `tls` |
 //! | TCP and TLS listeners, tunnels | `tcp` |
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod auth;
 mod deadline;
 mod downstream;
 mod driver;
@@ -45,6 +47,7 @@ mod worker;
 
 use std::time::Duration;
 
+pub use auth::passwords::PasswordCounts;
 pub use named_files::{Fault, NamedFiles};
 pub use tls::ClientKeys;
 pub use worker::heartbeat::Progress;

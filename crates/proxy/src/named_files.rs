@@ -1,4 +1,4 @@
-//! The files that a snapshot names: certificates, keys and pages.
+//! The files that a snapshot names: certificates, keys, pages, and lists of users.
 //!
 //! The control thread reads them before any part of a snapshot takes effect, and the workers only share the results.
 
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use model::Snapshot;
 use rustix::fs::OFlags;
 
+use crate::auth::files::AuthFiles;
 use crate::http::pages::PageFiles;
 use crate::tls::Keys;
 
@@ -18,6 +19,7 @@ use crate::tls::Keys;
 pub struct NamedFiles {
     pub(crate) keys: Keys,
     pub(crate) pages: PageFiles,
+    pub(crate) auth: AuthFiles,
 }
 
 impl NamedFiles {
@@ -27,9 +29,9 @@ impl NamedFiles {
     /// Everything that is wrong with any of them, each with its user, such as "listener web" or "cluster app".
     pub fn load(snapshot: &Snapshot, previous: Option<&Self>) -> Result<Self, Vec<(String, Fault)>> {
         let keys = Keys::load(snapshot, previous.map(|previous| &previous.keys));
-        match (keys, PageFiles::load(snapshot)) {
-            (Ok(keys), Ok(pages)) => Ok(Self { keys, pages }),
-            (keys, pages) => Err(keys.err().into_iter().chain(pages.err()).flatten().collect()),
+        match (keys, PageFiles::load(snapshot), AuthFiles::load(snapshot)) {
+            (Ok(keys), Ok(pages), Ok(auth)) => Ok(Self { keys, pages, auth }),
+            (keys, pages, auth) => Err(keys.err().into_iter().chain(pages.err()).chain(auth.err()).flatten().collect()),
         }
     }
 }

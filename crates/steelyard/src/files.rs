@@ -225,7 +225,7 @@ impl Watch {
     }
 }
 
-/// The certificates and keys that a snapshot names.
+/// The files that a snapshot names.
 pub(crate) fn named(snapshot: &Snapshot) -> impl Iterator<Item = PathBuf> {
     let file = |pem: &Pem| pem.file().map(Path::to_owned);
     let pair = |pair: &Certificate| [file(&pair.cert), file(&pair.key), pair.ocsp.clone()];
@@ -243,7 +243,13 @@ pub(crate) fn named(snapshot: &Snapshot) -> impl Iterator<Item = PathBuf> {
         PageBody::File(path) => Some(path.clone()),
         PageBody::Text(_) => None,
     });
-    let all: BTreeSet<PathBuf> = shown.chain(clients).chain(upstream).chain(roots).chain(pages).flatten().collect();
+    let routes = snapshot.listeners.iter().filter_map(|listener| match &listener.protocol {
+        Protocol::Http(http) => Some(&http.routes),
+        Protocol::Tcp(_) | Protocol::Tls(_) => None,
+    });
+    let auth = routes.flat_map(|routes| routes.iter()).map(|route| route.policy.auth.as_ref()?.file().cloned());
+    let all: BTreeSet<PathBuf> =
+        shown.chain(clients).chain(upstream).chain(roots).chain(pages).chain(auth).flatten().collect();
     all.into_iter()
 }
 

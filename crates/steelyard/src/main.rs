@@ -38,6 +38,7 @@ fn main() -> ExitCode {
     if let Some(exit) = handover::launch() {
         return exit.into();
     }
+    net::memory::configure();
     let cli = Cli::parse_from(cli::with_kind_of_load(std::env::args_os().collect()));
     match cli.command {
         Command::Demo(args) => demo(&args),

@@ -116,8 +116,8 @@ impl VipPlan {
     }
 
     /// Whether a probe has judged an endpoint.
-    pub(crate) fn is_checked(&self, endpoint: SocketAddr, unproven: &HashSet<(String, SocketAddr)>) -> bool {
-        self.vip.health_check.is_some() && !unproven.contains(&(cluster_name(&self.vip), self.probed(endpoint)))
+    pub(crate) fn is_checked(&self, endpoint: SocketAddr, unproven: &HashSet<telemetry::EndpointKey>) -> bool {
+        self.vip.health_check.is_some() && !unproven.contains(&(cluster_name(&self.vip).into(), self.probed(endpoint)))
     }
 
     /// Why the last probe of an endpoint failed, if it did.

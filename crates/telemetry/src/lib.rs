@@ -32,4 +32,4 @@ pub use process::{OpenFiles, open_files};
 pub use prometheus::{Kind, Sample};
 pub use reason::{Reason, ReasonGroup};
 pub use recent::{EndpointOutcomes, ListenerOutcomes, Outcomes, Recent, RouteOutcomes, Spans, Window};
-pub use registry::{Registry, Totals};
+pub use registry::{EndpointKey, Registry, Totals};

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use model::GRPC_STATUS_NAMES;
 
@@ -14,7 +15,7 @@ use crate::groups::{ClusterTotals, EndpointTotals, ListenerTotals, MethodTotals,
 use crate::grpc::MethodKey;
 use crate::histogram::Distribution;
 use crate::reason::Reason;
-use crate::registry::Totals;
+use crate::registry::{EndpointKey, Totals};
 
 /// A value that the caller adds to [`crate::Registry::render`].
 #[derive(Clone, Debug, PartialEq)]
@@ -137,7 +138,7 @@ fn methods(text: &mut Text, totals: &BTreeMap<MethodKey, MethodTotals>) {
     }
 }
 
-fn clusters(text: &mut Text, totals: &BTreeMap<String, ClusterTotals>) {
+fn clusters(text: &mut Text, totals: &BTreeMap<Arc<str>, ClusterTotals>) {
     let mut family = |name, kind, help, value: fn(&ClusterTotals) -> u64| {
         text.family(name, kind, help, totals, |name, total, emit| emit(&[("cluster", name)], value(total)));
     };
@@ -186,7 +187,7 @@ fn clusters(text: &mut Text, totals: &BTreeMap<String, ClusterTotals>) {
     });
 }
 
-fn endpoints(text: &mut Text, totals: &BTreeMap<(String, std::net::SocketAddr), EndpointTotals>) {
+fn endpoints(text: &mut Text, totals: &BTreeMap<EndpointKey, EndpointTotals>) {
     let mut family = |name, help, value: fn(&EndpointTotals) -> u64| {
         text.family(name, Kind::Counter, help, totals, |(cluster, address), total, emit| {
             emit(&[("cluster", cluster), ("endpoint", &address.to_string())], value(total));

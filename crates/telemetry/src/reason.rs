@@ -158,6 +158,10 @@ reasons! {
     91 Maintenance "maintenance" Routing "The route is in maintenance.";
     92 ClientDenied "client_denied" Downstream "The client's address is refused by `allow` and `deny` of the listener or the route, or is not \
         known there because a trusted proxy has sent an `X-Forwarded-For` without it.";
+    93 CredentialsMissing "credentials_missing" Downstream "The route demands a password or an API key, and the request has none.";
+    94 CredentialsInvalid "credentials_invalid" Downstream "The request has a user, a password or an API key that is not right.";
+    95 AuthenticationBusy "authentication_busy" Internal "A password could not be checked, because too many others were waiting for that, of \
+        this client or of all, or because the check took too long.";
 }
 
 /// The part of the system in which a [`Reason`] arises. `docs/reasons.md` has a section for each.

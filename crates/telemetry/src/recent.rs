@@ -5,11 +5,10 @@
 //! the workers nothing, because the control thread reads their counters. `admin` judges the sums.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use crate::groups::{EndpointCounters, ListenerCounters, ReasonTotals, RouteCounters};
 use crate::reason::Reason;
-use crate::registry::Registry;
+use crate::registry::{EndpointKey, Registry};
 
 /// Intervals that are kept of each series. Together with the current one they span 60 to 65 seconds.
 const INTERVALS: usize = 12;
@@ -18,10 +17,13 @@ const LATEST_INTERVALS: usize = 1;
 /// The length of an interval.
 const INTERVAL_MS: u64 = 5_000;
 
-/// How much the counters of each key grew in the last minute. Takes 48 bytes for each counter.
+/// How much the counters of each key grew in the last minute. Takes 8 bytes for each counter, and another 48 while any of the key's has
+/// grown: of ten thousand endpoints, few are used in a minute.
 #[derive(Debug)]
 pub struct Window<K, const N: usize> {
     series: BTreeMap<K, Growth<N>>,
+    /// Counts the samples.
+    round: u32,
     /// When the last interval ended; `None` if none has.
     ended_ms: Option<u64>,
     /// The index of the last interval that ended: `0 <= place < INTERVALS`.
@@ -32,12 +34,15 @@ pub struct Window<K, const N: usize> {
 struct Growth<const N: usize> {
     /// The counters at the end of the last interval.
     seen: [u64; N],
-    intervals: [[u32; N]; INTERVALS],
+    /// `None` means that nothing has grown.
+    intervals: Option<Box<[[u32; N]; INTERVALS]>>,
+    /// The last sample that it was in.
+    round: u32,
 }
 
 impl<K, const N: usize> Default for Window<K, N> {
     fn default() -> Self {
-        Self { series: BTreeMap::new(), ended_ms: None, place: 0 }
+        Self { series: BTreeMap::new(), round: 0, ended_ms: None, place: 0 }
     }
 }
 
@@ -57,18 +62,18 @@ impl<K: Ord, const N: usize> Window<K, N> {
         let elapsed = now_ms.saturating_sub(self.ended_ms.unwrap_or(now_ms)) / INTERVAL_MS;
         // More than one if the control thread was delayed. Nothing is known about the intervals in between.
         let passed = usize::try_from(elapsed).unwrap_or(INTERVALS).clamp(1, INTERVALS);
-        let mut before = std::mem::take(&mut self.series);
+        self.round = self.round.wrapping_add(1);
+        let before = self.series.len();
         for (key, now) in counters {
-            let fresh = || Growth { seen: if is_first { now } else { [0; N] }, intervals: [[0; N]; INTERVALS] };
-            let mut growth = before.remove(&key).unwrap_or_else(fresh);
-            let grown = growth.since_seen(&now).map(|grown| u32::try_from(grown).unwrap_or(u32::MAX));
-            for step in 1..=passed {
-                if let Some(interval) = growth.intervals.get_mut((self.place + step) % INTERVALS) {
-                    *interval = if step == passed { grown } else { [0; N] };
-                }
-            }
-            growth.seen = now;
-            self.series.insert(key, growth);
+            let fresh = || Growth { seen: if is_first { now } else { [0; N] }, intervals: None, round: self.round };
+            let growth = self.series.entry(key).or_insert_with(fresh);
+            growth.end_interval(&now, self.place, passed);
+            growth.round = self.round;
+        }
+        self.series.retain(|_, growth| growth.round == self.round);
+        if self.series.len() > before + before / 4 {
+            // A map that grew in the order of its keys has half empty nodes.
+            self.series = std::mem::take(&mut self.series).into_iter().collect();
         }
         self.place = (self.place + passed) % INTERVALS;
         self.ended_ms = Some(now_ms);
@@ -101,7 +106,8 @@ impl<K: Ord, const N: usize> Window<K, N> {
         let mut sums = growth.since_seen(now);
         // From the last one backwards.
         let latest = (0..intervals).map(|back| (self.place + INTERVALS - back) % INTERVALS);
-        for interval in latest.filter_map(|place| growth.intervals.get(place)) {
+        let Some(kept) = &growth.intervals else { return sums };
+        for interval in latest.filter_map(|place| kept.get(place)) {
             sums.iter_mut().zip(interval).for_each(|(sum, grown)| *sum += u64::from(*grown));
         }
         sums
@@ -109,6 +115,24 @@ impl<K: Ord, const N: usize> Window<K, N> {
 }
 
 impl<const N: usize> Growth<N> {
+    /// Ends `passed` intervals after the one at `place`. What has grown belongs to the last of them.
+    fn end_interval(&mut self, now: &[u64; N], place: usize, passed: usize) {
+        let grown = self.since_seen(now).map(|grown| u32::try_from(grown).unwrap_or(u32::MAX));
+        self.seen = *now;
+        if self.intervals.is_none() && grown == [0; N] {
+            return;
+        }
+        let intervals = self.intervals.get_or_insert_with(|| Box::new([[0; N]; INTERVALS]));
+        for step in 1..=passed {
+            if let Some(interval) = intervals.get_mut((place + step) % INTERVALS) {
+                *interval = if step == passed { grown } else { [0; N] };
+            }
+        }
+        if intervals.iter().all(|interval| *interval == [0; N]) {
+            self.intervals = None;
+        }
+    }
+
     fn since_seen(&self, now: &[u64; N]) -> [u64; N] {
         let mut grown = *now;
         for (grown, seen) in grown.iter_mut().zip(self.seen) {
@@ -131,7 +155,7 @@ const OF_ENDPOINT: usize = 5;
 pub struct Recent {
     listeners: Window<String, OF_LISTENER>,
     routes: Window<(String, String), OF_ROUTE>,
-    endpoints: Window<(String, SocketAddr), OF_ENDPOINT>,
+    endpoints: Window<EndpointKey, OF_ENDPOINT>,
 }
 
 /// A value for each of the judged spans of time. If traffic has decreased, successes before a fault would hide it for most of a minute, so
@@ -148,7 +172,7 @@ pub struct Spans<T> {
 struct Sums {
     listeners: Vec<(String, [u64; OF_LISTENER])>,
     routes: Vec<((String, String), [u64; OF_ROUTE])>,
-    endpoints: Vec<((String, SocketAddr), [u64; OF_ENDPOINT])>,
+    endpoints: Vec<(EndpointKey, [u64; OF_ENDPOINT])>,
 }
 
 /// What happened in a span of time, by the names under which it is counted. Series in which nothing happened are included.
@@ -159,7 +183,7 @@ pub struct Outcomes {
     /// By the names of listener and route.
     pub routes: BTreeMap<(String, String), RouteOutcomes>,
     /// By the name of the cluster and the address.
-    pub endpoints: BTreeMap<(String, SocketAddr), EndpointOutcomes>,
+    pub endpoints: BTreeMap<EndpointKey, EndpointOutcomes>,
 }
 
 /// The outcomes of a listener.
@@ -238,7 +262,7 @@ impl Recent {
             let [.., errors] = grown;
             (key.clone(), RouteOutcomes { responses: grown.iter().sum(), errors })
         };
-        let endpoint = |(key, now): &((String, SocketAddr), _)| {
+        let endpoint = |(key, now): &(EndpointKey, _)| {
             let [requests, unreachable, errors, resets, timeouts] = self.endpoints.growth_in(intervals, key, now);
             (key.clone(), EndpointOutcomes { requests, unreachable, errors, resets, timeouts })
         };
@@ -268,6 +292,8 @@ fn of_endpoint(counters: &EndpointCounters, sums: &mut [u64; OF_ENDPOINT]) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     const SECOND: u64 = 1_000;
@@ -348,7 +374,7 @@ mod tests {
             assert_eq!(web.reasons.counted().collect::<Vec<_>>(), [(Reason::ConnectRefused, 2)]);
             let route = outcomes.routes[&("web".to_owned(), "/".to_owned())];
             assert_eq!(route, RouteOutcomes { responses: 8, errors: 4 });
-            let endpoint = outcomes.endpoints[&("app".to_owned(), address)];
+            let endpoint = outcomes.endpoints[&("app".into(), address)];
             assert_eq!((endpoint.requests, endpoint.unreachable, endpoint.failures()), (8, 2, 6));
             // The last seconds are within the last 10.
             let is_latest = now_ms < 30_000;
@@ -357,7 +383,7 @@ mod tests {
         let latest = |recent: &Recent| {
             let Outcomes { listeners, routes, endpoints } = recent.outcomes(&registry).latest;
             let route = routes[&("web".to_owned(), "/".to_owned())];
-            let endpoint = endpoints[&("app".to_owned(), address)];
+            let endpoint = endpoints[&("app".into(), address)];
             (listeners["web"].requests, (route.responses, route.errors), (endpoint.requests, endpoint.failures()))
         };
         assert_eq!(latest(&recent), (0, (0, 0), (0, 0)));

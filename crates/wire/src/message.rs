@@ -83,6 +83,8 @@ pub enum FieldId {
     /// `x_forwarded_for`, `content_length`, `x_real_ip` and similar names. Servers that map `-` and `_` to one name (CGI, WSGI, PHP) take
     /// them for a field that this hop sets, or for a claim.
     Alias,
+    /// A field that this hop has added to the request. No name has this id, so no `Connection` removes such a field.
+    Identity,
     /// Any other field.
     Other,
 }

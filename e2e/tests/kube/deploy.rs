@@ -323,6 +323,13 @@ kind: UDPRoute
 metadata: {name: all}
 spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: web, port: 80}]}]}
 ---
+apiVersion: steelyard.io/v1alpha1
+kind: TrafficPolicy
+metadata: {name: timed}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: edge}]
+  route: {timeout: 10s}
+---
 apiVersion: gateway.networking.k8s.io/v1
 kind: BackendTLSPolicy
 metadata: {name: verified}
@@ -391,9 +398,10 @@ fn until_all_is_written(edge: &Edge) {
         edge.cluster
             .until("told", kind, "all", |route| condition(&route["status"]["parents"][0], "Accepted").is_some());
     }
-    edge.cluster.until("told", "BackendTLSPolicy", "verified", |policy| {
-        condition(&policy["status"]["ancestors"][0], "Accepted").is_some()
-    });
+    for (kind, name) in [("BackendTLSPolicy", "verified"), ("TrafficPolicy", "timed")] {
+        edge.cluster
+            .until("told", kind, name, |policy| condition(&policy["status"]["ancestors"][0], "Accepted").is_some());
+    }
     let is_told = |class: &Value| condition(&class["status"], "Accepted").is_some();
     edge.cluster.until("told", "GatewayClass", "steelyard", is_told);
     edge.cluster.until("told", "Ingress", "broken", |ingress| ingress["status"]["loadBalancer"]["ingress"].is_array());

@@ -133,6 +133,12 @@ spec: {{controller: steelyard.io/ingress-controller}}
 
     /// The same with this kubeconfig.
     pub fn controller_by(&self, kubeconfig: &str, identity: &str, more: &[&str]) -> Steelyard {
+        let (program, admin, scratch) = self.controller_begun(kubeconfig, identity, more);
+        Steelyard::of(program, admin, scratch)
+    }
+
+    /// The same, which may not be ready yet, with its admin address.
+    pub fn controller_begun(&self, kubeconfig: &str, identity: &str, more: &[&str]) -> (Program, SocketAddr, Scratch) {
         let (admin, scratch) = (local(port()), Scratch::new());
         let file = scratch.write("kubeconfig", kubeconfig);
         let name = &*self.name;
@@ -141,7 +147,7 @@ spec: {{controller: steelyard.io/ingress-controller}}
         command.args(["--controller-name", &format!("steelyard.test/{name}")]);
         command.args(["--gateway-class", name, "--ingress-class", name, "--admin", &admin.to_string()]);
         command.args(["--workers", "1", "--log", "info,controller=debug"]).args(more);
-        Steelyard::of(Program::spawn(identity, &mut command).unwrap(), admin, scratch)
+        (Program::spawn(identity, &mut command).unwrap(), admin, scratch)
     }
 
     /// A kubeconfig of a second installation: it has a namespace of its own, and so its own Lease and account.

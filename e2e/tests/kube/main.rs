@@ -14,6 +14,7 @@ mod grpc;
 mod harness;
 mod infrastructure;
 mod parameters;
+mod policies;
 mod replicas;
 mod rollouts;
 mod served;

@@ -151,13 +151,10 @@ fn faults_in_parameters_take_nothing_back() {
     });
 }
 
-/// As in a cluster whose chart was installed before there was such a kind.
 #[test]
 fn without_the_definition() {
     within_alone("without_the_definition", |edge| {
-        edge.cluster.delete("CustomResourceDefinition", DEFINITION);
-        let is_gone = || edge.cluster.get("CustomResourceDefinition", DEFINITION).is_none().then_some(());
-        assert!(until(PATIENCE, is_gone).is_some(), "the definition is still there");
+        edge.cluster.undefine(DEFINITION);
         let web = origin(1);
         edge.web(&[web.address]);
         let _controller = edge.controller();

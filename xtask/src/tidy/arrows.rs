@@ -21,7 +21,8 @@ const ARROWS: &[Row] = &[
     Row { name: "proxy", may_use: &["model", "balance", "wire", "net", "telemetry"] },
     Row { name: "l4", may_use: &["model", "balance", "telemetry"] },
     Row { name: "admin", may_use: &["model", "telemetry"] },
-    Row { name: "controller", may_use: &["model"] },
+    // TrafficPolicy has the keys of the file, which are defined once.
+    Row { name: "controller", may_use: &["model", "config"] },
     // It drives Steelyard like a rival and shares no code with it, so that a fault in the instrument cannot hide the
     // same fault in the proxy.
     Row { name: "lab", may_use: &[] },

@@ -126,6 +126,7 @@ fn status() -> Status {
         last_reload: Some(crate::Reload { unix_seconds: 6, ok: false, errors: vec!["no".into()] }),
         listeners: Vec::new(),
         routes: Vec::new(),
+        password_checks: None,
         methods: Vec::new(),
         clusters: vec![crate::ClusterStatus::new(&cluster, &totals, false, vec![endpoint])],
         kernel_plane: None,

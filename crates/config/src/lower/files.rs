@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use model::Pem;
 
 use crate::diagnostic::Location;
-use crate::raw::{RawCertificate, RawErrorPage, RawFile};
+use crate::raw::{RawAuth, RawCertificate, RawErrorPage, RawFile};
 use crate::read::{Located, Many, NamedEntry};
 use crate::text::FileName;
 
@@ -18,9 +18,11 @@ pub fn locations(raw: &RawFile, base: &Path) -> HashMap<(String, Option<PathBuf>
         let Some(listener) = value else { continue };
         let owner = format!("listener {}", name.0);
         locations.pages(&owner, &listener.error_pages);
+        locations.auth(&owner, &listener.auth);
         for Located { value: route, .. } in listener.routes.iter().flat_map(|routes| &routes.value.0) {
             locations.file(&owner, route.respond.as_ref().and_then(|respond| respond.value.file.as_ref()));
             locations.pages(&owner, &route.error_pages);
+            locations.auth(&owner, &route.auth);
         }
         let Some(tls) = &listener.tls else { continue };
         locations.add(&owner, None, tls.location);
@@ -58,6 +60,12 @@ impl Places<'_> {
         for page in raw.iter().flat_map(|pages| &pages.value.0) {
             self.file(owner, page.value.file.as_ref());
         }
+    }
+
+    fn auth(&mut self, owner: &str, raw: &Option<Located<RawAuth>>) {
+        let Some(RawAuth::Object(auth)) = raw.as_ref().map(|auth| &auth.value) else { return };
+        self.file(owner, auth.basic.as_ref().and_then(|basic| basic.value.file.as_ref()));
+        self.file(owner, auth.api_key.as_ref().and_then(|api_key| api_key.value.file.as_ref()));
     }
 
     fn file(&mut self, owner: &str, raw: Option<&Located<FileName>>) {

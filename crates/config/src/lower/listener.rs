@@ -2,15 +2,16 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
 use model::{
-    ClusterId, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol, RequestId,
+    Auth, ClusterId, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol, RequestId,
     TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
 };
 
-use super::{ClusterIds, addresses, count, policy, positive, respond, route, tls};
+use super::{ClusterIds, addresses, auth, count, policy, positive, respond, route, tls};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
 use crate::raw::{ProtocolName, RawListener, RawMinRate, RawPaths, RawRequestId};
@@ -21,7 +22,8 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     // Look up the names before anything can return early: errors in them are worth reporting whatever else is wrong.
     let to = raw.to.as_ref().and_then(|to| ids.find(to, report));
     let protocol = raw.protocol.as_ref();
-    let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), base, ids, report);
+    let auth = auth::auth(&raw.auth, None, base, report);
+    let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), auth.as_ref(), base, ids, report);
     let tls = raw.tls.as_ref().and_then(|tls| tls::listener(&tls.value, base));
     let Located { location, value: OneOf(protocol) } = protocol?;
     refuse_keys(&raw, *protocol, report);
@@ -32,7 +34,7 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     let bind = raw.bind.as_ref()?.value.0;
     let routes = match routes {
         Some(routes) => routes,
-        None => Routes::to(*protocol, to?),
+        None => Routes::to(*protocol, to?, auth),
     };
     let protocol = match routes {
         Routes::None(to) => {
@@ -72,6 +74,7 @@ impl Routes {
     fn of(
         raw: &RawListener,
         protocol: Option<ProtocolName>,
+        auth: Option<&Arc<Auth>>,
         base: &Path,
         ids: &ClusterIds,
         report: &mut Report,
@@ -80,15 +83,19 @@ impl Routes {
         Some(match protocol {
             Some(ProtocolName::Tls) => Self::Sni(route::by_name(routes, TlsMode::Terminate, ids, report)),
             Some(ProtocolName::TlsPassthrough) => Self::Sni(route::by_name(routes, TlsMode::Passthrough, ids, report)),
-            _ => Self::Http(route::routes(routes, base, ids, report)),
+            _ => Self::Http(route::routes(routes, auth, base, ids, report)),
         })
     }
 
     /// Everything goes to one cluster.
-    fn to(protocol: ProtocolName, to: ClusterId) -> Self {
+    fn to(protocol: ProtocolName, to: ClusterId, auth: Option<Arc<Auth>>) -> Self {
         match protocol {
             ProtocolName::Tcp => Self::None(to),
-            ProtocolName::Http | ProtocolName::Https => Self::Http(vec![route::catch_all(to)]),
+            ProtocolName::Http | ProtocolName::Https => {
+                let mut route = route::catch_all(to);
+                route.policy.auth = auth;
+                Self::Http(vec![route])
+            }
             ProtocolName::Tls => Self::Sni(vec![TlsRoute { sni: Vec::new(), to, mode: TlsMode::Terminate }]),
             ProtocolName::TlsPassthrough => {
                 Self::Sni(vec![TlsRoute { sni: Vec::new(), to, mode: TlsMode::Passthrough }])

@@ -1,9 +1,11 @@
 //! Turns raw values into the model: looks up names, fills in defaults and finds contradictions.
 
 mod addresses;
+mod auth;
 mod cluster;
 mod files;
 mod listener;
+mod part;
 mod policy;
 mod reachable;
 mod respond;
@@ -26,7 +28,9 @@ use crate::raw::{RawAccessLog, RawCluster, RawDns, RawFile, RawListener, RawPing
 use crate::read::{Keyed, Located, Named, NamedEntry};
 use crate::text::{Label, Positive, VipAddress, duration_text};
 
+pub use cluster::cluster;
 pub use files::locations as file_places;
+pub use part::{RoutePart, route as route_part};
 pub use vip::VIPS_MAX;
 
 /// Builds the snapshot as far as possible. It is only usable if the report is still empty. Relative file names are resolved from `base`.

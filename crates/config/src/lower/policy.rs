@@ -97,7 +97,7 @@ fn split(
 }
 
 /// Refuses keys that are about an endpoint beside an action that has none.
-fn refuse_what_no_endpoint_gets(action: &str, raw: &RawRoute, report: &mut Report) {
+pub fn refuse_what_no_endpoint_gets(action: &str, raw: &RawRoute, report: &mut Report) {
     let keys = ["timeout", "retry", "mirror", "request_headers", "response_headers", "rewrite"];
     for written in raw.written().iter().filter(|written| keys.contains(&written.key)) {
         let wrong = Wrong::new(format!("`{}` has no effect beside `{action}`", written.key));
@@ -161,6 +161,8 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         changes: changes(&raw.request_headers, &raw.response_headers, &raw.rewrite, Some(path), report),
         rate_limit: raw.rate_limit.as_ref().and_then(|limit| rate_limit(&limit.value)),
         cors: raw.cors.as_ref().and_then(|written| cors(&written.value, raw, report)).map(Box::new),
+        // That of the listener may apply.
+        auth: None,
         maintenance: raw.maintenance.as_ref().is_some_and(|flag| flag.value.0),
         error_pages: respond::error_pages(&raw.error_pages, base, report),
     }

@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
-use model::{ClusterId, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, TlsMode, TlsRoute, ValueMatcher};
+use model::{
+    Auth, ClusterId, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, TlsMode, TlsRoute, ValueMatcher,
+};
 
-use super::{ClusterIds, policy, reachable};
+use super::{ClusterIds, auth, policy, reachable};
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{RawPath, RawRoute, RawTo, RawValue};
 use crate::read::{Keyed, Located, Many, Named, NamedEntry, OneOrMany};
@@ -14,13 +17,21 @@ use crate::text::{CookieName, GrpcName, HeaderName, Label, Pattern, QueryName, R
 /// Characters of a name made from conditions. The name is a label of metrics.
 const NAME_CHARS_MAX: usize = 128;
 
-/// Lowers the routes of one listener. Routes that could not be read are left out, and the report has them.
-pub fn routes(raw: &Located<Many<RawRoute>>, base: &Path, ids: &ClusterIds, report: &mut Report) -> Vec<Route> {
+/// Lowers the routes of one listener, whose requests must prove `auth`. Routes that could not be read are left out, and the report has
+/// them.
+pub fn routes(
+    raw: &Located<Many<RawRoute>>,
+    auth: Option<&Arc<Auth>>,
+    base: &Path,
+    ids: &ClusterIds,
+    report: &mut Report,
+) -> Vec<Route> {
     let mut names = Names::of(&raw.value.0, report);
     let mut routes = Vec::with_capacity(raw.value.0.len());
     let mut locations = Vec::with_capacity(raw.value.0.len());
     for raw in &raw.value.0 {
-        if let Some(route) = route(&raw.value, base, &mut names, ids, report) {
+        if let Some(mut route) = route(&raw.value, base, &mut names, ids, report) {
+            route.policy.auth = auth::auth(&raw.value.auth, auth, base, report);
             routes.push(route);
             locations.push(raw.location);
         }
@@ -69,7 +80,7 @@ fn route(raw: &RawRoute, base: &Path, names: &mut Names, ids: &ClusterIds, repor
     let mut route = Route::to_all("/", to.clone().unwrap_or(RouteAction::Clusters(Vec::new())));
     route.hosts = listed(&raw.hosts, |host| host.0.clone());
     route.path = path?;
-    route.policy = policy::policy(raw, &route.path, base, ids, report);
+    route.policy = policy::policy(raw, &route.path, base, ids, report).into();
     to?;
     route.methods = listed(&raw.methods, |method| method.0.clone());
     if let Some(grpc) = &raw.grpc {

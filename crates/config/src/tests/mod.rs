@@ -1,6 +1,7 @@
 //! Tests of whole files: the meaning of the examples and of every key, every refusal with its place, and the published
 //! descriptions of the file.
 
+mod auth;
 mod policies;
 mod published;
 mod refused;
@@ -173,7 +174,7 @@ fn the_canary_example_means_what_it_says() {
     let [always, shop, elsewhere] = &*http(&snapshot).routes else { panic!("three routes") };
     let (v1, v2) = (ClusterId(0), ClusterId(1));
     assert_eq!((&always.to, always.headers[0].name.as_str()), (&v2.into(), "x-canary"));
-    assert_eq!(always.policy, RoutePolicy::default());
+    assert_eq!(always.policy, model::SharedPolicy::default());
     let share = |cluster, weight| WeightedCluster { cluster, weight, changes: None };
     assert_eq!(shop.to, RouteAction::Clusters(vec![share(v1, 95), share(v2, 5)]));
     assert_eq!(shop.timeout, Some(Duration::from_secs(10)));
@@ -193,7 +194,7 @@ fn the_canary_example_means_what_it_says() {
         rate_limit: Some(rate_limit),
         ..RoutePolicy::default()
     };
-    assert_eq!(shop.policy, expect);
+    assert_eq!(*shop.policy, expect);
     let redirect = Redirect {
         scheme: Some(Scheme::Https),
         host: Some("shop.example.com".to_owned()),

@@ -63,14 +63,15 @@ fn fixed_responses() {
 
 #[test]
 fn error_pages() {
-    let pages = route("to: web, error_pages: [{status: [404, 500-599], body: x, json: '{}'}]").policy.error_pages;
+    let pages =
+        route("to: web, error_pages: [{status: [404, 500-599], body: x, json: '{}'}]").policy.error_pages.clone();
     let page = Page { content_type: "text/html; charset=utf-8".to_owned(), body: PageBody::Text("x".to_owned()) };
     assert_eq!(pages, [ErrorPage { statuses: vec![(404, 404), (500, 599)], page, json: Some("{}".to_owned()) }]);
 }
 
 #[test]
 fn a_path_is_made_of_groups() {
-    let rewrite = |keys: &str| route(&format!("to: web, {keys}")).policy.changes.rewrite.path;
+    let rewrite = |keys: &str| route(&format!("to: web, {keys}")).policy.changes.rewrite.path.clone();
     let parts = vec![TemplatePart::Text("/x/".to_owned()), TemplatePart::Group(1)];
     let template = Some(PathRewrite::Template(Template(parts)));
     assert_eq!(rewrite("path: {regex: '/v1/(.*)'}, rewrite: {path: /x/$1}"), template);
@@ -134,15 +135,15 @@ fn every_other_policy() {
     assert_eq!(policy("mirror: [{to: other, percent: 1}, {to: web}]").mirrors.len(), 2);
 
     let changes =
-        policy("response_headers: {set: {X-A: '1'}, add: {x-b: b c}, remove: Server}").changes.response_headers;
+        policy("response_headers: {set: {X-A: '1'}, add: {x-b: b c}, remove: Server}").changes.response_headers.clone();
     let remove = vec!["server".to_owned()];
     let one = |name: &str, value: &str| vec![(name.to_owned(), model::FieldValue::from(value))];
     assert_eq!(changes, HeaderChanges { set: one("x-a", "1"), add: one("x-b", "b c"), remove });
 
-    let rewrite = policy("path: /api, rewrite: {host: 'b:81', path_prefix: /}").changes.rewrite;
+    let rewrite = policy("path: /api, rewrite: {host: 'b:81', path_prefix: /}").changes.rewrite.clone();
     assert_eq!(rewrite, Rewrite { host: Some("b:81".to_owned()), path: Some(PathRewrite::Prefix("/".to_owned())) });
 
-    let limit = policy("rate_limit: {requests: 3, per: 1m, by: {header: X-Key}}").rate_limit;
+    let limit = policy("rate_limit: {requests: 3, per: 1m, by: {header: X-Key}}").rate_limit.clone();
     let by = RateKey::Header("x-key".to_owned());
     assert_eq!(limit, Some(RateLimit { requests: 3, per: Duration::from_secs(60), by, burst: 3 }));
 }
@@ -172,7 +173,7 @@ fn a_share_changes_what_its_cluster_gets() {
 
 #[test]
 fn cors_policies() {
-    let cors = |keys: &str| route(&format!("to: web, cors: {{{keys}}}")).policy.cors.unwrap();
+    let cors = |keys: &str| route(&format!("to: web, cors: {{{keys}}}")).policy.cors.clone().unwrap();
     let matcher = |host, port| OriginMatcher { scheme: Scheme::Https, host, port };
     let these = |names: &[&str]| CorsNames::These(names.iter().map(|name| (*name).to_owned()).collect());
     let least = Cors {
@@ -354,7 +355,7 @@ client_cert_pem, client_cert_subject, client_cert_sha256, listener, route, clust
 #[test]
 fn lists_of_clients() {
     let policy = |keys: &str| route(&format!("to: web, {keys}")).policy;
-    let allowed = policy("allow: [10.0.0.0/8, 192.0.2.7], deny: 10.1.0.0/16").addresses;
+    let allowed = policy("allow: [10.0.0.0/8, 192.0.2.7], deny: 10.1.0.0/16").addresses.clone();
     let networks = |networks: &[ipnet::IpNet]| networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     assert_eq!(networks(&allowed.allow), "10.0.0.0/8 192.0.2.7/32");
     assert_eq!(networks(&allowed.deny), "10.1.0.0/16");

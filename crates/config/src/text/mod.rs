@@ -5,6 +5,7 @@ pub mod dollar;
 mod grpc;
 mod http;
 mod policy;
+mod secret;
 mod units;
 mod variables;
 mod vip;
@@ -20,6 +21,7 @@ pub use http::{
 pub use policy::{
     AllowedOrigin, ChangedHeader, CorsName, HeaderValue, OriginText, PlainHost, RedirectStatus, RedirectUrl, RetryOn,
 };
+pub use secret::{HashText, KeyText, Realm, UserName};
 pub use units::{ByteSize, Percent, Positive, Wait, duration_text, parse_wait, percent_text, size_text};
 pub use variables::HeaderTemplate;
 pub use vip::{Address, Interface, Rate, Seconds, VipAddress, VipEndpoint, parse_vip_address};

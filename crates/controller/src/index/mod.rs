@@ -10,6 +10,7 @@ mod keys;
 mod made;
 mod object;
 mod slice;
+mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -25,6 +26,7 @@ pub(crate) use made::RECORD;
 pub use object::{Definition, Kind, Object, Watched};
 pub(crate) use slice::SERVICE_LABEL;
 pub use slice::{SliceEndpoint, SliceEntry, Standing};
+pub use traffic::TrafficEntry;
 
 use crate::objects::Text;
 use crate::watch::{Scoped, Unreadable};
@@ -69,6 +71,8 @@ pub struct Index {
     pub grants: BTreeMap<Name, GrantEntry>,
     /// BackendTLSPolicies.
     pub policies: BTreeMap<Name, PolicyEntry>,
+    /// TrafficPolicies.
+    pub traffic: BTreeMap<Name, TrafficEntry>,
     /// GatewayParameters, whether or not anything refers to them.
     pub parameters: BTreeMap<Name, ParametersEntry>,
     /// Ingresses of any class.
@@ -188,6 +192,10 @@ impl Index {
                 let (name, entry) = PolicyEntry::of(*object);
                 set(&mut self.changes, Kind::Policy, &mut self.policies, name, entry);
             }
+            Object::Traffic(object) => {
+                let (name, entry) = TrafficEntry::of(*object);
+                set(&mut self.changes, Kind::Traffic, &mut self.traffic, name, entry);
+            }
             Object::Parameters(object) => {
                 let (name, entry) = ParametersEntry::of(*object);
                 set(&mut self.changes, Kind::Parameters, &mut self.parameters, name, entry);
@@ -211,14 +219,7 @@ impl Index {
                 set(&mut self.changes, Kind::Secret, &mut self.secrets, name, entry);
             }
             Object::ConfigMap(object) => self.apply_config_map(*object),
-            Object::Namespace(object) => {
-                let name = Name::new("", object.metadata.name.as_deref().unwrap_or_default());
-                let labels = object.metadata.labels.clone().unwrap_or_default();
-                if self.namespaces.get(&name) != Some(&labels) {
-                    self.namespaces.insert(name, labels);
-                    self.changes.all = true;
-                }
-            }
+            Object::Namespace(object) => self.apply_namespace(&object.metadata),
             Object::Definition(object) => {
                 let (name, entry) = DefinitionEntry::of(&object);
                 set(&mut self.changes, Kind::Definition, &mut self.definitions, name, entry);
@@ -229,6 +230,15 @@ impl Index {
                     self.apply_slice(name, entry);
                 }
             }
+        }
+    }
+
+    fn apply_namespace(&mut self, metadata: &ObjectMeta) {
+        let name = Name::new("", metadata.name.as_deref().unwrap_or_default());
+        let labels = metadata.labels.clone().unwrap_or_default();
+        if self.namespaces.get(&name) != Some(&labels) {
+            self.namespaces.insert(name, labels);
+            self.changes.all = true;
         }
     }
 
@@ -260,6 +270,15 @@ impl Index {
         self.changes.endpoints.insert(entry.service.clone());
         self.slices_of.entry(entry.service.clone()).or_default().insert(name.clone());
         self.slices.insert(name, entry);
+    }
+
+    /// Gives back what a list of many objects has left unused. Objects arrive in the order of their names, and a map that grows at its end
+    /// has nodes that are half full.
+    pub(crate) fn pack(&mut self) {
+        pack(&mut self.routes);
+        pack(&mut self.services);
+        pack(&mut self.slices);
+        pack(&mut self.slices_of);
     }
 
     fn remove_slice(&mut self, name: &Name) {
@@ -305,6 +324,7 @@ impl Index {
             Kind::Route(kind) => self.routes.remove(&(kind, name.clone())).is_some(),
             Kind::Grant => self.grants.remove(name).is_some(),
             Kind::Policy => self.policies.remove(name).is_some(),
+            Kind::Traffic => self.traffic.remove(name).is_some(),
             Kind::Parameters => self.parameters.remove(name).is_some(),
             Kind::Ingress => self.ingresses.remove(name).is_some(),
             Kind::IngressClass => self.ingress_classes.remove(name).is_some(),
@@ -336,6 +356,7 @@ impl Index {
             }
             Kind::Grant => self.grants.keys().cloned().collect(),
             Kind::Policy => self.policies.keys().cloned().collect(),
+            Kind::Traffic => self.traffic.keys().cloned().collect(),
             Kind::Parameters => self.parameters.keys().cloned().collect(),
             Kind::Ingress => self.ingresses.keys().cloned().collect(),
             Kind::IngressClass => self.ingress_classes.keys().cloned().collect(),
@@ -368,6 +389,11 @@ impl Changes {
             Difference::All => self.all = true,
         }
     }
+}
+
+/// Makes the map anew from its sorted entries, which fills its nodes.
+fn pack<K: Ord, E>(map: &mut BTreeMap<K, E>) {
+    *map = std::mem::take(map).into_iter().collect();
 }
 
 fn set<E: entry::IndexEntry>(changes: &mut Changes, kind: Kind, map: &mut BTreeMap<Name, E>, name: Name, new: E) {

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use super::{Name, RouteEntry, RouteKind, Rules};
 use crate::objects::{
     BackendTLSPolicy, GROUP, GRPCRoute, Gateway, GatewayClass, GatewayParameters, HTTPRoute, ListenerSet, OWN_GROUP,
-    ReferenceGrant, TCPRoute, TLSRoute, UDPRoute, Version,
+    ReferenceGrant, TCPRoute, TLSRoute, TrafficPolicy, UDPRoute, Version,
 };
 
 /// A watched kind.
@@ -26,6 +26,7 @@ pub enum Kind {
     Route(RouteKind),
     Grant,
     Policy,
+    Traffic,
     Parameters,
     Ingress,
     IngressClass,
@@ -44,6 +45,12 @@ impl Kind {
         matches!(self, Self::Service | Self::Slice)
     }
 
+    /// Whether requests would pass that an object of this kind should stop, or would be sent in the clear. If the account may not read the
+    /// kind, nobody knows whether there is one. An API server that does not know the kind has none.
+    pub fn is_protective(self) -> bool {
+        matches!(self, Self::Traffic | Self::Policy)
+    }
+
     /// Group and kind in the API.
     pub fn told(self) -> (&'static str, &'static str) {
         let gateway = |kind| (GROUP, kind);
@@ -54,6 +61,7 @@ impl Kind {
             Self::Route(kind) => gateway(kind.name()),
             Self::Grant => gateway("ReferenceGrant"),
             Self::Policy => gateway("BackendTLSPolicy"),
+            Self::Traffic => (OWN_GROUP, "TrafficPolicy"),
             Self::Parameters => (OWN_GROUP, "GatewayParameters"),
             Self::Ingress => ("networking.k8s.io", "Ingress"),
             Self::IngressClass => ("networking.k8s.io", "IngressClass"),
@@ -75,6 +83,7 @@ pub enum Object {
     Route(RouteObject),
     Grant(Box<ReferenceGrant>),
     Policy(Box<BackendTLSPolicy>),
+    Traffic(Box<TrafficPolicy>),
     Parameters(Box<GatewayParameters>),
     Ingress(Box<Ingress>),
     IngressClass(Box<IngressClass>),
@@ -185,6 +194,7 @@ watched! {
     UDPRoute, UDPRoute::VERSIONS, versioned => Kind::Route(RouteKind::Udp), |object| Object::Route(RouteObject::Udp(Box::new(object)));
     ReferenceGrant, ReferenceGrant::VERSIONS, versioned => Kind::Grant, |object| Object::Grant(Box::new(object));
     BackendTLSPolicy, BackendTLSPolicy::VERSIONS, versioned => Kind::Policy, |object| Object::Policy(Box::new(object));
+    TrafficPolicy, TrafficPolicy::VERSIONS, versioned => Kind::Traffic, |object| Object::Traffic(Box::new(object));
     GatewayParameters, GatewayParameters::VERSIONS, versioned => Kind::Parameters, |object| Object::Parameters(Box::new(object));
     Ingress, &["v1"], namespaced => Kind::Ingress, |object| Object::Ingress(Box::new(object));
     IngressClass, &["v1"], cluster_wide => Kind::IngressClass, |object| Object::IngressClass(Box::new(object));

@@ -18,9 +18,9 @@ pub struct SliceEntry {
     /// The Service.
     pub service: Name,
     /// The ports. Each endpoint has all of them.
-    pub ports: Vec<SlicePort>,
+    pub ports: Box<[SlicePort]>,
     /// Addresses that could be read.
-    pub endpoints: Vec<SliceEndpoint>,
+    pub endpoints: Box<[SliceEndpoint]>,
 }
 
 /// A port of every endpoint of a slice.
@@ -93,7 +93,7 @@ impl SliceEntry {
             let node = endpoint.node_name.as_deref().map(Into::into);
             endpoints.push(SliceEndpoint { address, standing, node });
         }
-        Some((name, Self { service, ports, endpoints }))
+        Some((name, Self { service, ports, endpoints: endpoints.into() }))
     }
 }
 

@@ -14,6 +14,7 @@ mod policy;
 mod route;
 mod status;
 mod text;
+mod traffic;
 
 use std::collections::BTreeMap;
 
@@ -25,6 +26,7 @@ pub use policy::*;
 pub use route::*;
 pub use status::*;
 pub use text::Text;
+pub use traffic::*;
 
 /// The API group.
 pub const GROUP: &str = "gateway.networking.k8s.io";

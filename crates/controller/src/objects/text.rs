@@ -7,19 +7,20 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 
+use arcstr::ArcStr;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::{Serialize, Serializer};
 
-/// A shared text. Equal texts of one thread share memory.
+/// A shared text. Equal texts of one thread share memory. One pointer, where an `Arc<str>` is two: a route, its conditions and its names in
+/// the maps have some forty of them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Text(Arc<str>);
+pub struct Text(ArcStr);
 
 /// The texts of a thread.
 #[derive(Default)]
 struct Pool {
-    known: HashSet<Arc<str>>,
+    known: HashSet<ArcStr>,
     /// The number of texts at which unused ones are removed.
     sweep_at: usize,
 }
@@ -32,15 +33,16 @@ thread_local! {
 }
 
 impl Pool {
-    fn get(&mut self, text: &str) -> Arc<str> {
+    fn get(&mut self, text: &str) -> ArcStr {
         if let Some(known) = self.known.get(text) {
             return known.clone();
         }
         if self.known.len() >= self.sweep_at.max(SWEEP_AT_MIN) {
-            self.known.retain(|text| Arc::strong_count(text) > 1);
+            // Only the empty text is not counted.
+            self.known.retain(|text| ArcStr::strong_count(text).is_none_or(|users| users > 1));
             self.sweep_at = self.known.len() * 2;
         }
-        let new: Arc<str> = text.into();
+        let new = ArcStr::from(text);
         self.known.insert(new.clone());
         new
     }
@@ -129,12 +131,12 @@ mod tests {
     #[test]
     fn equal_texts_are_the_same_and_go_with_their_last_user() {
         let (one, other): (Text, Text) = ("shop".into(), serde_json::from_str("\"shop\"").unwrap());
-        assert!(Arc::ptr_eq(&one.0, &other.0));
+        assert!(ArcStr::ptr_eq(&one.0, &other.0));
         assert_eq!(serde_json::to_string(&one).unwrap(), "\"shop\"");
         for number in 0..10 * SWEEP_AT_MIN {
             drop(Text::from(number.to_string()));
         }
         assert!(POOL.with_borrow(|pool| pool.known.len()) <= 2 * SWEEP_AT_MIN);
-        assert!(Arc::ptr_eq(&one.0, &Text::from("shop").0), "what is in use stays");
+        assert!(ArcStr::ptr_eq(&one.0, &Text::from("shop").0), "what is in use stays");
     }
 }

@@ -311,6 +311,25 @@ async fn without_services_it_waits() {
     played.next(Outcome::Adopted).await;
 }
 
+/// An account that lost the right must not serve what the objects forbid after a restart.
+#[tokio::test(start_paused = true)]
+async fn without_kinds_that_protect_it_waits() {
+    for kind in [Kind::Traffic, Kind::Policy] {
+        let mut played = Played::expecting([(Kind::Service, None), (kind, None)].into());
+        played.tell(OBJECTS).await;
+        played.listed(&["web"]).await;
+        played.unreadable(kind, Unreadable::Forbidden).await;
+        played.heard().await;
+        assert!(played.updates.try_recv().is_err(), "{kind:?} may forbid what is served");
+        // It is not installed, so it has no objects.
+        played.unreadable(kind, Unreadable::Unknown).await;
+        played.next(Outcome::Adopted).await;
+        // What is served goes on, and the class says so.
+        played.unreadable(kind, Unreadable::Forbidden).await;
+        played.next(Outcome::Adopted).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_is_gone_takes_no_object_away() {
     let mut played = Played::begin();

@@ -2,6 +2,7 @@
 //! the output of [`told`] for its objects.
 
 mod told;
+mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -117,6 +118,7 @@ pub(crate) fn object(mut value: Value) -> Object {
         "ReferenceGrant" => of::<ReferenceGrant>(value),
         "BackendTLSPolicy" => of::<BackendTLSPolicy>(value),
         "GatewayParameters" => of::<GatewayParameters>(value),
+        "TrafficPolicy" => of::<TrafficPolicy>(value),
         "Ingress" => of::<k8s_openapi::api::networking::v1::Ingress>(value),
         "IngressClass" => of::<k8s_openapi::api::networking::v1::IngressClass>(value),
         "Service" => of::<k8s_openapi::api::core::v1::Service>(value),

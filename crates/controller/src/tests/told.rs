@@ -19,8 +19,8 @@ pub(super) fn told(translation: &Translation) -> String {
         tell_listener(&mut text, listener, &snapshot);
     }
     for cluster in &snapshot.clusters {
-        assert_eq!(cluster.is_missing, cluster.name == "nowhere");
-        if cluster.is_missing {
+        if cluster.name == "nowhere" {
+            assert!(cluster.is_missing);
             continue;
         }
         let tls = cluster.tls.as_ref().map_or_else(String::new, |tls| {
@@ -35,7 +35,9 @@ pub(super) fn told(translation: &Translation) -> String {
             text
         });
         let proxy = cluster.send_proxy_protocol.map_or_else(String::new, |version| format!(" proxy={version:?}"));
-        let _ = writeln!(text, "cluster {}{proxy}{tls}{}", cluster.name, endpoints(&cluster.endpoints));
+        let missing = if cluster.is_missing { " not to be used" } else { "" };
+        let own = differences(cluster, &model::Cluster { tls: cluster.tls.clone(), ..bare(cluster) });
+        let _ = writeln!(text, "cluster {}{proxy}{tls}{missing}{own}{}", cluster.name, endpoints(&cluster.endpoints));
     }
     for vip in &snapshot.vips {
         tell_vip(&mut text, vip);
@@ -176,6 +178,60 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
     if let Some(cors) = &route.policy.cors {
         let _ = write!(text, " {cors:?}");
     }
+    for (what, networks) in [("allow", &route.policy.addresses.allow), ("deny", &route.policy.addresses.deny)] {
+        if !networks.is_empty() {
+            let _ = write!(text, " {what}{networks:?}");
+        }
+    }
+    if let Some(limit) = &route.policy.rate_limit {
+        let _ = write!(text, " {limit:?}");
+    }
+    if route.policy.maintenance {
+        text.push_str(" maintenance");
+    }
+    if !route.policy.error_pages.is_empty() {
+        let _ = write!(text, " {:?}", route.policy.error_pages);
+    }
+    text
+}
+
+/// A cluster without settings, at the same endpoints.
+fn bare(cluster: &model::Cluster) -> model::Cluster {
+    model::Cluster {
+        is_missing: cluster.is_missing,
+        protocol: cluster.protocol,
+        send_proxy_protocol: cluster.send_proxy_protocol,
+        ..model::Cluster::new(cluster.name.clone(), cluster.endpoints.clone())
+    }
+}
+
+/// The parts of a cluster that are not the usual ones, each with its name.
+fn differences(found: &model::Cluster, usual: &model::Cluster) -> String {
+    let mut text = String::new();
+    let mut note = |name: &str, found: String, usual: String| {
+        if found != usual {
+            let _ = write!(text, " {name}={found}");
+        }
+    };
+    macro_rules! compare {
+        ($($field:ident),*) => {
+            $(note(stringify!($field), format!("{:?}", found.$field), format!("{:?}", usual.$field));)*
+        };
+    }
+    compare!(
+        algorithm,
+        sticky,
+        health_check,
+        outlier,
+        panic_threshold,
+        slow_start,
+        limits,
+        connect_timeout,
+        response_timeout,
+        idle_timeout,
+        ping,
+        idle_connections_max
+    );
     text
 }
 

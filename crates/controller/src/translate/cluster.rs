@@ -12,6 +12,7 @@ use model::{
 };
 
 use super::reference::Why;
+use super::traffic::{ClusterScope, Scope};
 use crate::index::{Index, Keypair, Name, SliceEndpoint, Standing};
 
 /// The largest weight in the model.
@@ -48,15 +49,37 @@ pub(crate) struct Clusters {
     pub(crate) list: Vec<Arc<Cluster>>,
     /// The ports of each cluster: `made_of.len() == list.len()`.
     made_of: Vec<Vec<Share>>,
-    ids: HashMap<Identity, HashMap<Vec<Share>, ClusterId>>,
+    ids: HashMap<(Identity, ClusterScope), HashMap<Vec<Share>, ClusterId>>,
     of_service: HashMap<Name, Vec<usize>>,
     identity: Identity,
+    /// The policies of the rule that asks for clusters.
+    policies: ClusterScope,
+    /// Those of each cluster: `scopes.len() == list.len()`.
+    scopes: Vec<ClusterScope>,
 }
 
 impl Clusters {
     /// Sets what clusters with TLS present to their endpoints, from now on.
     pub(crate) fn present(&mut self, identity: &Identity) {
         self.identity.clone_from(identity);
+    }
+
+    /// Sets the policies that apply to clusters, besides those of their Services, from now on.
+    pub(crate) fn set_policies(&mut self, policies: ClusterScope) {
+        self.policies = policies;
+    }
+
+    /// Changes each cluster by its Services and its policies. One for which `change` returns false may not be used.
+    pub(crate) fn shape(&mut self, change: impl Fn(&[Name], &Scope, &mut Arc<Cluster>) -> bool) {
+        for ((cluster, made_of), of) in self.list.iter_mut().zip(&mut self.made_of).zip(&self.scopes) {
+            let services: Vec<Name> = made_of.iter().map(|share| share.service.clone()).collect();
+            if !change(&services, &of.scope, cluster) {
+                let cluster = Arc::make_mut(cluster);
+                (cluster.is_missing, cluster.endpoints) = (true, Vec::new());
+                // It follows no endpoints.
+                made_of.clear();
+            }
+        }
     }
 
     /// The cluster of these shares. Without any share it has no endpoints, and stands for references that cannot be resolved.
@@ -68,10 +91,13 @@ impl Clusters {
         if let [one] = shares.as_mut_slice() {
             one.weight = 1;
         }
-        let known = |ids: &HashMap<Identity, HashMap<Vec<Share>, ClusterId>>, identity: &Identity| {
-            ids.get(identity).and_then(|ids| ids.get(&shares)).copied()
+        // What stands for references that cannot be resolved has no policies.
+        let policies = if shares.is_empty() { ClusterScope::default() } else { self.policies.clone() };
+        let known = |ids: &HashMap<_, HashMap<Vec<Share>, ClusterId>>, variant: &(Identity, ClusterScope)| {
+            ids.get(variant).and_then(|ids| ids.get(&shares)).copied()
         };
-        if let Some(id) = known(&self.ids, &self.identity) {
+        let variant = (self.identity.clone(), policies);
+        if let Some(id) = known(&self.ids, &variant) {
             return Ok(id);
         }
         let proxy = shares.first().and_then(|share| share.proxy);
@@ -82,15 +108,18 @@ impl Clusters {
         }
         let tls = tls(index, &shares)?;
         // In the clear, nothing is presented.
-        let identity = if matches!(tls, Ok(None)) { Identity::Anonymous } else { self.identity.clone() };
-        if let Some(id) = known(&self.ids, &identity) {
+        let (identity, policies) = variant;
+        let identity = if matches!(tls, Ok(None)) { Identity::Anonymous } else { identity };
+        let variant = (identity, policies);
+        if let Some(id) = known(&self.ids, &variant) {
             return Ok(id);
         }
-        let mut cluster = Cluster::new(name(&shares, &identity), Vec::new());
+        let (identity, policies) = &variant;
+        let mut cluster = Cluster::new(name(&shares, identity) + &policies.label, Vec::new());
         cluster.is_missing = shares.is_empty();
         cluster.send_proxy_protocol = proxy;
         // If the required TLS is not possible, the cluster has no endpoints: nothing is sent in the clear instead.
-        let made_of = match tls.ok().and_then(|tls| with(index, tls, &identity)) {
+        let made_of = match tls.ok().and_then(|tls| with(index, tls, identity)) {
             Some(tls) => {
                 cluster.tls = tls;
                 shares.clone()
@@ -110,7 +139,8 @@ impl Clusters {
             }
         }
         self.made_of.push(made_of);
-        self.ids.entry(identity).or_default().insert(shares, id);
+        self.scopes.push(policies.clone());
+        self.ids.entry(variant).or_default().insert(shares, id);
         Ok(id)
     }
 
@@ -218,11 +248,12 @@ pub(crate) fn endpoints_where(
     let weights = weights(shares.iter().zip(&found).map(|(share, found)| (share.weight, found.len())));
     let endpoint =
         |address: &SocketAddr, weight| Endpoint { address: EndpointAddress::Socket(*address), weight, host: None };
-    found
-        .iter()
-        .zip(weights)
-        .flat_map(|(found, weight)| found.iter().map(move |address| endpoint(address, weight)))
-        .collect()
+    // A cluster is kept as long as its Service, so its list has no spare room.
+    let mut endpoints = Vec::with_capacity(found.iter().map(Vec::len).sum());
+    for (found, weight) in found.iter().zip(weights) {
+        endpoints.extend(found.iter().map(|address| endpoint(address, weight)));
+    }
+    endpoints
 }
 
 /// The weight of each endpoint, for shares with these weights and numbers of endpoints: in proportion, and no larger than necessary.

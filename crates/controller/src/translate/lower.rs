@@ -11,6 +11,7 @@ use super::filter;
 use super::reference::{self, duration};
 use super::regexes::Regexes;
 use super::route::Made;
+use super::traffic::{Policies, Scope};
 use crate::index::{Index, Name, RouteKind};
 use crate::objects::{
     BackendRef, GrpcMatch, GrpcMethod, GrpcRule, HttpFilter, HttpMatch, HttpRule, PathMatch, RetrySpec, Text, Timeouts,
@@ -86,11 +87,20 @@ pub(crate) struct Lowering<'t> {
     pub(crate) index: &'t Index,
     pub(crate) kind: RouteKind,
     pub(crate) name: &'t Name,
+    /// The number of the rule.
+    pub(crate) place: usize,
+    /// How many addresses it is served at.
+    pub(crate) places: usize,
     /// The name of the routes, without the number of the match.
     pub(crate) label: String,
     pub(crate) made: &'t mut Made,
     pub(crate) clusters: &'t mut Clusters,
     pub(crate) regexes: &'t mut Regexes,
+    pub(crate) policies: &'t Policies<'t>,
+    /// The policies of the rule.
+    pub(crate) scope: Scope,
+    /// The cluster without endpoints.
+    pub(crate) nowhere: ClusterId,
 }
 
 /// The routes of a rule of an HTTPRoute, one for each of its matches, without hosts.
@@ -102,10 +112,13 @@ pub(crate) fn http(rule: &HttpRule, with: &mut Lowering<'_>) -> Result<Vec<Route
         return Err(format!("`{field}` is not supported"));
     }
     let mut all = with.everything(&rule.filters, &rule.backend_refs)?;
-    if let Some(wanted) = &rule.retry {
-        all.policy.retry = retry(wanted)?;
+    // What the rule itself says comes after its policies, but a rule whose policies cannot be applied is not served.
+    if with.apply(rule.matches.len(), &mut all) {
+        if let Some(wanted) = &rule.retry {
+            all.policy.retry = retry(wanted)?;
+        }
+        timeouts(rule.timeouts.as_ref(), &mut all)?;
     }
-    timeouts(rule.timeouts.as_ref(), &mut all)?;
     let everything = [HttpMatch::default()];
     let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
     numbered(all, matches, with.regexes, http_match)
@@ -119,7 +132,8 @@ pub(crate) fn grpc(rule: &GrpcRule, with: &mut Lowering<'_>) -> Result<Vec<Route
     if let Some(field) = rule.others.keys().next() {
         return Err(format!("`{field}` is not supported"));
     }
-    let all = with.everything(&rule.filters, &rule.backend_refs)?;
+    let mut all = with.everything(&rule.filters, &rule.backend_refs)?;
+    with.apply(rule.matches.len(), &mut all);
     let everything = [GrpcMatch::default()];
     let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
     numbered(all, matches, with.regexes, grpc_match)
@@ -159,7 +173,9 @@ impl Lowering<'_> {
         }
         if let [WeightedCluster { changes, .. }] = clusters.as_mut_slice() {
             // What the sole backend changes, the rule changes.
-            route.policy.changes = changes.take().map_or(route.policy.changes, |changes| *changes);
+            if let Some(changes) = changes.take() {
+                route.policy.changes = *changes;
+            }
         }
         if clusters.iter().all(|weighted| weighted.weight == 0) {
             let cluster = self.clusters.of(self.index, Vec::new())?;
@@ -169,6 +185,14 @@ impl Lowering<'_> {
         route.to = RouteAction::Clusters(clusters);
         filter::check_cors(&route)?;
         Ok(route)
+    }
+
+    /// Puts the policies of the rule over a route that has its filters. Returns whether that is possible.
+    fn apply(&mut self, matches: usize, route: &mut Route) -> bool {
+        let outcome = self.policies.apply(&self.scope, self.nowhere, matches.max(1) * self.places, route);
+        let why = outcome.as_ref().err();
+        self.made.dropped.extend(why.map(|why| format!("rule {}: {why}; its requests get 500", self.place)));
+        outcome.is_ok()
     }
 
     /// The cluster of a backend. If the reference cannot be resolved, the cluster has no endpoints.
@@ -296,7 +320,11 @@ fn retry(wanted: &RetrySpec) -> Result<Retry, String> {
 fn timeouts(wanted: Option<&Timeouts>, route: &mut Route) -> Result<(), String> {
     let Some(wanted) = wanted else { return Ok(()) };
     let of = |text: &Option<Text>| text.as_deref().map(duration).transpose();
-    route.timeout = of(&wanted.request)?.filter(|timeout| !timeout.is_zero());
-    route.policy.retry.per_try_timeout = of(&wanted.backend_request)?.filter(|timeout| !timeout.is_zero());
+    if let Some(timeout) = of(&wanted.request)? {
+        route.timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+    }
+    if let Some(timeout) = of(&wanted.backend_request)? {
+        route.policy.retry.per_try_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+    }
     Ok(())
 }

@@ -12,6 +12,7 @@
 //! | `cluster` | the Services of a rule, and their endpoints |
 //! | `parameters`, `clients` | the settings of classes and Gateways, and how their clients are treated |
 //! | `policy` | TLS towards endpoints |
+//! | `traffic` | which TrafficPolicies apply to a rule and to a cluster |
 //! | `reference` | what a reference leads to, and whether it is allowed |
 //! | `address` | which object has which address of a pool |
 //! | `infrastructure` | the Services that Gateways ask for |
@@ -41,6 +42,7 @@ mod route;
 mod service;
 mod status;
 mod stream;
+mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -186,6 +188,7 @@ pub fn translate(
     let mut statuses = Statuses::new();
     let mut notices = Vec::new();
     let mut users = BTreeMap::new();
+    let mut policies = traffic::Policies::of(index);
     // This cluster has no Service, so it cannot fail. It always exists, even if nothing needs it.
     let nowhere = clusters.of(index, Vec::new()).unwrap_or(model::ClusterId(0));
 
@@ -201,6 +204,8 @@ pub fn translate(
         has_both: route::has_both(index),
         empty: &circumstances.empty,
         users: &mut users,
+        policies: &mut policies,
+        nowhere,
         regexes,
     };
     route::attach(index, settings, &mut gateways, &mut attaching);
@@ -208,6 +213,8 @@ pub fn translate(
     let mut serving =
         ingress::Serving { binds: &mut binds, clusters: &mut clusters, statuses: &mut statuses, notices: &mut notices };
     ingress::translate(index, &classes.ingress, circumstances, &mut serving);
+    policies.shape(&mut clusters);
+    traffic::statuses(index, settings, &policies, &gateways, &users, &mut statuses);
     policy::statuses(index, settings, &users, &mut statuses);
     status::classes(index, settings, &classes, &mut statuses);
     status::gateways(&gateways, circumstances, &mut statuses);

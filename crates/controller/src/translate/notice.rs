@@ -111,6 +111,7 @@ pub(super) fn meta<'i>(index: &'i Index, (kind, name): &(Kind, Name)) -> Option<
         Kind::Gateway => index.gateways.get(name).map(|entry| &entry.meta),
         Kind::ListenerSet => index.listener_sets.get(name).map(|entry| &entry.meta),
         Kind::Route(kind) => index.routes.get(&(*kind, name.clone())).map(|entry| &entry.meta),
+        Kind::Traffic => index.traffic.get(name).map(|entry| &entry.meta),
         Kind::Policy => index.policies.get(name).map(|entry| &entry.meta),
         _ => None,
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use model::{HostMatcher, Route, TlsMode};
+use model::{ClusterId, HostMatcher, Route, TlsMode};
 
 use super::bind::{Binds, Rank, intersection};
 use super::cluster::{Clusters, Identity, Share};
@@ -14,13 +14,14 @@ use super::notice::{BACKENDS_AVAILABLE, OVERLAPPED};
 use super::reference::{Why, is_allowed};
 use super::regexes::Regexes;
 use super::status::{self, condition};
+use super::traffic::{Policies, Scope};
 use super::{Desired, Statuses, lower, stream};
 use crate::index::{Index, Kind, Name, RouteEntry, RouteKind, Rules};
-use crate::objects::{Condition, GROUP, GrpcRule, HttpRule, ParentRef, ParentStatus};
+use crate::objects::{Condition, GROUP, GrpcRule, HttpRule, ParentRef, ParentStatus, Text};
 use crate::settings::Settings;
 
 /// The result of translating routes.
-pub(crate) struct Attaching<'t> {
+pub(crate) struct Attaching<'t, 'p> {
     pub(crate) binds: &'t mut Binds,
     pub(crate) clusters: &'t mut Clusters,
     pub(crate) vips: &'t mut stream::Vips,
@@ -36,6 +37,9 @@ pub(crate) struct Attaching<'t> {
     pub(crate) regexes: &'t mut Regexes,
     /// The Gateways that use each Service.
     pub(crate) users: &'t mut BTreeMap<Name, BTreeSet<Name>>,
+    pub(crate) policies: &'t mut Policies<'p>,
+    /// The cluster without endpoints.
+    pub(crate) nowhere: ClusterId,
 }
 
 /// Whether there are routes of both HTTP kinds. If not, there is no need to check which hosts either has.
@@ -46,7 +50,7 @@ pub(crate) fn has_both(index: &Index) -> bool {
 }
 
 /// Attaches every route, the oldest first.
-pub(crate) fn attach(index: &Index, settings: &Settings, gateways: &mut Gateways<'_>, out: &mut Attaching<'_>) {
+pub(crate) fn attach(index: &Index, settings: &Settings, gateways: &mut Gateways<'_>, out: &mut Attaching<'_, '_>) {
     let mut routes: Vec<_> = index.routes.iter().collect();
     routes.sort_by_key(|((kind, name), entry)| (entry.meta.created, name, *kind));
     for ((kind, name), entry) in routes {
@@ -60,16 +64,17 @@ type Found<'i> = (RouteKind, &'i Name, &'i RouteEntry);
 pub(crate) const OLDER: &str = "OlderRoute";
 
 /// What the rules of a route mean differs with these. Where TLS ends matters for TLSRoutes only.
-type Variant = (Identity, TlsMode);
+type Variant = (Identity, TlsMode, Scope);
 
 fn attach_one(
     index: &Index,
     settings: &Settings,
     gateways: &mut Gateways<'_>,
     route: Found<'_>,
-    out: &mut Attaching<'_>,
+    out: &mut Attaching<'_, '_>,
 ) {
     let (kind, name, entry) = route;
+    let is_http = lower::HTTP_KINDS.contains(&kind);
     let mut parents = Vec::new();
     let mut places: BTreeMap<Variant, BTreeMap<SocketAddr, Hosts>> = BTreeMap::new();
     let mut of: BTreeSet<&Name> = BTreeSet::new();
@@ -88,8 +93,9 @@ fn attach_one(
                 let identity = gateways.identities.get(listener.gateway).cloned().unwrap_or_default();
                 for place in listener.places.iter().filter(|_| listener.is_served()) {
                     let Some(own) = own_hosts(out.binds, *place, listener, &both, &mut taken) else { continue };
-                    let variant = if kind == RouteKind::Udp { Default::default() } else { identity.clone() };
-                    places.entry((variant, mode)).or_default().entry(*place).or_default().add(&own);
+                    let identity = if kind == RouteKind::Udp { Default::default() } else { identity.clone() };
+                    let scope = if is_http { out.policies.inherited(listener) } else { Scope::default() };
+                    places.entry((identity, mode, scope)).or_default().entry(*place).or_default().add(&own);
                 }
             }
         });
@@ -106,6 +112,7 @@ fn attach_one(
     if let Some(why) = taken {
         made.overlapped.get_or_insert(why);
     }
+    out.policies.attach(kind, name, &of);
     for service in &made.services {
         out.users.entry(service.clone()).or_default().extend(of.iter().map(|gateway| (*gateway).clone()));
     }
@@ -152,16 +159,16 @@ fn serve_variants(
     index: &Index,
     route: Found<'_>,
     mut places: BTreeMap<Variant, BTreeMap<SocketAddr, Hosts>>,
-    out: &mut Attaching<'_>,
+    out: &mut Attaching<'_, '_>,
 ) -> Made {
     if places.is_empty() {
         // There is no address, but what is wrong with the route is reported all the same.
-        places.insert((Identity::default(), TlsMode::Passthrough), BTreeMap::new());
+        places.insert((Identity::default(), TlsMode::Passthrough, Scope::default()), BTreeMap::new());
     }
     let mut all: Option<Made> = None;
-    for (number, ((identity, mode), places)) in places.into_iter().enumerate() {
+    for (number, ((identity, mode, scope), places)) in places.into_iter().enumerate() {
         out.clusters.present(&identity);
-        let made = serve(index, route, (number, mode), &places, out);
+        let made = serve(index, route, (number, mode, &scope), &places, out);
         match &mut all {
             None => all = Some(made),
             Some(all) => all.join(made),
@@ -308,9 +315,9 @@ impl Made {
 fn serve(
     index: &Index,
     route: Found<'_>,
-    (variant, mode): (usize, TlsMode),
+    (variant, mode, scope): (usize, TlsMode, &Scope),
     places: &BTreeMap<SocketAddr, Hosts>,
-    out: &mut Attaching<'_>,
+    out: &mut Attaching<'_, '_>,
 ) -> Made {
     let (_, _, entry) = route;
     if let Some(field) = entry.others.keys().next() {
@@ -320,11 +327,11 @@ fn serve(
     match &entry.rules {
         Rules::Http(rules) => {
             let lowering = |rule: &HttpRule, with: &mut lower::Lowering<'_>| lower::http(rule, with);
-            rules_of(index, route, variant, rules, lowering, places, out)
+            rules_of(index, route, (variant, scope), rules, (|rule| rule.name.as_ref(), lowering), places, out)
         }
         Rules::Grpc(rules) => {
             let lowering = |rule: &GrpcRule, with: &mut lower::Lowering<'_>| lower::grpc(rule, with);
-            rules_of(index, route, variant, rules, lowering, places, out)
+            rules_of(index, route, (variant, scope), rules, (|rule| rule.name.as_ref(), lowering), places, out)
         }
         Rules::Stream(rules) => stream::serve(index, (route.0, route.1, mode), rules, places, out),
     }
@@ -334,19 +341,36 @@ fn serve(
 fn rules_of<R>(
     index: &Index,
     (kind, name, entry): Found<'_>,
-    variant: usize,
+    (variant, inherited): (usize, &Scope),
     rules: &[R],
-    lowering: impl Fn(&R, &mut lower::Lowering<'_>) -> Result<Vec<Route>, String>,
+    (name_of, lowering): (fn(&R) -> Option<&Text>, impl Fn(&R, &mut lower::Lowering<'_>) -> Result<Vec<Route>, String>),
     places: &BTreeMap<SocketAddr, Hosts>,
-    out: &mut Attaching<'_>,
+    out: &mut Attaching<'_, '_>,
 ) -> Made {
     let mut made = Made::default();
     // Two variants may have one address, where each route needs a name of its own.
     let variant = if variant == 0 { String::new() } else { format!("+{variant}") };
     for (place, rule) in rules.iter().enumerate() {
         let label = format!("{}/{name}{variant}#{place}", kind.name().to_ascii_lowercase());
-        let (clusters, regexes) = (&mut *out.clusters, &mut *out.regexes);
-        let mut with = lower::Lowering { index, kind, name, label, made: &mut made, clusters, regexes };
+        let (clusters, regexes, policies) = (&mut *out.clusters, &mut *out.regexes, &*out.policies);
+        let scope = policies.of_rule(kind, name, name_of(rule), inherited);
+        clusters.set_policies(policies.of_clusters(&scope));
+        let made = &mut made;
+        let (nowhere, places_count) = (out.nowhere, places.len());
+        let mut with = lower::Lowering {
+            index,
+            kind,
+            name,
+            place,
+            places: places_count,
+            label,
+            made,
+            clusters,
+            regexes,
+            policies,
+            scope,
+            nowhere,
+        };
         let routes = match lowering(rule, &mut with) {
             Ok(routes) => routes,
             Err(why) => {
@@ -368,6 +392,7 @@ fn rules_of<R>(
             }
         }
     }
+    out.clusters.set_policies(Default::default());
     if !rules.is_empty() && made.dropped.len() >= rules.len() {
         made.refused = Some(Why::new("UnsupportedValue", made.dropped.join("; ")));
     }

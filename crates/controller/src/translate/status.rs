@@ -312,6 +312,10 @@ pub(crate) fn write(
             let entry = index.policies.get(name)?;
             (&entry.meta.resource_version, ancestors(&entry.present, wanted, &settings.controller_name, now)?)
         }
+        (Kind::Traffic, Desired::Policy(wanted)) => {
+            let entry = index.traffic.get(name)?;
+            (&entry.meta.resource_version, ancestors(&entry.present, wanted, &settings.controller_name, now)?)
+        }
         (Kind::Ingress, Desired::Ingress(wanted)) => {
             let entry = index.ingresses.get(name)?;
             let is_same = entry.present.iter().map(|text| &**text).eq(wanted.iter().map(String::as_str));

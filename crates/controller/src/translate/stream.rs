@@ -132,7 +132,7 @@ pub(crate) fn serve(
     (kind, name, mode): (RouteKind, &Name, TlsMode),
     rules: &[StreamRule],
     places: &BTreeMap<SocketAddr, Hosts>,
-    out: &mut Attaching<'_>,
+    out: &mut Attaching<'_, '_>,
 ) -> Made {
     let mut made = Made::default();
     let refuse = |reason, message: String, mut made: Made| {
@@ -176,7 +176,7 @@ fn tcp(
     (kind, name, mode): (RouteKind, &Name, TlsMode),
     shares: Vec<Share>,
     places: &BTreeMap<SocketAddr, Hosts>,
-    out: &mut Attaching<'_>,
+    out: &mut Attaching<'_, '_>,
 ) -> Result<Option<Name>, Why> {
     let to = out.clusters.of(index, shares).map_err(|why| Why::new("UnsupportedValue", why))?;
     let mut older = None;
@@ -195,7 +195,7 @@ fn udp(
     name: &Name,
     shares: Vec<Share>,
     places: &BTreeMap<SocketAddr, Hosts>,
-    out: &mut Attaching<'_>,
+    out: &mut Attaching<'_, '_>,
 ) -> Result<Option<Name>, Why> {
     let shares: Vec<Share> = shares.into_iter().filter(|share| share.weight > 0).collect();
     let (taken, free): (Vec<&SocketAddr>, Vec<&SocketAddr>) =

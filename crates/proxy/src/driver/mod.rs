@@ -142,6 +142,7 @@ async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchang
             (Action::Tunnel { .. }, _) => return upstream,
             (Action::ReadHead, _) => read_head(context, downstream, exchange).await,
             // Boxed, here and below, so that an exchange that does not wait does not need the memory for it.
+            (Action::Authenticate, _) => Box::pin(authenticate(context, downstream, exchange)).await,
             (Action::Wait, _) => Box::pin(wait(context, downstream, exchange)).await,
             (Action::WaitForLease, _) => Box::pin(wait_for_lease(context, downstream, exchange)).await,
             (Action::Connect, upstream) => *upstream = connect(context, downstream, exchange).await,
@@ -174,6 +175,31 @@ async fn read_head(context: &ExchangeContext<'_>, downstream: &mut Downstream, e
         Ok(Err(error)) => exchange.handle_client_gone(&env, Error::client_io(error)),
         Err(_) => exchange.handle_timeout(&env, input, &Buffer::none()),
     }
+}
+
+/// Has a password checked by other threads. Only the client's connection is held meanwhile.
+async fn authenticate(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
+    let Downstream { stream, input, timer, .. } = downstream;
+    let submitted = match exchange.take_check() {
+        Some((authenticator, check)) => authenticator.submit(*check),
+        None => Err(Error::internal(Reason::Internal)),
+    };
+    let result = match submitted {
+        Ok(result) => result,
+        Err(error) => return exchange.handle_checked(&context.now(), Err(error)),
+    };
+    release_empty(input);
+    arm(timer, exchange);
+    let checked = tokio::select! {
+        biased;
+        error = context.watched(stream).gone() => return exchange.handle_client_gone(&context.now(), error),
+        // The threads of this snapshot outlive its exchanges, so without a result there was no memory for the check.
+        checked = result => checked.map_err(|_| crate::auth::passwords::busy()),
+        () = poll_fn(|cx| timer.poll_elapsed(cx)) => {
+            return exchange.handle_timeout(&context.now(), input, &Buffer::none());
+        }
+    };
+    exchange.handle_checked(&context.now(), checked);
 }
 
 /// Waits until the next try is due. Only the client's connection is held meanwhile.

@@ -52,6 +52,8 @@ pub(crate) enum InjectedFault {
     LeaksResponse,
     /// The next exchange inherits a deadline of the last.
     KeepsDeadline,
+    /// A request passes although its password is wrong.
+    PassesWrongPasswords,
 }
 
 /// Whether this fault is injected.
@@ -73,7 +75,7 @@ pub(crate) mod test {
 
     use super::InjectedFault;
 
-    pub(crate) const ALL: [InjectedFault; 24] = [
+    pub(crate) const ALL: [InjectedFault; 25] = [
         InjectedFault::ResetIsProof,
         InjectedFault::ReusedIsStale,
         InjectedFault::RetriesPost,
@@ -98,6 +100,7 @@ pub(crate) mod test {
         InjectedFault::DropsTrailers,
         InjectedFault::LeaksResponse,
         InjectedFault::KeepsDeadline,
+        InjectedFault::PassesWrongPasswords,
     ];
 
     thread_local! {

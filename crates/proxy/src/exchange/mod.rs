@@ -3,9 +3,9 @@
 //! [`Exchange`] is a state machine without I/O. A driver (`driver`, and the simulation in the tests) calls [`Exchange::action`] to learn
 //! what it needs, does that, and reports what happened through one of the `handle_*`; [`Env`] contains the time. The stages, in order:
 //!
-//! read the head -> route -> policy (rate limit, redirect, split) -> prepare (rewrite, mirror, the head for the endpoint) -> lease (choose
-//! an endpoint) -> connect -> await (send, and wait for the response's head) -> relay (both bodies) or tunnel -> done. Any failure goes to
-//! [`Exchange::fail`], which responds if the client can still get a response.
+//! read the head -> route -> policy (addresses, rate limit) -> auth (and the check of a password) -> policy (redirect, split) -> prepare
+//! (rewrite, mirror, the head for the endpoint) -> lease (choose an endpoint) -> connect -> await (send, and wait for the response's head) ->
+//! relay (both bodies) or tunnel -> done. Any failure goes to [`Exchange::fail`], which responds if the client can still get a response.
 //!
 //! | what | file |
 //! |---|---|
@@ -33,6 +33,7 @@ mod storage;
 pub(crate) mod transfer;
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use balance::{Outcome, Proof};
 use model::{Changes, ClusterProtocol, FixedResponse, HttpListener, Route, RouteAction, RoutePolicy, Scheme};
@@ -54,6 +55,8 @@ use self::record::AccessRecord;
 use self::relay::{Relay, Terms};
 use self::route::{HostText, Router};
 use self::transfer::{BodyError, Framing, Head, Transfer};
+use crate::auth::passwords::Check;
+use crate::auth::{self, Authenticator, Judged};
 use crate::deadline::Deadline;
 use crate::error::{Error, Side};
 use crate::grpc::{self, Ongoing};
@@ -64,6 +67,7 @@ use crate::http::{client_address, pages, receive};
 use crate::policy::cors::CorsEdits;
 use crate::policy::headers::{RequestEdits, ResponseEdits};
 use crate::policy::mirror::{Copies, InFlight, MIRROR_BODY_BYTES_MAX};
+use crate::policy::rate_limit;
 use crate::policy::request_id;
 use crate::policy::retry::{Failed, Tries};
 use crate::policy::values::{Names, Values};
@@ -128,6 +132,8 @@ impl<'e> Env<'e> {
 pub(crate) enum Action {
     /// Needs more of the request's head: [`Exchange::handle_head_bytes`].
     ReadHead,
+    /// Needs the result of [`Exchange::take_check`]: [`Exchange::handle_checked`].
+    Authenticate,
     /// Waits for its deadline: [`Exchange::handle_timeout`].
     Wait,
     /// Waits for room at an endpoint: [`Exchange::handle_lease`].
@@ -184,6 +190,8 @@ enum Phase {
     ReadHead {
         scanned: usize,
     },
+    /// A password is being checked.
+    Authenticate(Box<Checking>),
     /// The destination is known.
     Upstream(Routed, UpstreamPhase),
     /// Our own response is being sent. `code` is for the case that this fails.
@@ -200,6 +208,20 @@ impl Default for Phase {
         Self::ReadHead { scanned: 0 }
     }
 }
+
+/// A request whose password is being checked.
+pub(crate) struct Checking {
+    /// The route's index in the listener.
+    number: usize,
+    authenticator: Arc<Authenticator>,
+    /// The user who it is from, if the password is right.
+    user: Box<str>,
+    /// Present until the check begins.
+    check: Option<Box<Check>>,
+}
+
+/// The longest time for the check of a password, including the wait for its turn.
+const CHECK_MS_MAX: u64 = 10_000;
 
 /// The progress of a request whose destination is known.
 enum UpstreamPhase {
@@ -342,6 +364,7 @@ impl Exchange {
     pub(crate) fn action(&self) -> Action {
         match &self.phase {
             Phase::ReadHead { .. } => Action::ReadHead,
+            Phase::Authenticate(_) => Action::Authenticate,
             Phase::Upstream(_, UpstreamPhase::BackOff) => Action::Wait,
             Phase::Upstream(_, UpstreamPhase::Queue) => Action::WaitForLease,
             Phase::Upstream(_, UpstreamPhase::Connect(_)) => Action::Connect,
@@ -371,6 +394,12 @@ impl Exchange {
     /// How its upstream connection can be reused; `None` if it cannot.
     pub(crate) fn take_reuse(&mut self) -> Option<Reuse> {
         self.reuse.take()
+    }
+
+    /// The check that it waits for, once.
+    pub(crate) fn take_check(&mut self) -> Option<(Arc<Authenticator>, Box<Check>)> {
+        let Phase::Authenticate(checking) = &mut self.phase else { return None };
+        Some((checking.authenticator.clone(), checking.check.take()?))
     }
 
     /// Its destination, once that is known.

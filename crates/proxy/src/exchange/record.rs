@@ -14,6 +14,8 @@ use crate::worker::{ListenerView, Worker};
 pub(crate) struct AccessRecord {
     /// When the request's head was complete, or the connection accepted, in microseconds; `None` before that.
     begun_us: Option<u64>,
+    /// How long the check of a password took, in microseconds.
+    checked_us: u64,
     /// When there was an upstream connection, in microseconds.
     connected_us: Option<u64>,
     /// A request's head was complete.
@@ -70,10 +72,16 @@ impl AccessRecord {
         self.endpoint = Some(endpoint.clone());
     }
 
+    /// Records the end of the check of a password, with which the request began.
+    pub(crate) fn handle_checked(&mut self, now_us: u64) {
+        self.checked_us = now_us.saturating_sub(self.begun_us.unwrap_or(now_us));
+    }
+
     /// Records that there is an upstream connection.
     pub(crate) fn handle_connected(&mut self, is_reused: bool, now_us: u64) {
-        // The time for a new connection belongs to the network and the endpoint, not to this hop.
-        self.connected_us = if is_reused && self.attempts == 1 { self.begun_us } else { Some(now_us) };
+        // The time for a new connection belongs to the network and the endpoint, not to this hop. The time for a password is long on purpose.
+        let ready_us = self.begun_us.map(|begun_us| begun_us.saturating_add(self.checked_us));
+        self.connected_us = if is_reused && self.attempts == 1 { ready_us } else { Some(now_us) };
     }
 
     /// Releases the listener's table when a tunnel begins, because the tunnel needs nothing of it and a new table may replace it.

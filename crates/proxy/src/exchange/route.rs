@@ -359,7 +359,7 @@ fn matches_query(matcher: &ValueMatcher, query: &[u8]) -> bool {
 }
 
 /// Decodes `%xx` and `+` (application/x-www-form-urlencoded). Anything that is not an escape is kept.
-fn decode(text: &[u8]) -> SmallVec<[u8; 64]> {
+pub(crate) fn decode(text: &[u8]) -> SmallVec<[u8; 64]> {
     let mut out = SmallVec::with_capacity(text.len());
     let mut rest = text;
     while let Some((byte, tail)) = rest.split_first() {

@@ -32,19 +32,34 @@ impl Exchange {
         if self.request.head.body != Body::None {
             self.upload.leave(Framing::of(self.is_h2(), self.request.head.body));
         }
-        let (number, route, cluster, share) = match self.destination(env) {
-            Ok((number, route, Destination::Cluster(cluster, share))) => (number, route, cluster, share),
-            Ok((.., Destination::Redirect(status, location))) => {
+        match self.destination(env) {
+            Ok((number, route, destination)) => self.proceed(env, number, route, destination),
+            Err(error) => self.fail(env, error),
+        }
+    }
+
+    /// Sends the request to its destination.
+    fn proceed(&mut self, env: &Env<'_>, number: usize, route: &Route, destination: Destination) {
+        let (cluster, share) = match destination {
+            Destination::Cluster(cluster, share) => (cluster, share),
+            Destination::Redirect(status, location) => {
                 let own = Own { field: Some(("location", &location)), ..Own::line(status, Some("redirect")) };
                 return self.respond(env, &own, self.may_stay(env), ErrorCode::INTERNAL_ERROR);
             }
-            Ok((.., Destination::Preflight { is_allowed })) => {
+            Destination::Preflight { is_allowed } => {
                 // The word is for people who look for the reason in their browser, which shows scripts nothing of the response.
                 let (status, word) = if is_allowed { (204, None) } else { (403, Some("origin_not_allowed")) };
                 return self.respond(env, &Own::line(status, word), self.may_stay(env), ErrorCode::INTERNAL_ERROR);
             }
-            Ok((number, route, Destination::Respond)) => return self.respond_fixed(env, number, route),
-            Err(error) => return self.fail(env, error),
+            Destination::Respond => return self.respond_fixed(env, number, route),
+            Destination::Check(checking) => {
+                self.phase = Phase::Authenticate(checking);
+                // A caller does not wait longer than it says.
+                let timeouts = route.timeout.into_iter().chain(self.call.as_ref().and_then(|call| call.timeout));
+                let wait_ms = timeouts.map(crate::millis).chain([CHECK_MS_MAX]).min().unwrap_or(CHECK_MS_MAX);
+                self.deadline_ms = Some(env.now_ms().saturating_add(wait_ms));
+                return;
+            }
         };
         self.record.cluster = Some(cluster.clone());
         cluster.counters.requests.inc();
@@ -54,7 +69,9 @@ impl Exchange {
             timeout = timeout.into_iter().chain(call.timeout).min();
         }
         let timeout_ms = timeout.map(crate::millis);
-        let deadline = Deadline::Never.or_earlier(timeout_ms.map(|timeout_ms| env.now_ms().saturating_add(timeout_ms)));
+        // A password may have been checked since then.
+        let begun_ms = self.record.begun_us().map_or(env.now_ms(), |begun_us| begun_us / 1000);
+        let deadline = Deadline::Never.or_earlier(timeout_ms.map(|timeout_ms| begun_ms.saturating_add(timeout_ms)));
         let prepared = match self.prepare(env, (number, route), (&cluster, share), timeout_ms) {
             Ok(prepared) => prepared,
             Err(error) => return self.fail(env, error),
@@ -70,12 +87,21 @@ impl Exchange {
     ///
     /// # Errors
     /// [`Reason::MemoryFull`], [`Reason::Misdirected`], [`Reason::ClientDenied`], [`Reason::AmbiguousPath`], [`Reason::NoRoute`], and those of
-    /// [`policy::destination`].
+    /// [`policy::admit`], [`Authenticator::judge`] and [`policy::destination`].
     pub(super) fn destination<'e>(&mut self, env: &Env<'e>) -> Result<(usize, &'e Route, Destination), Error> {
+        let found = self.find_destination(env);
+        if matches!(found, Err(_) | Ok((.., Destination::Preflight { .. }))) {
+            // Whatever it is answered, its credentials stay out of the access log.
+            env.listener.plan.auth.hide(&mut self.request, self.record.route);
+        }
+        found
+    }
+
+    fn find_destination<'e>(&mut self, env: &Env<'e>) -> Result<(usize, &'e Route, Destination), Error> {
         if env.is_memory_full {
             return Err(Error::internal(Reason::MemoryFull));
         }
-        let Request { head, bytes, normal_target, .. } = &mut self.request;
+        let Request { head, bytes, .. } = &self.request;
         if let Some(secured) = &env.connection_info.secured
             && !is_for(secured, &env.listener.plan.router, head, bytes)
         {
@@ -87,6 +113,8 @@ impl Exchange {
         {
             return Err(Error::internal(Reason::ClientDenied));
         }
+        env.listener.plan.auth.remove_claims(&mut self.request);
+        let Request { head, bytes, normal_target, .. } = &mut self.request;
         *normal_target = route::normal_target(head.path.get(bytes), &env.http.paths)?;
         let target = normal_target.as_deref().unwrap_or(head.path.get(bytes));
         let number = env.listener.plan.router.route(head, bytes, target);
@@ -94,7 +122,70 @@ impl Exchange {
             number.and_then(|number| Some((number, env.route(number)?))).ok_or(Error::internal(Reason::NoRoute))?;
         self.record.route = Some(number);
         let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
-        Ok((number, route, policy::destination(env.listener, number, route, &view, env.now_us)?))
+        if let Some(answer) = policy::admit(env.listener, number, route, &view, env.now_us)? {
+            return Ok((number, route, answer));
+        }
+        if route.policy.auth.is_some() {
+            return Ok((number, route, self.authenticate(env, number, route)?));
+        }
+        Ok((number, route, policy::destination(env.listener, number, route, &view)?))
+    }
+
+    /// Takes the credentials out of the request. Returns its destination if they are right.
+    ///
+    /// # Errors
+    /// Those of [`Authenticator::judge`] and [`policy::destination`].
+    fn authenticate(&mut self, env: &Env<'_>, number: usize, route: &Route) -> Result<Destination, Error> {
+        // Every route with a policy has an authenticator. If one had none, nobody would pass.
+        let authenticator = env.listener.plan.auth.of(number).ok_or(Error::internal(Reason::Internal))?;
+        let from = client_address::client_ip(&self.request.head, &self.request.bytes, &client(env));
+        let taken = authenticator.take(&mut self.request);
+        match authenticator.judge(taken, rate_limit::network(from))? {
+            Judged::From(client) => self.grant(env, number, route, authenticator, &client),
+            Judged::Ask(user, check) => {
+                let authenticator = authenticator.clone();
+                Ok(Destination::Check(Box::new(Checking { number, authenticator, user, check: Some(check) })))
+            }
+        }
+    }
+
+    /// The destination of a request from this client.
+    ///
+    /// # Errors
+    /// Those of [`policy::destination`].
+    fn grant(
+        &mut self,
+        env: &Env<'_>,
+        number: usize,
+        route: &Route,
+        authenticator: &Authenticator,
+        name: &str,
+    ) -> Result<Destination, Error> {
+        authenticator.grant(&mut self.request, name);
+        let Request { head, bytes, .. } = &self.request;
+        let (target, client) = (self.request.target(), client(env));
+        let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
+        policy::destination(env.listener, number, route, &view)
+    }
+
+    /// The check of the request's password is over.
+    pub(crate) fn handle_checked(&mut self, env: &Env<'_>, checked: Result<bool, Error>) {
+        if !matches!(self.phase, Phase::Authenticate(_)) {
+            return;
+        }
+        let Phase::Authenticate(checking) = std::mem::take(&mut self.phase) else { return };
+        let Checking { number, authenticator, user, .. } = *checking;
+        self.deadline_ms = None;
+        self.record.handle_checked(env.now_us);
+        let passes = |is_right| is_right || faults::is_injected(InjectedFault::PassesWrongPasswords);
+        let is_right = checked.and_then(|is_right| if passes(is_right) { Ok(()) } else { Err(auth::invalid()) });
+        let route = env.route(number).ok_or(Error::internal(Reason::Internal));
+        let destination =
+            is_right.and(route).and_then(|route| Ok((route, self.grant(env, number, route, &authenticator, &user)?)));
+        match destination {
+            Ok((route, destination)) => self.proceed(env, number, route, destination),
+            Err(error) => self.fail(env, error),
+        }
     }
 
     /// Writes the request for the endpoint.
@@ -160,6 +251,10 @@ impl Exchange {
         headers::write_request(out, head, buffer, &client, cluster.scheme(), &edits);
         if translation.is_some() {
             upload.set_call(translation);
+        }
+        let claims = env.listener.plan.auth.claims();
+        if !claims.is_empty() {
+            upload.hide_trailers(claims.clone());
         }
         if mirror.is_some() {
             upload.keep_copy(MIRROR_BODY_BYTES_MAX);
@@ -403,6 +498,8 @@ impl Exchange {
         }
         let retry_after = error.retry_after_s.map(|seconds| seconds.to_string());
         let field = retry_after.as_ref().map(|seconds| ("retry-after", seconds.as_bytes()));
+        // RFC 9110 section 15.5.2.
+        let field = field.or_else(|| Some(("www-authenticate", self.challenge(env, status)?.as_bytes())));
         let word = respond::word(error.reason);
         // A head that is not complete says nothing about the client.
         let fields: &[Field] = if self.record.has_head { &self.request.head.fields } else { &[] };
@@ -410,6 +507,12 @@ impl Exchange {
         let content = env.listener.plan.pages.error(self.record.route, status, word, accept);
         let own = Own { status, content, field, headers: &[] };
         self.respond(env, &own, may_stay, code);
+    }
+
+    /// What the route demands, if the status says that the request has not met it.
+    fn challenge<'e>(&self, env: &Env<'e>, status: u16) -> Option<&'e str> {
+        let authenticator = env.listener.plan.auth.of(self.record.route.filter(|_| status == 401)?)?;
+        Some(authenticator.challenge())
     }
 
     /// Begins the fixed response of a route.

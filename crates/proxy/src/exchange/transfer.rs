@@ -6,6 +6,8 @@
 //!
 //! The file has this length because reading, framing and writing share the state of the message.
 
+use std::sync::Arc;
+
 use net::buffer::{Buffer, SMALL_BYTES};
 use wire::h1::{self, ChunkedDecoder, Decoded};
 use wire::message::{Body, Field};
@@ -14,6 +16,7 @@ use super::faults::{self, InjectedFault};
 use crate::grpc::{self, Translation};
 use crate::h2::HeaderList;
 use crate::http::headers::{self, Out};
+use crate::policy::headers::is_alike;
 
 /// Body bytes of a request up to this many are copied after the head, so that both are sent in one write, and are kept, so that the request
 /// can be sent again.
@@ -126,6 +129,8 @@ pub(crate) struct Transfer {
     trailers: Option<Box<Trailers>>,
     /// The message is one of a call.
     call: Option<CallPart>,
+    /// Trailers with these names are dropped: as headers they would say who the client is.
+    hidden: Option<Arc<[Box<str>]>>,
 }
 
 /// Trailers of HTTP/2: as received, and as sent.
@@ -225,6 +230,7 @@ impl Transfer {
         self.has_trailers = false;
         self.call = None;
         self.copy = None;
+        self.hidden = None;
         self.clear_out();
         match to {
             Framing::H1(body) => {
@@ -237,6 +243,11 @@ impl Transfer {
                 Head::H2(&mut self.head)
             }
         }
+    }
+
+    /// Drops the trailers with these names, which are in lower case.
+    pub(crate) fn hide_trailers(&mut self, names: Arc<[Box<str>]>) {
+        self.hidden = Some(names);
     }
 
     /// Begins our own message. For HTTP/1, the caller writes head and body to the returned output; for HTTP/2 only the head, and passes the
@@ -791,6 +802,14 @@ impl Transfer {
         self.source = Source::Done;
         let fields = if faults::is_injected(InjectedFault::DropsTrailers) { &[] } else { fields };
         let fields = if self.finish_call(fields, section)? { &[] } else { fields };
+        let shown: Vec<Field>;
+        let fields = if let Some(hidden) = &self.hidden {
+            let is_hidden = |name: &[u8]| hidden.iter().any(|hidden| is_alike(name, hidden.as_bytes()));
+            shown = fields.iter().filter(|field| !is_hidden(field.name.get(section))).copied().collect();
+            shown.as_slice()
+        } else {
+            fields
+        };
         match self.sink {
             Sink::H1 { is_chunked: true } => {
                 self.forget_written(0);

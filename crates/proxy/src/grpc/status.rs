@@ -84,6 +84,8 @@ impl Status {
             (_, Some(408 | 504)) => Self::DeadlineExceeded,
             // A limit of this hop, on size or rate.
             (_, Some(413 | 414 | 429 | 431)) => Self::ResourceExhausted,
+            // The client has not proved who it is.
+            (_, Some(401)) => Self::Unauthenticated,
             // The client may not make the call, whoever serves it.
             (_, Some(403)) => Self::PermissionDenied,
             // No route serves the method.

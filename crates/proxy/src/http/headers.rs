@@ -210,6 +210,13 @@ fn write_request_fields(
                     out.field(name, field.value.get(buffer), field.never_indexed);
                 }
             }
+            // Nothing that the client names in `Connection` removes it.
+            FieldId::Identity => {
+                let name = field.name.get(buffer);
+                if !drops(edits.headers, name) {
+                    out.field(name, field.value.get(buffer), field.never_indexed);
+                }
+            }
             FieldId::ContentLength if head.body == Body::None => out.field(b"content-length", b"0", false),
             FieldId::Expect if head.expect_continue => out.field(b"expect", b"100-continue", false),
             _ => {}

@@ -34,6 +34,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         Reason::RateLimited => 429, // RFC 6585 section 4
         Reason::HeaderTimeout | Reason::BodyTimeout | Reason::BodyTooSlow => 408,
         Reason::ExpectationFailed => 417,
+        Reason::CredentialsMissing | Reason::CredentialsInvalid => 401,
         Reason::ClientDenied => 403,
         Reason::NoRoute => 404,
         // RFC 9110 section 15.5.20: the client may try again over another connection.
@@ -46,6 +47,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::PendingTimeout
         | Reason::NoLocalResources
         | Reason::Maintenance
+        | Reason::AuthenticationBusy
         | Reason::Draining => 503,
         // RFC 9110 section 15.6.3: the endpoint, or the path to it, gave no valid response.
         Reason::ConnectRefused

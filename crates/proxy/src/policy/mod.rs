@@ -1,7 +1,7 @@
 //! What a route does with a request besides choosing a cluster.
 //!
-//! The stages of `exchange` call these in order: addresses, CORS, maintenance, rate limit, redirect, fixed response or split, rewrite and header
-//! changes, mirror, retry; and for the response, header changes, CORS and the sticky cookie. Only the mirror does I/O.
+//! The stages of `exchange` call these in order: addresses, CORS, maintenance, rate limit (then `auth`), redirect, fixed response or split,
+//! rewrite and header changes, mirror, retry; and for the response, header changes, CORS and the sticky cookie. Only the mirror does I/O.
 
 pub(crate) mod addresses;
 pub(crate) mod cors;
@@ -26,6 +26,7 @@ use wire::message::{FieldId, RequestHead, find};
 
 use self::cors::Preflight;
 use crate::error::Error;
+use crate::exchange::Checking;
 use crate::http::client_address;
 use crate::http::headers::Client;
 use crate::upstream::cluster::Cluster;
@@ -66,6 +67,8 @@ pub(crate) enum Destination {
     Respond,
     /// A browser that asks for a script of another origin, which may use the route or not.
     Preflight { is_allowed: bool },
+    /// Not known before this is checked.
+    Check(Box<Checking>),
 }
 
 /// One worker's state for a route with a split or a mirror.
@@ -102,18 +105,18 @@ impl TrafficSplit {
     }
 }
 
-/// The destination of a request on the route with this number.
+/// Whether a request may use the route with this number, as far as that does not depend on what it proves. Returns the answer to a preflight
+/// request, which proves nothing.
 ///
 /// # Errors
-/// [`Reason::ClientDenied`]; [`Reason::Maintenance`]; [`Reason::RateLimited`]; [`Reason::AmbiguousPath`] for a redirect;
-/// [`Reason::NoEndpoint`] if no cluster of the route has any weight.
-pub(crate) fn destination(
+/// [`Reason::ClientDenied`]; [`Reason::Maintenance`]; [`Reason::RateLimited`].
+pub(crate) fn admit(
     listener: &ListenerView,
     number: usize,
     route: &Route,
     asked: &RequestView<'_>,
     now_us: u64,
-) -> Result<Destination, Error> {
+) -> Result<Option<Destination>, Error> {
     if !route.policy.addresses.is_empty() {
         let client = client_address::known_client_ip(asked.head, asked.buffer, asked.client).ok();
         // Every route with rules has a table. If one had none, nobody would pass.
@@ -124,8 +127,8 @@ pub(crate) fn destination(
     if let Some(cors) = &route.policy.cors
         && Preflight::of(asked.head.method, &asked.head.fields, asked.buffer).is_some()
     {
-        // The limits are for the requests of scripts, and these are not.
-        return Ok(Destination::Preflight { is_allowed: cors::is_allowed(cors, asked.head, asked.buffer) });
+        // The limits are for the requests of scripts, and these are not. Browsers send no credentials with them.
+        return Ok(Some(Destination::Preflight { is_allowed: cors::is_allowed(cors, asked.head, asked.buffer) }));
     }
     if route.policy.maintenance || listener.plan.maintenance.has(&route.name) {
         return Err(Error::internal(Reason::Maintenance));
@@ -135,6 +138,19 @@ pub(crate) fn destination(
     {
         limiter.admit(asked, now_us)?;
     }
+    Ok(None)
+}
+
+/// The destination of a request that may use the route with this number.
+///
+/// # Errors
+/// [`Reason::AmbiguousPath`] for a redirect; [`Reason::NoEndpoint`] if no cluster of the route has any weight.
+pub(crate) fn destination(
+    listener: &ListenerView,
+    number: usize,
+    route: &Route,
+    asked: &RequestView<'_>,
+) -> Result<Destination, Error> {
     let clusters = match &route.to {
         RouteAction::Redirect(redirect) => {
             return Ok(Destination::Redirect(redirect.status, redirect::location(redirect, &route.path, asked)?));

@@ -74,7 +74,7 @@ impl Limiter {
 }
 
 /// The part of an address that a client cannot change: a client controls the last 64 bits of its IPv6 address (RFC 7421).
-fn network(ip: IpAddr) -> u64 {
+pub(crate) fn network(ip: IpAddr) -> u64 {
     match ip.to_canonical() {
         // These numbers are different from all IPv6 networks in use, which begin with 2 or 3 or are local.
         IpAddr::V4(ip) => u64::from(ip.to_bits()),

@@ -2,7 +2,7 @@
 //!
 //! The endpoint is least likely to have closed the most recently used one, and those at the bottom expire.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -16,9 +16,13 @@ use crate::upstream::mux::Mux;
 /// The connections of one worker to one endpoint that no request owns: idle HTTP/1 connections, and shared HTTP/2 connections. Cloning is
 /// cheap, and all clones are the same pool.
 #[derive(Clone, Default)]
-pub(crate) struct Pool {
-    idles: Rc<RefCell<Idles>>,
-    mux: Mux,
+pub(crate) struct Pool(Rc<Connections>);
+
+#[derive(Default)]
+struct Connections {
+    idles: RefCell<Idles>,
+    /// Made for the first request over HTTP/2. Few endpoints of a large cluster speak it, and a gateway may know ten thousand.
+    mux: OnceCell<Mux>,
 }
 
 #[derive(Default)]
@@ -44,7 +48,7 @@ impl Pool {
     /// The most recently used connection that is neither too old nor closed by the endpoint. This needs no system call, unless the last
     /// response must have no body.
     pub(crate) fn take(&self, now_ms: u64) -> Option<Stream> {
-        let idles = &mut *self.idles.borrow_mut();
+        let idles = &mut *self.0.idles.borrow_mut();
         while let Some(mut connection) = idles.ready.pop() {
             if connection.is_usable(now_ms, &mut idles.is_distrusted) {
                 return Some(connection.stream);
@@ -55,7 +59,7 @@ impl Pool {
 
     /// Keeps a connection on which nothing is outstanding.
     pub(crate) fn put(&self, stream: Stream, expires_ms: u64, connections_max: usize) {
-        let mut idles = self.idles.borrow_mut();
+        let mut idles = self.0.idles.borrow_mut();
         if !idles.closed && idles.ready.len() < connections_max {
             idles.ready.push(Idle { stream, expires_ms, is_doubtful: false });
         }
@@ -65,7 +69,7 @@ impl Pool {
     /// would be taken for the next response. So the socket is checked before the connection is reused. Once an endpoint has done this, its
     /// connections are reused only if they are silent at the next sweep.
     pub(crate) fn put_doubtful(&self, stream: Stream, expires_ms: u64, connections_max: usize) {
-        let idles = &mut *self.idles.borrow_mut();
+        let idles = &mut *self.0.idles.borrow_mut();
         if !idles.closed && idles.ready.len() + idles.aside.len() < connections_max {
             let queue = if idles.is_distrusted { &mut idles.aside } else { &mut idles.ready };
             queue.push(Idle { stream, expires_ms, is_doubtful: true });
@@ -74,12 +78,12 @@ impl Pool {
 
     /// Records that the endpoint has sent something after a response that must have no body, or what looks like that.
     pub(crate) fn distrust(&self) {
-        self.idles.borrow_mut().is_distrusted = true;
+        self.0.idles.borrow_mut().is_distrusted = true;
     }
 
     /// Closes connections that are too old or were closed by the endpoint, and takes in those that were put aside.
     pub(crate) fn sweep(&self, now_ms: u64) {
-        let Idles { ready, aside, is_distrusted, .. } = &mut *self.idles.borrow_mut();
+        let Idles { ready, aside, is_distrusted, .. } = &mut *self.0.idles.borrow_mut();
         // At the front, because the most recently used ones are on top of the stack.
         ready.splice(0..0, aside.drain(..));
         ready.retain_mut(|connection| connection.is_usable(now_ms, is_distrusted));
@@ -87,18 +91,26 @@ impl Pool {
 
     /// Distinguishes it from all other pools that exist at the same time.
     pub(crate) fn id(&self) -> *const () {
-        Rc::as_ptr(&self.idles).cast()
+        Rc::as_ptr(&self.0).cast()
     }
 
     /// The HTTP/2 connections.
     pub(crate) fn mux(&self) -> &Mux {
-        &self.mux
+        self.0.mux.get_or_init(|| {
+            let mux = Mux::default();
+            if self.0.idles.borrow().closed {
+                mux.close();
+            }
+            mux
+        })
     }
 
     /// Closes all connections, now and when they are returned later. Shared ones end after the last request on them.
     pub(crate) fn close(&self) {
-        self.mux.close();
-        *self.idles.borrow_mut() = Idles { closed: true, ..Idles::default() };
+        if let Some(mux) = self.0.mux.get() {
+            mux.close();
+        }
+        *self.0.idles.borrow_mut() = Idles { closed: true, ..Idles::default() };
     }
 }
 
@@ -204,6 +216,7 @@ mod tests {
         pool.close();
         pool.put(b, 10, 9);
         assert!(pool.take(0).is_none());
+        assert!(pool.mux().is_closed(), "first asked for by a request that began before");
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use model::Snapshot;
 use net::clock;
 use net::inherit::Inherited;
 use telemetry::{Logger, Registry};
@@ -31,6 +32,8 @@ pub struct Plane {
     sockets: HashMap<SocketAddr, Vec<TcpListener>>,
     /// The listeners for which the workers have sockets, by name and address.
     served: HashSet<(String, SocketAddr)>,
+    /// The snapshot that the workers have.
+    applied: Option<Arc<Snapshot>>,
 }
 
 struct Handle {
@@ -91,7 +94,7 @@ impl Plane {
         };
         let channels = senders.into_iter().zip(receivers).enumerate();
         let workers = channels.map(start).collect::<io::Result<Vec<_>>>()?;
-        Ok(Self { workers, heartbeats, registry, sockets: HashMap::new(), served: HashSet::new() })
+        Ok(Self { workers, heartbeats, registry, sockets: HashMap::new(), served: HashSet::new(), applied: None })
     }
 
     /// Applies a snapshot to all workers. New listeners take sockets from `inherited` if it has them. All sockets are opened before
@@ -134,7 +137,8 @@ impl Plane {
             let _ = answer.await;
         }
         self.served = binds;
-        self.registry.retain(&compiled.snapshot);
+        self.registry.retain(&compiled.snapshot, self.applied.as_deref());
+        self.applied = Some(compiled.snapshot.clone());
         Ok(())
     }
 

@@ -8,6 +8,8 @@ use std::sync::atomic::AtomicUsize;
 use balance::{ClusterState, EndpointState};
 use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot};
 
+use crate::auth::passwords::PasswordCounts;
+use crate::auth::{Authenticators, ListenerAuth};
 use crate::exchange::route::Router;
 use crate::http::pages::{PageFiles, Pages};
 use crate::named_files::NamedFiles;
@@ -28,6 +30,7 @@ pub struct Compiled {
     pub clusters: Vec<Arc<ClusterPlan>>,
     /// The clients that rate limits remember; `None` if there are no rate limits.
     clients: Option<Arc<Clients>>,
+    authenticators: Authenticators,
 }
 
 /// A listener, ready for use.
@@ -38,11 +41,13 @@ pub struct ListenerPlan {
     /// `None` for plain text.
     pub(crate) tls: Option<Arc<ServerKeys>>,
     /// The rate limits of routes, by the route's number.
-    pub(crate) limiters: HashMap<usize, Limiter>,
+    pub(crate) limiters: Arc<HashMap<usize, Limiter>>,
     /// The clients that may use it; `None` if all may.
     pub(crate) addresses: Option<Arc<AddressTable>>,
     /// The same of routes, by the route's number.
     pub(crate) route_addresses: Arc<HashMap<usize, AddressTable>>,
+    /// What routes demand of requests.
+    pub(crate) auth: ListenerAuth,
     pub(crate) pages: Pages,
     pub(crate) maintenance: Arc<Maintenance>,
     /// Open downstream connections of all workers.
@@ -109,21 +114,32 @@ impl Compiled {
     /// The names among the endpoints must have been resolved; a remaining name counts as having no address. `files` are those of
     /// this snapshot.
     pub fn new(snapshot: Arc<Snapshot>, files: &NamedFiles, previous: Option<&Self>, now_ms: u64) -> Self {
-        let is_limited = |listener: &Listener| routes(listener).iter().any(|route| route.policy.rate_limit.is_some());
+        let before = Before::of(previous);
+        let is_limited = |listener: &Listener| match same_routes(listener, before.listener(listener)) {
+            Some(old) => !old.limiters.is_empty(),
+            None => routes(listener).iter().any(|route| route.policy.rate_limit.is_some()),
+        };
         let clients = snapshot.listeners.iter().any(is_limited).then(|| {
             let known = previous.and_then(|previous| previous.clients.clone());
             known.unwrap_or_default()
         });
-        let before = Before::of(previous);
+        let known = previous.map(|previous| &previous.authenticators);
+        // Routes that demanded nothing and are the same are not looked at again.
+        let may_demand = |listener: &Listener| {
+            same_routes(listener, before.listener(listener)).is_none_or(|old| !old.auth.is_empty())
+        };
+        let demanding = snapshot.listeners.iter().filter(|listener| may_demand(listener));
+        let authenticators = Authenticators::new(demanding.flat_map(routes), &files.auth, known);
         let listeners = snapshot.listeners.iter().map(|listener| {
-            let old = before.listeners.get(listener.name.as_str()).copied();
+            let old = before.listener(listener);
             Arc::new(ListenerPlan {
                 policy: listener.clone(),
                 router: router(listener, old),
                 tls: files.keys.listener(&listener.name),
-                limiters: limiters(listener, clients.as_ref()),
+                limiters: limiters(listener, old, clients.as_ref()),
                 addresses: addresses(listener, old),
                 route_addresses: route_addresses(listener, old),
+                auth: if may_demand(listener) { authenticators.of(routes(listener)) } else { ListenerAuth::default() },
                 pages: pages(listener, &files.pages),
                 maintenance: old.map_or_else(Arc::default, |old| old.maintenance.clone()),
                 open: old.map_or_else(Arc::default, |old| old.open.clone()),
@@ -151,7 +167,13 @@ impl Compiled {
                 sticky,
             })
         });
-        Self { listeners: listeners.collect(), clusters: clusters.collect(), clients, snapshot }
+        let (listeners, clusters) = (listeners.collect(), clusters.collect());
+        Self { listeners, clusters, clients, authenticators, snapshot }
+    }
+
+    /// The checks of passwords; `None` if no route demands one.
+    pub fn password_counts(&self) -> Option<PasswordCounts> {
+        self.authenticators.counts()
     }
 
     /// The number of clients whose entry in the table of rate limits was given to others before their allowance was restored.
@@ -183,6 +205,18 @@ impl<'p> Before<'p> {
             clusters: clusters.map(|cluster| (cluster.policy.name.as_str(), cluster)).collect(),
         }
     }
+}
+
+impl<'p> Before<'p> {
+    fn listener(&self, now: &Listener) -> Option<&'p Arc<ListenerPlan>> {
+        self.listeners.get(now.name.as_str()).copied()
+    }
+}
+
+/// The previous plan of a listener, if it had the very same list of routes, as it has if only endpoints have changed. What is made from
+/// the routes alone is kept then: looking at thousands of them takes longer than everything else.
+fn same_routes<'p>(listener: &Listener, old: Option<&'p Arc<ListenerPlan>>) -> Option<&'p Arc<ListenerPlan>> {
+    old.filter(|old| std::ptr::eq(old.routes(), routes(listener)))
 }
 
 /// If only endpoints have changed, the routes are identical, and so are the tables made from them. Making the tables is most of the work.
@@ -230,16 +264,23 @@ fn route_addresses(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<
         let tables = routes(listener).iter().map(|route| AddressTable::new(&route.policy.addresses));
         Arc::new(tables.enumerate().filter_map(|(number, table)| Some((number, table?))).collect())
     };
-    let same = old.filter(|old| std::ptr::eq(old.routes(), routes(listener)));
-    same.map_or_else(make, |old| old.route_addresses.clone())
+    same_routes(listener, old).map_or_else(make, |old| old.route_addresses.clone())
 }
 
-fn limiters(listener: &Listener, clients: Option<&Arc<Clients>>) -> HashMap<usize, Limiter> {
+fn limiters(
+    listener: &Listener,
+    old: Option<&Arc<ListenerPlan>>,
+    clients: Option<&Arc<Clients>>,
+) -> Arc<HashMap<usize, Limiter>> {
+    // The clients are the same, too: as long as any listener has limits, so does the table.
+    if let Some(old) = same_routes(listener, old) {
+        return old.limiters.clone();
+    }
     let limiter = |(number, route): (usize, &Route)| {
         let limit = route.policy.rate_limit.as_ref()?;
         Some((number, Limiter::new(limit, &listener.name, &route.name, clients?)))
     };
-    routes(listener).iter().enumerate().filter_map(limiter).collect()
+    Arc::new(routes(listener).iter().enumerate().filter_map(limiter).collect())
 }
 
 /// The name from which each address was resolved. If there are several, the first counts.
@@ -287,8 +328,8 @@ pub(crate) mod fixture {
     use std::time::Duration;
 
     use model::{
-        ClusterId, Cors, CorsNames, CorsOrigins, Dns, Endpoint, ForwardedHeaders, Generation, HttpListener,
-        ListenerLimits, PathRules, TcpListener, TlsListener, TlsMode, TlsRoute,
+        Auth, BasicAuth, ClusterId, Cors, CorsNames, CorsOrigins, Dns, Endpoint, ForwardedHeaders, Generation,
+        HttpListener, ListenerLimits, PasswordHash, PathRules, TcpListener, TlsListener, TlsMode, TlsRoute, Users,
     };
 
     use super::*;
@@ -342,6 +383,13 @@ pub(crate) mod fixture {
             expose: CorsNames::Any,
             max_age: Duration::from_secs(5),
         }
+    }
+
+    /// A policy that demands `password` of `joe`, who the endpoint gets in `x-user`.
+    pub(crate) fn only_joe() -> Auth {
+        let hash = PasswordHash::parse("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=").unwrap();
+        let (users, user_header) = (Users::Inline(vec![("joe".into(), hash)]), Some("x-user".into()));
+        Auth::Basic(BasicAuth { realm: "staff".into(), users, user_header, forward: false })
     }
 
     pub(crate) fn endpoint(port: u16, weight: u32) -> Endpoint {

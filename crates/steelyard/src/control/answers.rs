@@ -1,7 +1,6 @@
 //! The responses of the control API.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use admin::{
     COUNTERS_VERSION, ChangeRefused, ClusterStatus, Counters, EndpointCounts, EndpointState, EndpointStatus, Flows,
-    MaintenanceStatus, STATUS_VERSION, Status, TraceQuestion, TraceReport, VipChange, VipCounts, Within,
-    vip_endpoint_counts,
+    MaintenanceStatus, PasswordStatus, STATUS_VERSION, Status, TraceQuestion, TraceReport, VipChange, VipCounts,
+    Within, vip_endpoint_counts,
 };
 use net::clock;
-use proxy::{ClusterPlan, ListenerPlan};
-use telemetry::{Distribution, EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals};
+use proxy::{ClusterPlan, ListenerPlan, PasswordCounts};
+use telemetry::{Distribution, EndpointKey, EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals};
 use tokio::sync::oneshot;
 
 use super::{Control, Order, trace, unix_seconds};
@@ -51,6 +50,7 @@ impl admin::Control for Control {
         let snapshot = state.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
         let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
         let listeners = state.compiled.iter().flat_map(|compiled| &compiled.listeners);
+        let passwords = state.compiled.as_ref().and_then(|compiled| compiled.password_counts());
         let mut status = Status {
             version: STATUS_VERSION,
             steelyard: env!("CARGO_PKG_VERSION").to_owned(),
@@ -74,6 +74,12 @@ impl admin::Control for Control {
                 .collect(),
             routes: snapshot.iter().flat_map(|snapshot| admin::route_statuses(snapshot, &totals, &outcomes)).collect(),
             maintenance: listeners.flat_map(|plan| in_maintenance(plan)).collect(),
+            password_checks: passwords.map(|counts| PasswordStatus {
+                right: counts.right,
+                wrong: counts.wrong,
+                refused: counts.refused,
+                waiting: counts.waiting as u64,
+            }),
             methods: admin::method_statuses(&totals),
             clusters: plans.map(|plan| cluster_status(plan, &totals, &outcomes, &probes)).collect(),
             vips_left: kernel_plane.is_none() && kernel::are_vips_left(),
@@ -253,7 +259,7 @@ fn is_within(asked: Within<'_>, here: Within<'_>) -> bool {
 pub(crate) struct Probes {
     pub(crate) failures: Vec<health::LastFailure>,
     /// Cluster and address of the endpoints that are probed and whose first probe has not finished.
-    pub(crate) unproven: HashSet<(String, SocketAddr)>,
+    pub(crate) unproven: HashSet<EndpointKey>,
 }
 
 /// Whether the file is gone, as opposed to unreadable.
@@ -263,11 +269,11 @@ fn is_missing(file: &Path) -> bool {
 
 fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Spans<Outcomes>, probes: &Probes) -> ClusterStatus {
     let now_ms = clock::now_ms();
-    let name = plan.policy.name.as_str();
+    let name: Arc<str> = plan.policy.name.as_str().into();
     let endpoint = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| {
         let address = endpoint.address();
-        let key = (name.to_owned(), address);
-        let failure = probes.failures.iter().find(|failure| failure.cluster == name && failure.address == address);
+        let key = (name.clone(), address);
+        let failure = probes.failures.iter().find(|failure| *failure.cluster == *name && failure.address == address);
         // The failure of the last probe, or else of the last connection for a request.
         let mut why = failure.map(|failure| failure.why.clone()).or_else(|| endpoint.last_failure());
         if let Some(balance::EndpointStatus::Ejected { until_ms }) = plan.state.status(index, now_ms) {
@@ -295,13 +301,7 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Spans<Outcomes
     ClusterStatus::new(&plan.policy, totals, plan.state.panicking(now_ms), endpoints)
 }
 
-fn endpoint_state(
-    plan: &ClusterPlan,
-    index: usize,
-    key: &(String, SocketAddr),
-    now_ms: u64,
-    probes: &Probes,
-) -> EndpointState {
+fn endpoint_state(plan: &ClusterPlan, index: usize, key: &EndpointKey, now_ms: u64, probes: &Probes) -> EndpointState {
     match plan.state.status(index, now_ms) {
         Some(balance::EndpointStatus::Draining) => EndpointState::Draining,
         Some(balance::EndpointStatus::Unhealthy) => EndpointState::Unhealthy,
@@ -317,13 +317,14 @@ fn endpoint_state(
 
 fn endpoint_counts(plan: &ClusterPlan, totals: &Totals, probes: &Probes) -> Vec<EndpointCounts> {
     let now_ms = clock::now_ms();
+    let name: Arc<str> = plan.policy.name.as_str().into();
     let counts = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| {
-        let key = (plan.policy.name.clone(), endpoint.address());
+        let key = (name.clone(), endpoint.address());
         let total = totals.endpoints.get(&key);
         EndpointCounts {
             address: endpoint.address().to_string(),
             state: endpoint_state(plan, index, &key, now_ms, probes),
-            cluster: key.0,
+            cluster: plan.policy.name.clone(),
             in_flight: u64::from(endpoint.in_flight()),
             connections: u64::from(endpoint.connections()),
             requests: total.map_or(0, |total| total.requests),
@@ -364,6 +365,8 @@ impl Control {
             labels: Vec::new(),
             value: state.compiled.as_ref().map_or(0, |compiled| compiled.rate_limit_forgotten()) as f64,
         });
+        let passwords = state.compiled.as_ref().and_then(|compiled| compiled.password_counts());
+        samples.extend(passwords.into_iter().flat_map(password_samples));
         samples.extend(state.access_log.iter().flat_map(|log| log.samples()));
         let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
         samples.extend(endpoint_samples(plans));
@@ -372,6 +375,26 @@ impl Control {
         samples.extend(kernel.samples());
         samples
     }
+}
+
+fn password_samples(counts: PasswordCounts) -> Vec<Sample> {
+    let PasswordCounts { right, wrong, refused, waiting } = counts;
+    let sample = |(result, count): (&str, u64)| Sample {
+        name: "steelyard_password_checks_total",
+        help: "Checks of passwords against their hashes, by result; refused: too many were waiting, or there was no memory for one.",
+        kind: Kind::Counter,
+        labels: vec![("result", result.to_owned())],
+        value: count as f64,
+    };
+    let mut samples: Vec<Sample> = [("right", right), ("wrong", wrong), ("refused", refused)].map(sample).into();
+    samples.push(Sample {
+        name: "steelyard_password_checks_waiting",
+        help: "Checks of passwords that wait now.",
+        kind: Kind::Gauge,
+        labels: Vec::new(),
+        value: waiting as f64,
+    });
+    samples
 }
 
 /// All samples of one gauge, then those of the next: the text format wants samples of one name together.

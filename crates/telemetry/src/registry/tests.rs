@@ -98,14 +98,50 @@ fn a_reload_keeps_what_stays_and_forgets_the_rest() {
         registry.cluster(0, cluster).requests.add(5);
         registry.endpoint(0, cluster, address(port)).requests.add(5);
     }
-    registry.retain(&snapshot(&[("web", &["/b", "/c"])], &[("shop", &[socket(2), socket(3)])]));
+    registry.retain(&snapshot(&[("web", &["/b", "/c"])], &[("shop", &[socket(2), socket(3)])]), None);
     let totals = registry.totals();
     assert_eq!(totals.listeners.keys().collect::<Vec<_>>(), ["web"]);
     assert_eq!(totals.listeners["web"].requests, 10);
     assert_eq!(totals.routes.keys().collect::<Vec<_>>(), [&("web".to_owned(), "/b".to_owned())]);
-    assert_eq!(totals.clusters.keys().collect::<Vec<_>>(), ["shop"]);
+    assert_eq!(totals.clusters.keys().map(|name| &**name).collect::<Vec<_>>(), ["shop"]);
     assert_eq!(totals.clusters["shop"].requests, 10);
-    assert_eq!(totals.endpoints.keys().collect::<Vec<_>>(), [&("shop".to_owned(), address(2))]);
+    assert_eq!(totals.endpoints.keys().collect::<Vec<_>>(), [&("shop".into(), address(2))]);
+}
+
+#[test]
+fn what_two_snapshots_share_is_not_looked_at_again() {
+    let socket = |port| EndpointAddress::Socket(address(port));
+    let registry = Registry::default();
+    let count = |names: &[(&str, u16)]| {
+        names.iter().for_each(|(cluster, port)| registry.endpoint(0, cluster, address(*port)).requests.add(1));
+    };
+    let left = || -> Vec<(String, u16)> {
+        registry.totals().endpoints.keys().map(|(name, address)| (name.to_string(), address.port())).collect()
+    };
+    let named = |left: &[(&str, u16)]| -> Vec<(String, u16)> {
+        left.iter().map(|(name, port)| ((*name).to_owned(), *port)).collect()
+    };
+    let first =
+        snapshot(&[("web", &["/"])], &[("a", &[socket(1)]), ("b", &[socket(1), socket(2)]), ("c", &[socket(1)])]);
+    count(&[("a", 1), ("b", 1), ("b", 2), ("c", 1)]);
+    registry.retain(&first, None);
+    // Only the endpoints of one cluster change, as in a cluster of Kubernetes.
+    let mut second = first.clone();
+    Arc::make_mut(&mut second.clusters[1]).endpoints.remove(0);
+    registry.route(0, "web", "/").responses.inc(200);
+    registry.retain(&second, Some(&first));
+    assert_eq!(left(), named(&[("a", 1), ("b", 2), ("c", 1)]));
+    assert_eq!(registry.totals().routes.len(), 1);
+    // A cluster goes, and others move.
+    let mut third = second.clone();
+    third.clusters.remove(0);
+    registry.retain(&third, Some(&second));
+    assert_eq!(left(), named(&[("b", 2), ("c", 1)]));
+    // Routes change and clusters do not.
+    let fourth = Snapshot { listeners: snapshot(&[("web", &["/new"])], &[]).listeners, ..third.clone() };
+    registry.retain(&fourth, Some(&third));
+    assert!(registry.totals().routes.is_empty());
+    assert_eq!(left(), named(&[("b", 2), ("c", 1)]));
 }
 
 #[test]
@@ -127,14 +163,14 @@ fn methods_of_a_service_are_counted_apart_up_to_a_bound() {
     assert_eq!(of("shop.Cart2", "Get"), Some(2 * METHODS_MAX as u64));
 
     let mut snapshot = snapshot(&[("web", &["/"])], &[]);
-    registry.retain(&snapshot);
+    registry.retain(&snapshot, None);
     assert_eq!(registry.totals().methods.len(), 0, "no route names the services");
     registry.method(0, "web", "shop.Cart", "Get").codes.inc(0);
     registry.method(0, "web", "gone.Cart", "Get").codes.inc(0);
     let Protocol::Http(http) = &mut snapshot.listeners[0].protocol else { panic!("it speaks HTTP") };
     std::sync::Arc::make_mut(&mut http.routes)[0].grpc =
         Some(model::GrpcMatcher { service: "shop.Cart".into(), method: None });
-    registry.retain(&snapshot);
+    registry.retain(&snapshot, None);
     let left: Vec<String> = registry.totals().methods.into_keys().map(|key| key.service).collect();
     assert_eq!(left, ["shop.Cart"]);
 }
@@ -147,10 +183,10 @@ fn an_address_of_a_name_lives_as_long_as_somebody_holds_it() {
     let held = registry.endpoint(0, "shop", address(80));
     drop(registry.endpoint(0, "shop", SocketAddr::from(([10, 0, 0, 8], 80))));
     let wrong_port = registry.endpoint(0, "shop", address(81));
-    registry.retain(&snapshot);
+    registry.retain(&snapshot, None);
     assert_eq!(registry.totals().endpoints.keys().map(|(_, address)| *address).collect::<Vec<_>>(), [address(80)]);
     drop((held, wrong_port));
-    registry.retain(&snapshot);
+    registry.retain(&snapshot, None);
     assert!(registry.totals().endpoints.is_empty());
 }
 

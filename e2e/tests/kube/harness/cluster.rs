@@ -58,6 +58,7 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("gateway.networking.k8s.io", "v1", "ReferenceGrant", true),
     ("gateway.networking.k8s.io", "v1", "BackendTLSPolicy", true),
     ("steelyard.io", "v1alpha1", "GatewayParameters", true),
+    ("steelyard.io", "v1alpha1", "TrafficPolicy", true),
 ];
 
 /// A connection to the API server, and a namespace of the cluster where objects are that name none.
@@ -160,6 +161,14 @@ impl Cluster {
     pub fn delete(&self, kind: &str, name: &str) {
         let (api, name) = (self.api_in(kind, None), name.to_owned());
         self.call(async move { api.delete(&name, &DeleteParams::default()).await.map(drop) }).unwrap();
+    }
+
+    /// Removes a definition, as in a cluster whose chart was installed before there was such a kind, and waits until it is gone.
+    #[track_caller]
+    pub fn undefine(&self, definition: &str) {
+        self.delete("CustomResourceDefinition", definition);
+        let is_gone = || self.get("CustomResourceDefinition", definition).is_none().then_some(());
+        assert!(until(PATIENCE, is_gone).is_some(), "the definition is still there");
     }
 
     /// Waits until the kind of a definition can be used. If its group is new, that is some time after the definition is established.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use net::buffer::Buffer;
+use telemetry::Reason;
 use wire::h1::{self, ChunkedDecoder, Decoded, Parsed};
 use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 
@@ -69,6 +70,8 @@ pub(super) struct Client {
     pub(super) input: Buffer,
     pub(super) upstream: Option<Upstream>,
     pub(super) connecting: Option<Connecting>,
+    /// When the check of its password is over, and the result.
+    pub(super) checked: Option<(u64, Result<bool, Reason>)>,
     /// The bytes in the kernel's pipes: of the request, and of the response.
     pub(super) pipes: [Vec<u8>; 2],
     /// When it stops waiting for room at an endpoint.
@@ -110,6 +113,7 @@ impl World {
             input: Buffer::none(),
             upstream: None,
             connecting: None,
+            checked: None,
             pipes: [Vec::new(), Vec::new()],
             waits_until_us: None,
             served: 0,
@@ -156,6 +160,11 @@ impl World {
         let has_trailers = is_chunked && self.rng.one_in(3);
         let version = if is_http10 { "1.0" } else { "1.1" };
         let mut text = format!("{method} /{number} HTTP/{version}\r\nHost: a\r\n");
+        // `joe:password`, `joe:letmein`, nothing.
+        let login = self.rng.pick(&["am9lOnBhc3N3b3Jk", "am9lOnBhc3N3b3Jk", "am9lOmxldG1laW4=", ""]);
+        if !login.is_empty() {
+            text += &format!("Authorization: Basic {login}\r\nX-User: root\r\n");
+        }
         if is_http10 && self.rng.one_in(2) {
             text += "Connection: keep-alive\r\n";
         }
@@ -182,21 +191,10 @@ impl World {
             pieces.push(Vec::new());
         } else {
             let cut = if self.rng.one_in(6) { self.rng.below(text.len() as u64) as usize } else { 0 };
-            pieces.push(text.as_bytes()[..cut].to_vec());
-            pieces.push(text.as_bytes()[cut..].to_vec());
+            pieces.extend([&text.as_bytes()[..cut], &text.as_bytes()[cut..]].map(<[u8]>::to_vec));
         }
         let step = self.rng.pick(&[100.max(length / 16), 4_000, 100_000]);
-        for piece in body.chunks(step) {
-            let mut bytes = Vec::new();
-            if is_chunked && !client.is_h2 {
-                h1::chunk_start(&mut bytes, piece.len());
-                bytes.extend_from_slice(piece);
-                h1::chunk_end(&mut bytes);
-            } else {
-                bytes.extend_from_slice(piece);
-            }
-            pieces.push(bytes);
-        }
+        pieces.extend(body.chunks(step).map(|piece| framed(piece, is_chunked && !client.is_h2)));
         if is_chunked && !client.is_h2 {
             pieces.push(if has_trailers { LAST_CHUNK.to_vec() } else { h1::LAST_CHUNK.to_vec() });
         }
@@ -211,10 +209,17 @@ impl World {
             client.acts.push_back((at_us, Act::End));
         }
         client.requests.push(number);
-        let is_idempotent = method != "POST";
-        let is_head = method == "HEAD";
-        let (executions, tries) = (0, 0);
-        self.asked.push(SimRequest { is_idempotent, is_head, is_http10, body, has_trailers, bytes, executions, tries });
+        self.asked.push(SimRequest {
+            is_idempotent: method != "POST",
+            is_head: method == "HEAD",
+            is_from_joe: login.ends_with("3Jk"),
+            is_http10,
+            body,
+            has_trailers,
+            bytes,
+            executions: 0,
+            tries: 0,
+        });
         at_us
     }
 
@@ -345,6 +350,19 @@ impl Client {
             );
         }
     }
+}
+
+/// A piece of a body, as a chunk or as it is.
+fn framed(piece: &[u8], is_chunk: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if is_chunk {
+        h1::chunk_start(&mut bytes, piece.len());
+        bytes.extend_from_slice(piece);
+        h1::chunk_end(&mut bytes);
+    } else {
+        bytes.extend_from_slice(piece);
+    }
+    bytes
 }
 
 /// The body after a head, how many bytes it takes, and whether it is complete.

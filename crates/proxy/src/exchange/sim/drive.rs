@@ -126,15 +126,16 @@ impl World {
                 true
             }
             Action::ReadHead => self.read_head(index, exchange, &env, &mut client_input, is_due),
-            Action::Wait | Action::WaitForLease | Action::Connect if was_reset => {
+            Action::Authenticate | Action::Wait | Action::WaitForLease | Action::Connect if was_reset => {
                 exchange.handle_client_gone(&env, gone());
                 true
             }
-            Action::Wait if is_due => {
+            Action::Authenticate | Action::Wait if is_due => {
                 exchange.handle_timeout(&env, &client_input, &Buffer::none());
                 true
             }
             Action::Wait => false,
+            Action::Authenticate => self.authenticate(index, exchange, &env),
             Action::WaitForLease => self.wait_for_lease(index, exchange, &env),
             Action::Connect => {
                 let (connected, goes_on) = self.connect(index, exchange, &env);
@@ -171,6 +172,22 @@ impl World {
             Read::Nothing if is_due => exchange.handle_timeout(env, input, &Buffer::none()),
             Read::Nothing => return false,
         }
+        true
+    }
+
+    /// Checks a password, which may take longer than the exchange waits.
+    fn authenticate(&mut self, index: usize, exchange: &mut Exchange, env: &Env<'_>) -> bool {
+        if let Some((_, check)) = exchange.take_check() {
+            let at_us = self.now_us + self.rng.pick(&[0, 1_000, 100_000, 4_000_000, 15_000_000]);
+            let result = if self.rng.one_in(6) { Err(Reason::AuthenticationBusy) } else { Ok(check.run()) };
+            self.clients[index].checked = Some((at_us, result));
+            self.at(at_us, Event::Client(index));
+        }
+        let now_us = self.now_us;
+        let Some((_, result)) = self.clients[index].checked.take_if(|(at_us, _)| *at_us <= now_us) else {
+            return false;
+        };
+        exchange.handle_checked(env, result.map_err(Error::internal));
         true
     }
 
@@ -414,6 +431,9 @@ impl World {
         if exchange.action() != Action::Connect {
             self.clients[index].connecting = None;
         }
+        if exchange.action() != Action::Authenticate {
+            self.clients[index].checked = None;
+        }
         if exchange.action() != Action::WaitForLease && self.clients[index].waits_until_us.is_some() {
             self.leave_queue(index);
         }
@@ -434,6 +454,9 @@ impl World {
     fn rest(&mut self, index: usize, exchange: &mut Exchange) {
         let seed = self.seed;
         match exchange.action() {
+            Action::Authenticate if self.clients[index].checked.is_none() => {
+                panic!("seed {seed}: no password is being checked")
+            }
             Action::Connect => assert!(self.clients[index].connecting.is_some(), "seed {seed}: not connecting"),
             Action::WaitForLease => assert!(self.queue.contains(&index), "seed {seed}: the client is not in the queue"),
             action => {
@@ -537,9 +560,9 @@ impl World {
     }
 }
 
-/// Whether it waits for the endpoint, or for another try at one.
+/// Whether the time of the route runs: it waits for a password, for the endpoint, or for another try at one.
 fn is_upstream(action: Action) -> bool {
-    matches!(action, Action::Wait | Action::Await | Action::Relay)
+    matches!(action, Action::Authenticate | Action::Wait | Action::Await | Action::Relay)
 }
 
 fn env<'e>(

@@ -277,6 +277,20 @@ impl World {
                 let Ok(Parsed::Complete(length)) = h1::parse_request(&link.unread, 100, &mut head) else { return };
                 let path = std::str::from_utf8(head.path.get(&link.unread)).expect("text");
                 let number: usize = path.trim_start_matches('/').parse().expect("a number");
+                let fields = |name: &[u8]| -> Vec<&[u8]> {
+                    let named =
+                        head.fields.iter().filter(|field| field.name.get(&link.unread).eq_ignore_ascii_case(name));
+                    named.map(|field| field.value.get(&link.unread)).collect()
+                };
+                if self.has_auth {
+                    let seed = self.seed;
+                    assert!(
+                        self.asked[number].is_from_joe,
+                        "seed {seed}: request {number} passed with a wrong password"
+                    );
+                    assert_eq!(fields(b"x-user"), [b"joe"], "seed {seed}: the user of request {number}");
+                    assert!(fields(b"authorization").is_empty(), "seed {seed}: the endpoint got the password");
+                }
                 let framing = match head.body {
                     _ if link.is_h2 => Framing::UntilEnd,
                     Body::None | Body::UntilClose => Framing::Done,

@@ -82,6 +82,8 @@ enum Event {
 pub(super) struct SimRequest {
     is_idempotent: bool,
     is_head: bool,
+    /// It has the password of its user.
+    is_from_joe: bool,
     /// It was sent over HTTP/1.0.
     is_http10: bool,
     body: Vec<u8>,
@@ -116,6 +118,8 @@ pub(super) struct World {
     cluster: Rc<Cluster>,
     compiled: Compiled,
     ports: Vec<u16>,
+    /// The route demands a password.
+    has_auth: bool,
     clients: Vec<Client>,
     links: Vec<Link>,
     /// Idle connections by endpoint.
@@ -144,7 +148,8 @@ impl World {
         let endpoints = 1 + rng.below(3) as usize;
         let ports: Vec<u16> = (0..endpoints as u16).map(|port| 1000 + port).collect();
         let protocol = rng.pick(&[ClusterProtocol::H1, ClusterProtocol::H2]);
-        let snapshot = snapshot(&mut rng, &ports, protocol);
+        let has_auth = rng.one_in(4);
+        let snapshot = snapshot(&mut rng, &ports, protocol, has_auth);
         let compiled = Compiled::new(snapshot, &crate::NamedFiles::default(), None, 0);
         let worker = Rc::new(Worker::new(0, Arc::new(Workers::new(Vec::new())), Arc::new(Registry::default())));
         let view = worker.view_of(&compiled, "web");
@@ -160,6 +165,7 @@ impl World {
             cluster,
             compiled,
             ports,
+            has_auth,
             clients: Vec::new(),
             links: Vec::new(),
             idle: vec![Vec::new(); endpoints],
@@ -234,7 +240,7 @@ impl World {
     }
 
     fn change_snapshot(&mut self) {
-        let snapshot = snapshot(&mut self.rng, &self.ports, self.cluster.plan.policy.protocol);
+        let snapshot = snapshot(&mut self.rng, &self.ports, self.cluster.plan.policy.protocol, self.has_auth);
         self.compiled = Compiled::new(snapshot, &crate::NamedFiles::default(), Some(&self.compiled), 0);
         self.view = self.worker.view_of(&self.compiled, "web");
         self.cluster = self.view.clusters[0].clone();
@@ -289,7 +295,7 @@ impl World {
 }
 
 /// A listener in front of a cluster, with random limits and policies.
-fn snapshot(rng: &mut Rng, ports: &[u16], protocol: ClusterProtocol) -> Arc<Snapshot> {
+fn snapshot(rng: &mut Rng, ports: &[u16], protocol: ClusterProtocol, has_auth: bool) -> Arc<Snapshot> {
     let mut listener = fixture::http("web", 80);
     let Protocol::Http(http) = &mut listener.protocol else { unreachable!("a listener of HTTP") };
     http.limits.stall_timeout = Duration::from_secs(20);
@@ -313,6 +319,7 @@ fn snapshot(rng: &mut Rng, ports: &[u16], protocol: ClusterProtocol) -> Arc<Snap
     for route in &mut routes {
         route.policy.retry = retry.clone();
         route.policy.cors = cors.clone();
+        route.policy.auth = has_auth.then(|| Arc::new(fixture::only_joe()));
         route.timeout = rng.one_in(4).then(|| Duration::from_secs(5));
     }
     http.routes = routes.into();

@@ -1,0 +1,101 @@
+//! Puts policies over a route or a cluster. The first policy that has a field decides it; later ones are less specific, or newer.
+
+use model::{Changes, Cluster, HeaderChanges, Route, RouteAction};
+
+use super::{ClusterPart, RoutePart, TrafficPolicy};
+
+/// Puts one field of a policy into a route, or into a cluster.
+type Put<Part, To> = fn(&Part, &mut To);
+
+/// The fields of a route, by their keys in the file. What a rule says by the fields and filters of its own kind stays, so this comes before
+/// those fields are read, and after the filters.
+const ROUTE: &[(&str, Put<RoutePart, Route>)] = &[
+    ("timeout", |of, route| route.timeout = of.timeout),
+    ("retry", |of, route| route.policy.retry = of.policy.retry.clone()),
+    ("request_headers", |of, route| {
+        let all = &of.policy.changes.request_headers;
+        each(route, |changes| changes.request_headers = all.then(&changes.request_headers));
+    }),
+    ("response_headers", |of, route| {
+        let all: &HeaderChanges = &of.policy.changes.response_headers;
+        // A response passes the rule first.
+        each(route, |changes| changes.response_headers = changes.response_headers.then(all));
+    }),
+    ("allow", |of, route| route.policy.addresses.allow = of.policy.addresses.allow.clone()),
+    ("deny", |of, route| route.policy.addresses.deny = of.policy.addresses.deny.clone()),
+    ("rate_limit", |of, route| route.policy.rate_limit = of.policy.rate_limit.clone()),
+    ("cors", |of, route| {
+        if route.policy.cors.is_none() {
+            route.policy.cors = of.policy.cors.clone();
+        }
+    }),
+    ("maintenance", |of, route| route.policy.maintenance = of.policy.maintenance),
+    ("error_pages", |of, route| route.policy.error_pages = of.policy.error_pages.clone()),
+    ("respond", |of, route| {
+        if let Some(respond) = &of.respond {
+            route.to = RouteAction::Respond(respond.clone());
+            // No endpoint gets a request.
+            route.policy.mirrors.clear();
+        }
+    }),
+];
+
+/// The same for a cluster.
+const CLUSTER: &[(&str, Put<ClusterPart, Cluster>)] = &[
+    ("balance", |of, cluster| cluster.algorithm = of.values.algorithm.clone()),
+    ("sticky", |of, cluster| cluster.sticky = of.values.sticky.clone()),
+    ("health_check", |of, cluster| cluster.health_check = of.values.health_check.clone()),
+    ("outlier", |of, cluster| cluster.outlier = of.values.outlier.clone()),
+    ("panic_threshold", |of, cluster| cluster.panic_threshold = of.values.panic_threshold),
+    ("slow_start", |of, cluster| cluster.slow_start = of.values.slow_start),
+    ("limits", |of, cluster| cluster.limits = of.values.limits.clone()),
+    ("connect_timeout", |of, cluster| cluster.connect_timeout = of.values.connect_timeout),
+    ("response_timeout", |of, cluster| cluster.response_timeout = of.values.response_timeout),
+    ("idle_timeout", |of, cluster| cluster.idle_timeout = of.values.idle_timeout),
+    ("ping", |of, cluster| cluster.ping = of.values.ping),
+    ("idle_connections", |of, cluster| cluster.idle_connections_max = of.values.idle_connections_max),
+];
+
+/// The changes of a route, and those that replace them for single clusters.
+fn each(route: &mut Route, change: impl Fn(&mut Changes)) {
+    change(&mut route.policy.changes);
+    if let RouteAction::Clusters(clusters) = &mut route.to {
+        clusters.iter_mut().filter_map(|cluster| cluster.changes.as_deref_mut()).for_each(change);
+    }
+}
+
+/// Puts policies over a route that has the filters of its rule and nothing else yet.
+pub fn apply_to_route<'p>(policies: impl Iterator<Item = &'p TrafficPolicy> + Clone, route: &mut Route) {
+    for (key, put) in ROUTE {
+        if let Some(policy) = policies.clone().find(|policy| policy.route.written.contains(key)) {
+            put(&policy.route, route);
+        }
+    }
+}
+
+/// Puts policies over a cluster.
+pub fn apply_to_cluster<'p>(policies: impl Iterator<Item = &'p TrafficPolicy> + Clone, cluster: &mut Cluster) {
+    for (key, put) in CLUSTER {
+        if let Some(policy) = policies.clone().find(|policy| policy.cluster.written.contains(key)) {
+            put(&policy.cluster, cluster);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shape;
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_place() {
+        let check = |fields: &[shape::Field], known: Vec<&str>, table: &str| {
+            for field in fields {
+                assert!(known.contains(&field.key), "add `{}` to {table}, or leave it out in LEFT_OUT", field.key);
+            }
+            assert_eq!(fields.len(), known.len(), "{table}");
+        };
+        check(&shape::route().fields, ROUTE.iter().map(|(key, _)| *key).collect(), "ROUTE");
+        check(&shape::cluster().fields, CLUSTER.iter().map(|(key, _)| *key).collect(), "CLUSTER");
+    }
+}

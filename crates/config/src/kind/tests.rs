@@ -1,0 +1,185 @@
+//! The kind as a whole: its definition is the committed one, and what the definition allows can be read.
+
+use serde_json::{Map, Value, json};
+
+use super::shape::{self, Group, Shape};
+use super::{TrafficPolicy, definition};
+
+/// A value of a shape.
+fn example(shape: &Shape) -> Value {
+    match shape {
+        Shape::Text(form) => json!(form.example),
+        Shape::Integer(min, _) => json!(min),
+        Shape::Boolean | Shape::True => json!(true),
+        Shape::Words(words) => json!(words[0].text),
+        Shape::List(item) => json!([example(item)]),
+        Shape::Map(item) => json!({"x-example": example(item)}),
+        Shape::Group(group) => Value::Object(of_group(group)),
+    }
+}
+
+/// As many fields as can be there at once.
+fn of_group(group: &Group) -> Map<String, Value> {
+    let first = group.one_of.first();
+    let is_chosen = |name: &String| !group.one_of.contains(name) || Some(name) == first;
+    let fields = group.fields.iter().filter(|field| is_chosen(&field.name));
+    fields.map(|field| (field.name.clone(), example(&field.shape))).collect()
+}
+
+fn read(route: Value, cluster: Value) -> Result<TrafficPolicy, Vec<String>> {
+    let mut spec = Map::new();
+    spec.extend([("route", route), ("cluster", cluster)].map(|(name, part)| (name.to_owned(), part)));
+    spec.retain(|_, part| !part.is_null());
+    TrafficPolicy::read(&spec)
+}
+
+#[test]
+fn the_definition_is_the_committed_one() {
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/steelyard/crds/trafficpolicies.yaml");
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    let hint = "cargo run -p config --example trafficpolicy > deploy/steelyard/crds/trafficpolicies.yaml";
+    assert!(committed == definition(), "{} is not what the tables of keys say: {hint}", path.display());
+}
+
+/// A new key of the file appears here. Whoever adds it decides whether it belongs to the kind: see `LEFT_OUT` and `apply`.
+#[test]
+fn the_fields_of_the_kind() {
+    let names = |group: &Group| group.fields.iter().map(|field| field.name.clone()).collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        names(&shape::route()),
+        "respond timeout retry requestHeaders responseHeaders allow deny rateLimit cors maintenance errorPages"
+    );
+    assert_eq!(
+        names(&shape::cluster()),
+        "balance sticky healthCheck outlier panicThreshold slowStart limits connectTimeout responseTimeout idleTimeout ping \
+         idleConnections"
+    );
+}
+
+#[test]
+fn every_field_is_read() {
+    for group in [shape::route(), shape::cluster()] {
+        let is_route = group.fields.iter().any(|field| field.name == "respond");
+        for field in &group.fields {
+            let mut value = example(&field.shape);
+            if field.name == "healthCheck" {
+                // Only the probe that asks by HTTP has a status.
+                value = json!({"http": "/healthz", "expect": "200-299", "interval": "5s"});
+            }
+            if field.name == "errorPages" {
+                value[0]["status"] = json!(["404", 500, "502-504"]);
+            }
+            if field.name == "rateLimit" {
+                value["by"] = json!({"clientIp": true});
+            }
+            if field.name == "requestHeaders" || field.name == "responseHeaders" {
+                value = json!({"set": {"x-a": "1"}, "add": {"x-b": "2"}, "remove": ["x-c"]});
+            }
+            let part = json!({ &field.name: value });
+            let outcome = if is_route { read(part.clone(), Value::Null) } else { read(Value::Null, part.clone()) };
+            let policy = outcome.unwrap_or_else(|wrong| panic!("{part}: {wrong:?}"));
+            let place = format!("{}.{}", if is_route { "route" } else { "cluster" }, field.name);
+            assert_eq!(policy.fields().collect::<Vec<_>>(), [place]);
+        }
+    }
+}
+
+#[test]
+fn words_stand_in_fields_of_their_own() {
+    let policy = read(
+        json!({"retry": {"disabled": true}}),
+        json!({"balance": {"algorithm": "peak_ewma"}, "outlier": {"disabled": true}}),
+    );
+    let policy = policy.unwrap();
+    assert_eq!(policy.route.policy.retry, model::Retry::off());
+    assert_eq!(policy.cluster.values.algorithm, model::Algorithm::PeakEwma);
+    assert_eq!(policy.cluster.values.outlier, None);
+    let policy = read(Value::Null, json!({"balance": {"maglev": {"key": {"header": "x-user"}}}})).unwrap();
+    assert_eq!(policy.cluster.values.algorithm, model::Algorithm::Maglev(model::HashKey::Header("x-user".into())));
+}
+
+#[test]
+fn faults_have_a_place() {
+    let check = |route: Value, cluster: Value, expect: &str| {
+        let wrong = read(route.clone(), cluster.clone()).err().unwrap_or_default().join("\n");
+        assert_eq!(wrong, expect, "{route} {cluster}");
+    };
+    let none = Value::Null;
+    check(json!({"newer": 1}), none.clone(), "spec.route.newer: this version of Steelyard does not know this field");
+    check(
+        json!({"retry": {"disabled": true, "attempts": 2}}),
+        none.clone(),
+        "spec.route.retry: disabled excludes all other fields",
+    );
+    check(json!({"allow": "10.0.0.0/8"}), none.clone(), "spec.route.allow: must be a list");
+    check(
+        json!({"allow": ["10.0.0.1/8"]}),
+        none.clone(),
+        "spec.route: an entry of `allow`: \"10.0.0.1/8\" has bits behind its prefix; write 10.0.0.0/8 for the network, or 10.0.0.1 for \
+         the address",
+    );
+    check(
+        json!({"allow": ["10.0.0.0/8"], "deny": ["10.0.0.0/8"]}),
+        none.clone(),
+        "spec.route: 10.0.0.0/8 is in `allow` and in `deny`",
+    );
+    check(
+        json!({"timeout": "1s", "retry": {"perTryTimeout": "2s"}}),
+        none.clone(),
+        "spec.route: `perTryTimeout` is not shorter than the route's `timeout` (1s); shorten it: there would be no time for another try",
+    );
+    check(
+        none.clone(),
+        json!({"limits": {"pending": -1}}),
+        "spec.cluster: `pending`: \"-1\" is not a whole number from 0 to 10000000",
+    );
+    check(
+        none,
+        json!({"sticky": {"cookie": "id", "secret": "x"}}),
+        "spec.cluster.sticky.secret: this version of Steelyard does not know this field",
+    );
+}
+
+/// YAML 1.1 takes these for other things than text, even as keys.
+#[test]
+fn no_field_is_a_word_of_yaml() {
+    fn check(group: &Group) {
+        for field in group.fields.iter().chain(group.word.as_deref()) {
+            let words = ["on", "off", "yes", "no", "y", "n", "true", "false", "null"];
+            assert!(!words.contains(&field.name.to_lowercase().as_str()), "{}", field.name);
+            match &field.shape {
+                Shape::Group(inner) => check(inner),
+                Shape::List(item) | Shape::Map(item) => {
+                    if let Shape::Group(inner) = &**item {
+                        check(inner);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    check(&shape::route());
+    check(&shape::cluster());
+}
+
+/// What the file refuses beside something else, the kind refuses too.
+#[test]
+fn what_has_no_effect_is_refused() {
+    let check = |route: Value, expect: &str| {
+        let wrong = read(route, Value::Null).unwrap_err().join("; ");
+        assert!(wrong.contains(expect), "{wrong}");
+    };
+    let respond = |more: Value| {
+        let mut route = more;
+        route["respond"] = json!({"status": 200});
+        route
+    };
+    check(respond(json!({"timeout": "5s"})), "spec.route: `timeout` has no effect beside `respond`");
+    check(respond(json!({"retry": {"attempts": 2}})), "`retry` has no effect beside `respond`");
+    let set = json!({"set": {"x-a": "b"}});
+    check(respond(json!({"requestHeaders": set})), "`requestHeaders` has no effect beside `respond`");
+    check(respond(json!({"responseHeaders": set})), "`responseHeaders` has no effect beside `respond`");
+    let id = json!({"set": {"x-a": "${request_id}"}});
+    check(json!({"requestHeaders": id}), "`${request_id}` is used, and requests of Gateways have no ids");
+}

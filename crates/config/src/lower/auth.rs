@@ -1,0 +1,92 @@
+//! Authentication.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use model::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, Users};
+
+use super::files::file;
+use super::route::listed;
+use crate::defaults;
+use crate::diagnostic::{Report, Wrong};
+use crate::raw::{RawApiKey, RawAuth, RawBasic};
+use crate::read::Located;
+use crate::text::Realm;
+
+/// What the requests of a listener or a route must prove. A route that says nothing takes that of its listener.
+pub fn auth(
+    raw: &Option<Located<RawAuth>>,
+    inherited: Option<&Arc<Auth>>,
+    base: &Path,
+    report: &mut Report,
+) -> Option<Arc<Auth>> {
+    let Some(Located { location, value }) = raw else { return inherited.cloned() };
+    let RawAuth::Object(object) = value else {
+        if inherited.is_none() {
+            let wrong = Wrong::new("`auth: off` has no effect: the listener has no `auth`");
+            report.add(*location, wrong.hint("remove it"));
+        }
+        return None;
+    };
+    let auth = match (&object.basic, &object.api_key) {
+        (Some(raw), _) => Auth::Basic(basic(&raw.value, base)?),
+        (None, Some(raw)) => Auth::ApiKey(api_key(raw, base, report)?),
+        (None, None) => return None,
+    };
+    Some(Arc::new(auth))
+}
+
+/// Returns `None` if a required key is missing; the report says so.
+fn basic(raw: &RawBasic, base: &Path) -> Option<BasicAuth> {
+    let users = match &raw.users {
+        Some(users) => {
+            let users = users.value.0.iter();
+            Users::Inline(
+                users.filter_map(|user| Some((user.name.0.clone(), user.value.as_ref()?.0.clone()))).collect(),
+            )
+        }
+        None => Users::File(file(&raw.file, base)?),
+    };
+    Some(BasicAuth {
+        realm: realm(&raw.realm),
+        users,
+        user_header: raw.user_header.as_ref().map(|name| name.value.0.clone()),
+        forward: raw.forward.as_ref().is_some_and(|flag| flag.value.0),
+    })
+}
+
+/// Returns `None` if a required key is missing; the report says so.
+fn api_key(written: &Located<RawApiKey>, base: &Path, report: &mut Report) -> Option<ApiKeyAuth> {
+    let raw = &written.value;
+    let mut places = listed(&raw.header, |name| KeyPlace::Header(name.0.clone()));
+    places.extend(listed(&raw.query, |name| KeyPlace::Query(name.0.clone())));
+    places.extend(listed(&raw.cookie, |name| KeyPlace::Cookie(name.0.clone())));
+    if places.is_empty() {
+        let wrong = Wrong::new("the API key authentication does not say where a request has its key");
+        report.add(written.location, wrong.hint("add `header: x-api-key`, `query: key` or `cookie: key`"));
+    }
+    let mut first: HashMap<&str, &str> = HashMap::new();
+    let keys = match &raw.keys {
+        Some(keys) => {
+            let entries = keys.value.0.iter().filter_map(|entry| Some((&entry.name.0, entry.value.as_ref()?)));
+            let all = entries.flat_map(|(name, keys)| keys.0.iter().map(move |key| (name, key)));
+            let mut found = Vec::new();
+            for (name, key) in all {
+                if let Some(first) = first.insert(&key.value.0.0, name) {
+                    let wrong = Wrong::new(format!("the clients `{first}` and `{name}` have the same key"));
+                    report.add(key.location, wrong.hint("a key must belong to one client, and appear once"));
+                }
+                found.push((name.clone(), key.value.0.clone()));
+            }
+            Keys::Inline(found)
+        }
+        None => Keys::File(file(&raw.file, base)?),
+    };
+    let client_header = raw.client_header.as_ref().map(|name| name.value.0.clone());
+    Some(ApiKeyAuth { realm: realm(&raw.realm), places, keys, client_header })
+}
+
+fn realm(raw: &Option<Located<Realm>>) -> String {
+    raw.as_ref().map_or(defaults::REALM, |realm| &realm.value.0).to_owned()
+}

@@ -1,0 +1,63 @@
+//! The lines of a file that no excerpt shows, because a secret is in them, or may be: what has a secret may also be misspelt.
+
+use std::rc::Rc;
+
+use crate::diagnostic::{Report, nearest};
+use crate::yaml::{self, Node, Value};
+
+/// What a node may contain.
+#[derive(Clone, Copy)]
+enum Place {
+    /// No secret, but perhaps an `auth`.
+    Outside,
+    /// Keys of authentication.
+    Auth,
+    Secret,
+}
+
+/// Keys of authentication with values that are no secrets.
+const OPEN: [&str; 8] = ["realm", "file", "user_header", "forward", "header", "query", "cookie", "client_header"];
+
+/// As [`yaml::load`]. Errors will not show the lines with secrets.
+pub fn load(text: &str, report: &mut Report) -> Option<Rc<Node>> {
+    let root = yaml::load(text, report);
+    match &root {
+        Some(root) => hide(root, Place::Outside, report),
+        // It is not YAML, so nobody knows which lines these are.
+        None if ["users:", "keys:"].iter().any(|key| text.contains(key)) => report.hide_all(),
+        None => {}
+    }
+    root
+}
+
+/// The depth of a tree is limited, and so is the number of its nodes, each counted as often as an alias names it.
+fn hide(node: &Node, place: Place, report: &mut Report) {
+    match &node.value {
+        Value::Null => {}
+        Value::Scalar { text, .. } => {
+            if matches!(place, Place::Secret) || matches!(place, Place::Auth) && text != "off" {
+                report.hide_line(node.location.line);
+            }
+        }
+        Value::List(items) => items.iter().for_each(|item| hide(item, place, report)),
+        Value::Map(pairs) => {
+            for (key, value) in pairs {
+                let name = if let Value::Scalar { text, .. } = &key.value { text.as_str() } else { "" };
+                let below = match place {
+                    Place::Secret => Place::Secret,
+                    Place::Auth if OPEN.contains(&name) => Place::Outside,
+                    Place::Auth if matches!(name, "basic" | "api_key") => Place::Auth,
+                    // `users`, `keys`, and what was meant to be one of them.
+                    Place::Auth => Place::Secret,
+                    Place::Outside if matches!(name, "users" | "keys") => Place::Secret,
+                    Place::Outside if nearest(name, ["auth", "basic", "api_key"]).is_some() => Place::Auth,
+                    Place::Outside => Place::Outside,
+                };
+                if matches!(place, Place::Secret) {
+                    report.hide_line(key.location.line);
+                }
+                hide(value, below, report);
+            }
+        }
+    }
+}

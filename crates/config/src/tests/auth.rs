@@ -1,0 +1,78 @@
+//! Authentication: what a route takes from its listener, and refusals, none of which shows a secret.
+
+use model::{Auth, KeyPlace, Keys, Users};
+
+use super::refused::routes;
+use super::{http, load};
+
+#[test]
+fn routes_take_what_their_listener_demands() {
+    let text = "listeners: {l: {bind: :1, protocol: http, auth: {basic: {file: users}}, routes: [{path: /a, to: web},
+        {path: /b, to: web, auth: off}, {path: /c, to: web, auth: {api_key: {query: k, keys: {shop: [a, b]}}}}]}}
+clusters: {web: {endpoints: [a:1]}}";
+    let snapshot = load(text);
+    let routes = &http(&snapshot).routes;
+    let kinds: Vec<_> = routes.iter().map(|route| route.policy.auth.as_ref().map(|auth| auth.kind())).collect();
+    assert_eq!(kinds, [Some("basic"), None, Some("api_key")]);
+    let Some(Auth::ApiKey(api_key)) = routes[2].policy.auth.as_deref() else { panic!("no keys") };
+    assert_eq!(api_key.places, [KeyPlace::Query("k".into())]);
+    let Keys::Inline(keys) = &api_key.keys else { panic!("a file") };
+    assert_eq!(keys.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["shop", "shop"]);
+
+    let to = text.replace("routes: [{path: /a, to: web},", "to: web}}\n#").split("\n#").next().unwrap().to_owned();
+    let snapshot = load(&format!("{to}\nclusters: {{web: {{endpoints: [a:1]}}}}"));
+    let Some(Auth::Basic(basic)) = http(&snapshot).routes[0].policy.auth.as_deref() else { panic!("no users") };
+    assert!(matches!(&basic.users, Users::File(path) if path.ends_with("users")));
+    assert_eq!((basic.realm.as_str(), basic.forward), ("restricted", false));
+}
+
+#[test]
+fn no_message_shows_a_secret() {
+    routes(
+        &[
+            "to: web, path: /a, auth: off",
+            "to: web, path: /b, auth: {}",
+            "to: web, path: /c, auth: {basic: {users: {joe: hunter2}, file: x}}",
+            "to: web, path: /d, auth: {api_key: {keys: {shop: hunter2, bank: [hunter2, 'hunter 2']}}}",
+            "to: web, path: /e, auth: {basic: {users: {'a:b': '{SHA}hunter2'}, realm: '\"', user_header: Host}}",
+        ],
+        r#"7:32: `auth: off` has no effect: the listener has no `auth`; remove it
+8:32: an authentication needs `basic` or `api_key`
+9:54: `joe`: the hash must be bcrypt ($2y$), argon2 ($argon2id$), apr1 ($apr1$) or {SHA}; `htpasswd -nB NAME` makes one of bcrypt
+9:64: the basic authentication has both `file` and `users`; keep one of them
+10:42: the API key authentication does not say where a request has its key; add `header: x-api-key`, `query: key` or `cookie: key`
+10:72: the clients `shop` and `bank` have the same key; a key must belong to one client, and appear once
+10:81: an entry of `bank`: a key has 1 to 1024 visible characters of ASCII, without `"`, `,`, `;` and `\`
+11:49: a name in `users`: "a" with a `:` behind it is not a name; a name has 1 to 256 bytes, no `:`, and no space at either end
+11:80: `realm`: "\"" is not a realm; use 1 to 256 characters of ASCII without quotes and backslashes
+11:98: `user_header`: "Host" cannot be changed; set the host that the endpoint sees with `rewrite: {host: ...}`"#,
+    );
+    // Nor do those of files in which the secret is not where it should be, and they do not show the source line either.
+    for auth in [
+        "auth: {basic: {user: {joe: hunter2}}}",
+        "auth: {basci: {users: {joe: hunter2}}}",
+        "auht: {basic: {users: {joe: hunter2}}}",
+        "auth: {basic: 'joe:hunter2'}",
+        "auth: {api_key: {header: k, key: {joe: hunter2}}}",
+        "auth: {api_key: {header: k, keys: {joe: {key: hunter2}}}}",
+        "auth: {api_key: {header: k, keys: {joe: {hunter2: 1}}}}",
+        "auth: {api_key: {header: k, keys: {joe: a, joe: hunter2}}}",
+        "auth: {api_key: {header: k, keys: [joe, hunter2]}}",
+        "auth: {api_key: {header: k, keys: hunter2}}",
+        "auth: {api_key: {header: k, keys: {joe:hunter2}}}",
+        "auth: {api_key: {header: k, keys: {joe: !x hunter2}}}",
+        "auth: {api_key: {header: k, keys: {joe: hunter2}}}, tls: }{",
+        "auth: {api_key: {header: k, keys: {joe: hunter2}}}, tsl: {}",
+    ] {
+        let text = format!("listeners: {{l: {{bind: :1, protocol: http, to: web, {auth}}}}}\n");
+        let errors = crate::parse("f.yaml", &text, model::Generation(1)).unwrap_err().to_string();
+        assert!(!errors.contains("hunter2"), "{errors}");
+    }
+    // Other lines are shown.
+    let text = "listeners:\n  l:\n    auth: {api_key: {keys: {shop: hunter2}}}\n    bond: 1\n";
+    let errors = crate::parse("f.yaml", text, model::Generation(1)).unwrap_err().to_string();
+    assert!(errors.contains("    bond: 1\n") && !errors.contains("hunter2"), "{errors}");
+    let text = "listeners: {l: {bind: :1, protocol: http, to: web, auth: {api_key: {keys: {shop: hunter2}}}}}";
+    let errors = crate::parse("f.yaml", text, model::Generation(1)).unwrap_err().to_string();
+    assert!(errors.contains("does not say where") && !errors.contains("hunter2"), "{errors}");
+}

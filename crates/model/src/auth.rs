@@ -1,0 +1,309 @@
+//! Who may use a route: passwords and API keys.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// What a request must prove before a route serves it. A request that does not is answered 401.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// A user and a password (RFC 7617).
+    Basic(BasicAuth),
+    /// A key that belongs to a client.
+    ApiKey(ApiKeyAuth),
+}
+
+/// Users and passwords.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BasicAuth {
+    /// What browsers show.
+    pub realm: String,
+    /// The users.
+    pub users: Users,
+    /// The header in which the endpoint gets the user's name, in lower case.
+    pub user_header: Option<String>,
+    /// Whether the endpoint gets the password, too.
+    pub forward: bool,
+}
+
+/// API keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKeyAuth {
+    /// For the `WWW-Authenticate` of a refusal.
+    pub realm: String,
+    /// Where a request may have its key. At least one.
+    pub places: Vec<KeyPlace>,
+    /// The clients.
+    pub keys: Keys,
+    /// The header in which the endpoint gets the client's name, in lower case.
+    pub client_header: Option<String>,
+}
+
+/// Where a request has its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// The value of the header with this name, which is in lower case.
+    Header(String),
+    /// The decoded value of this query parameter.
+    Query(String),
+    /// The value of this cookie.
+    Cookie(String),
+}
+
+/// Users, each with the hash of a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Users {
+    /// In the order of the file.
+    Inline(Vec<(String, PasswordHash)>),
+    /// A file such as `htpasswd` writes.
+    File(PathBuf),
+}
+
+/// Clients, each with a key. A client may have several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// In the order of the file.
+    Inline(Vec<(String, Secret)>),
+    /// A file with lines such as `client:key`.
+    File(PathBuf),
+}
+
+impl Auth {
+    /// The file with the users or keys.
+    pub fn file(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Basic(BasicAuth { users: Users::File(file), .. })
+            | Self::ApiKey(ApiKeyAuth { keys: Keys::File(file), .. }) => Some(file),
+            Self::Basic(_) | Self::ApiKey(_) => None,
+        }
+    }
+
+    /// What it is called in the configuration and in `status`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Basic(_) => "basic",
+            Self::ApiKey(_) => "api_key",
+        }
+    }
+}
+
+/// A text that nothing prints.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl Secret {
+    /// Bytes of an API key.
+    pub const KEY_BYTES_MAX: usize = 1024;
+
+    /// An API key. It must fit into a header, a query and a cookie.
+    ///
+    /// # Errors
+    /// What is wrong, without any part of the key.
+    pub fn api_key(text: &str) -> Result<Self, String> {
+        let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b',' | b';' | b'\\');
+        if text.is_empty() || text.len() > Self::KEY_BYTES_MAX || !text.bytes().all(is_plain) {
+            let max = Self::KEY_BYTES_MAX;
+            return Err(format!("a key has 1 to {max} visible characters of ASCII, without `\"`, `,`, `;` and `\\`"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// The hash of a password.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum PasswordHash {
+    /// `$2y$10$...`: the whole text.
+    Bcrypt(String),
+    /// `$argon2id$v=19$m=19456,t=2,p=1$...`: the whole text.
+    Argon2(String),
+    /// `$apr1$salt$hash`: Apache's variant of the MD5-based crypt(3).
+    Apr1 {
+        /// 1 to 8 characters.
+        salt: String,
+        /// 22 characters.
+        hash: String,
+    },
+    /// `{SHA}` and the SHA-1 of the password in base64, 28 characters.
+    Sha1(String),
+}
+
+impl fmt::Debug for PasswordHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(password hash)")
+    }
+}
+
+impl PasswordHash {
+    /// The largest cost of bcrypt. A check with this cost takes seconds, and each step doubles it.
+    pub const BCRYPT_COST_MAX: u32 = 15;
+
+    /// The largest memory of argon2, in KiB. Every check that runs needs up to this much.
+    pub const ARGON2_KIB_MAX: u32 = 128 * 1024;
+
+    /// The largest number of passes and of lanes of argon2.
+    pub const ARGON2_ROUNDS_MAX: u32 = 16;
+
+    /// The largest number of passes and of lanes of argon2.
+    pub const ARGON2_LANES_MAX: u32 = 16;
+
+    /// The memory that a check needs, in bytes; 0 if that is next to nothing.
+    pub fn memory_bytes(&self) -> u64 {
+        let Self::Argon2(text) = self else { return 0 };
+        let settings = text.split('$').nth(3).and_then(|settings| settings.strip_prefix("m="));
+        let kib = settings.and_then(|settings| settings.split(',').next()?.parse::<u64>().ok());
+        kib.unwrap_or_else(|| Self::ARGON2_KIB_MAX.into()) * 1024
+    }
+
+    /// Reads the text that `htpasswd` and similar tools write.
+    ///
+    /// # Errors
+    /// What is wrong, without any part of the text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if let Some(rest) = text.strip_prefix("$apr1$") {
+            let (salt, hash) = rest.split_once('$').ok_or("an apr1 hash has the form $apr1$SALT$HASH")?;
+            if salt.is_empty() || salt.len() > 8 || hash.len() != 22 || !is_crypt(salt) || !is_crypt(hash) {
+                return Err("an apr1 hash has a salt of 1 to 8 characters and a hash of 22".to_owned());
+            }
+            return Ok(Self::Apr1 { salt: salt.to_owned(), hash: hash.to_owned() });
+        }
+        if let Some(hash) = text.strip_prefix("{SHA}") {
+            let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+            let is_right = hash.strip_suffix('=').is_some_and(|hash| hash.len() == 27 && hash.bytes().all(is_base64));
+            let wrong = "the base64 text after {SHA} has 28 characters and ends with `=`";
+            return if is_right { Ok(Self::Sha1(hash.to_owned())) } else { Err(wrong.to_owned()) };
+        }
+        if ["$2y$", "$2b$", "$2a$"].iter().any(|prefix| text.starts_with(prefix)) {
+            let is_number = |cost: &&str| cost.bytes().all(|byte| byte.is_ascii_digit());
+            let cost = text.get(4..6).filter(is_number).and_then(|cost| cost.parse::<u32>().ok());
+            let is_hash = |hash: &str| hash.len() == 53 && is_crypt(hash);
+            let hash = text.get(6..).and_then(|rest| rest.strip_prefix('$')).filter(|hash| is_hash(hash));
+            let (Some(cost), Some(_)) = (cost, hash) else {
+                return Err("a bcrypt hash has 60 characters, such as $2y$10$ and 53 more".to_owned());
+            };
+            if !(4..=Self::BCRYPT_COST_MAX).contains(&cost) {
+                return Err(format!("the cost of a bcrypt hash must be from 4 to {}", Self::BCRYPT_COST_MAX));
+            }
+            return Ok(Self::Bcrypt(text.to_owned()));
+        }
+        if text.starts_with("$argon2") {
+            return argon2(text).map(|()| Self::Argon2(text.to_owned()));
+        }
+        Err("the hash must be bcrypt ($2y$), argon2 ($argon2id$), apr1 ($apr1$) or {SHA}".to_owned())
+    }
+}
+
+/// The alphabet of crypt(3).
+fn is_crypt(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'/'))
+}
+
+/// Checks the limits of a hash such as `$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ$aGFzaA`.
+fn argon2(text: &str) -> Result<(), String> {
+    let wrong = || "an argon2 hash has the form $argon2id$v=19$m=KIB,t=PASSES,p=LANES$SALT$HASH".to_owned();
+    let mut parts = text.split('$').skip(1);
+    let (kind, version) = (parts.next(), parts.next());
+    if !matches!(kind, Some("argon2id" | "argon2i" | "argon2d")) || !matches!(version, Some("v=19" | "v=16")) {
+        return Err(wrong());
+    }
+    let settings = parts.next().ok_or_else(wrong)?;
+    // Each of them once, and nothing else: of a setting that is there twice, whoever computes the hash may take the other one.
+    let names_and_numbers: Vec<_> = settings.split(',').filter_map(|setting| setting.split_once('=')).collect();
+    let [("m", kib), ("t", passes), ("p", lanes)] = names_and_numbers.as_slice() else { return Err(wrong()) };
+    let is_whole_list = settings.split(',').count() == names_and_numbers.len();
+    let number = |text: &str| -> Option<u32> {
+        let is_number = is_whole_list && text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse().ok().filter(|_| is_number)
+    };
+    let is_base64 = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'))
+    };
+    let (salt, hash, end) = (parts.next(), parts.next(), parts.next());
+    let is_whole = salt.is_some_and(|salt| (11..=64).contains(&salt.len()) && is_base64(salt))
+        && hash.is_some_and(|hash| (14..=86).contains(&hash.len()) && is_base64(hash))
+        && end.is_none();
+    let (Some(kib), Some(passes), Some(lanes)) = (number(kib), number(passes), number(lanes)) else {
+        return Err(wrong());
+    };
+    if !is_whole || kib < 8 * lanes.min(PasswordHash::ARGON2_LANES_MAX) || passes == 0 || lanes == 0 {
+        return Err(wrong());
+    }
+    let (kib_max, passes_max) = (PasswordHash::ARGON2_KIB_MAX, PasswordHash::ARGON2_ROUNDS_MAX);
+    if kib > kib_max || passes > passes_max || lanes > PasswordHash::ARGON2_LANES_MAX {
+        let lanes_max = PasswordHash::ARGON2_LANES_MAX;
+        return Err(format!("an argon2 hash may have at most m={kib_max}, t={passes_max} and p={lanes_max}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_known_by_their_form() {
+        let check = |text: &str, expect: Result<&str, &str>| {
+            let kind = PasswordHash::parse(text).map(|hash| match hash {
+                PasswordHash::Bcrypt(_) => "bcrypt",
+                PasswordHash::Argon2(_) => "argon2",
+                PasswordHash::Apr1 { .. } => "apr1",
+                PasswordHash::Sha1(_) => "sha",
+            });
+            match (kind, expect) {
+                (Ok(kind), Ok(expect)) => assert_eq!(kind, expect, "{text}"),
+                (Err(message), Err(part)) => {
+                    assert!(message.contains(part), "{text}: {message}");
+                    // No part of a hash appears in a message.
+                    assert!(!message.contains("sEcReT"), "{message}");
+                }
+                (found, _) => panic!("{text}: {found:?}"),
+            }
+        };
+        let bcrypt = |cost: &str| format!("$2y${cost}${}", "sEcReT".repeat(9).get(..53).unwrap());
+        check(&bcrypt("10"), Ok("bcrypt"));
+        check(&bcrypt("16"), Err("from 4 to 15"));
+        check(&bcrypt("03"), Err("from 4 to 15"));
+        check(&bcrypt("+9"), Err("60 characters"));
+        check("$2y$10$sEcReT", Err("60 characters"));
+        check("$2x$10$sEcReT", Err("must be bcrypt"));
+        check("$apr1$salt$sEcReTsEcReTsEcReTsEc", Err("22"));
+        check("$apr1$salt$sEcReTsEcReTsEcReTsEcRe", Err("22"));
+        check("$apr1$salt$ABCDEFGHIJKLMNOPQRSTUV", Ok("apr1"));
+        check("$apr1$ABCDEFGHIJKLMNOPQRSTUV", Err("form"));
+        check("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", Ok("sha"));
+        check("{SHA}sEcReT", Err("28"));
+        check("sEcReT", Err("must be bcrypt"));
+        check("", Err("must be bcrypt"));
+        let argon2 = |settings: &str| format!("$argon2id$v=19${settings}$c2FsdHNhbHQ$sEcReTsEcReTsEcReT");
+        check(&argon2("m=19456,t=2,p=1"), Ok("argon2"));
+        check(&argon2("m=4294967295,t=2,p=1"), Err("at most m=131072"));
+        check(&argon2("m=19456,t=2000,p=1"), Err("at most"));
+        check(&argon2("m=19456,t=2,p=99"), Err("at most"));
+        check(&argon2("m=19456"), Err("form"));
+        // The last of two would count.
+        check(&argon2("m=8,t=1,p=1,m=4194304"), Err("form"));
+        check(&argon2("m=8,m=4194304,t=1,p=1"), Err("form"));
+        check(&argon2("m=+19456,t=2,p=1"), Err("form"));
+        check(&argon2("m=19456,t=2,p=1,keyid=AAAA"), Err("form"));
+        check(&argon2("m=19456,x,t=2,p=1"), Err("form"));
+        check("$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ", Err("form"));
+    }
+
+    #[test]
+    fn only_argon2_needs_memory() {
+        let bytes = |text: &str| PasswordHash::parse(text).unwrap().memory_bytes();
+        assert_eq!(bytes("$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ$aGFzaGhhc2hoYXNo"), 19456 * 1024);
+        assert_eq!(bytes("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g="), 0);
+    }
+
+    #[test]
+    fn nothing_prints_a_secret() {
+        let key = Secret("hunter2".to_owned());
+        let hash = PasswordHash::Sha1("hunter2".to_owned());
+        assert_eq!(format!("{key:?} {hash:?}"), "(secret) (password hash)");
+    }
+}
