@@ -84,6 +84,8 @@ pub fn build_everything() -> Result<PathBuf, String> {
 
 /// The folder of a module on which Kubernetes depends.
 pub fn module(name: &str) -> Result<PathBuf, String> {
+    // A module that no build has fetched has no folder, and `list` says so with an empty line.
+    command::run(go::go(MODULE, &["mod", "download"])?.arg(name))?;
     let said = capture(&mut go::go(MODULE, &["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", name])?)?;
     Ok(PathBuf::from(said.trim()))
 }
