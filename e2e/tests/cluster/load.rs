@@ -51,7 +51,7 @@ impl Load {
     pub fn start(site: &Site, address: SocketAddr, host: &'static str) -> Self {
         let client = |number: usize| -> Client {
             let (mut kept, keeps) = (None, number < CLIENTS);
-            Box::new(move || exchange((address, host), &mut kept, keeps).map(|response| response.status))
+            Box::new(move || exchange((address, host, "/"), &mut kept, keeps).map(|response| response.status))
         };
         Self::of(site, (0..2 * CLIENTS).map(client).collect())
     }
@@ -119,7 +119,8 @@ fn talk(mut client: Client, shared: &Shared) {
 }
 
 /// Sends one request and reads the response. The connection is kept unless one of the sides ends it.
-fn exchange((address, host): (SocketAddr, &str), kept: &mut Option<Conn>, keeps: bool) -> Result<Response, Lost> {
+fn exchange(to: (SocketAddr, &str, &str), kept: &mut Option<Conn>, keeps: bool) -> Result<Response, Lost> {
+    let (address, host, path) = to;
     let is_reused = kept.is_some();
     let lost = |Failure(why): Failure, is_unanswered| Lost { why, may_be_sent_again: is_reused && is_unanswered };
     let mut conn = match kept.take() {
@@ -127,7 +128,7 @@ fn exchange((address, host): (SocketAddr, &str), kept: &mut Option<Conn>, keeps:
         None => client::connect("client", address, None).map_err(|failure| lost(failure, false))?,
     };
     let connection = if keeps { "keep-alive" } else { "close" };
-    let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: {connection}\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: {connection}\r\n\r\n");
     let received = conn.received().len();
     conn.send(request.as_bytes()).map_err(|failure| lost(failure, true))?;
     let response = conn.response(ResponseTo::Other);
@@ -141,9 +142,14 @@ fn exchange((address, host): (SocketAddr, &str), kept: &mut Option<Conn>, keeps:
 
 /// Sends one request on a new connection, and returns the name of the pod that answers.
 pub fn ask(address: SocketAddr, host: &str) -> Result<String, String> {
-    match exchange((address, host), &mut None, false) {
+    match exchange((address, host, "/"), &mut None, false) {
         Ok(Response { status: 200, body, .. }) => Ok(String::from_utf8_lossy(&body).into_owned()),
         Ok(response) => Err(format!("status {}", response.status)),
         Err(lost) => Err(lost.why),
     }
+}
+
+/// Sends one request on a new connection, and returns the status of the response.
+pub fn status_of(address: SocketAddr, host: &str, path: &str) -> Result<u16, String> {
+    exchange((address, host, path), &mut None, false).map(|response| response.status).map_err(|lost| lost.why)
 }

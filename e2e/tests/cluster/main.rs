@@ -4,6 +4,7 @@
 //! happens to every cluster, and count requests meanwhile. They run one at a time, because each needs the cluster to itself.
 #![forbid(unsafe_code)]
 
+mod bad_input;
 mod certificates;
 mod deaths;
 mod load;

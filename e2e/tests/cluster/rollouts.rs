@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::load::Load;
-use crate::site::{GATEWAY, GATEWAYS, KERNEL_PLANES, SHOP, WEB, Workload, site};
+use crate::site::{CHART, GATEWAY, GATEWAYS, KERNEL_PLANES, SHOP, WEB, Workload, site};
 
 #[test]
 fn endpoints_are_restarted() {
@@ -181,6 +181,3 @@ spec:
   selector: {app: web}
   ports: [{name: http, port: 80, targetPort: http}]
 ";
-
-/// The chart of the project.
-const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/steelyard");

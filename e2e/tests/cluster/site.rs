@@ -20,6 +20,9 @@ pub const GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0,
 /// The host name of the site.
 pub const SHOP: &str = "shop.example.com";
 
+/// The chart of the project.
+pub const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/steelyard");
+
 /// How long one command of kubectl may take. It may wait for two pods, and each may take a minute to start on a host that stalls.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -91,7 +94,8 @@ pub const KERNEL_PLANES: Workload = Workload {
 pub struct Site {
     /// The network namespace of the clients, which is the router in front of the nodes.
     pub client: Netns,
-    kubectl: PathBuf,
+    /// The folder with the programs of Kubernetes.
+    pub programs: PathBuf,
     helm: PathBuf,
     /// The folder of the cluster.
     pub run: PathBuf,
@@ -112,7 +116,7 @@ impl Site {
         let (run, programs) = (folder("STEELYARD_CLUSTER"), folder("STEELYARD_KUBE"));
         let router = fs::read_to_string(run.join("router.pid")).unwrap().trim().parse().unwrap();
         let client = Netns::of_process("clients", router).unwrap();
-        let site = Self { client, kubectl: programs.join("kubectl"), helm: folder("STEELYARD_HELM"), run };
+        let site = Self { client, programs, helm: folder("STEELYARD_HELM"), run };
         site.apply(MANIFEST);
         site.until_complete(&WEB);
         let wait = ["--namespace=shop", "wait", "--for=condition=Programmed", "gateway/front", "--timeout=1m"];
@@ -143,7 +147,12 @@ impl Site {
 
     /// Runs `kubectl WORDS...` as the administrator. It must succeed. Returns its output.
     pub fn kubectl(&self, words: &[&str]) -> String {
-        self.run("kubectl", Command::new(&self.kubectl).args(words))
+        self.try_kubectl(words).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// Does the same, and may fail.
+    pub fn try_kubectl(&self, words: &[&str]) -> Result<String, String> {
+        self.run("kubectl", Command::new(self.programs.join("kubectl")).args(words))
     }
 
     /// Runs `helm WORDS...` in the same way.
@@ -153,16 +162,18 @@ impl Site {
         {
             command.env(name, self.run.join("helm").join(folder));
         }
-        self.run("helm", command.args(words));
+        self.run("helm", command.args(words)).unwrap_or_else(|why| panic!("{why}"));
     }
 
-    fn run(&self, name: &str, command: &mut Command) -> String {
+    fn run(&self, name: &str, command: &mut Command) -> Result<String, String> {
         command.env("KUBECONFIG", self.run.join("pki/admin.conf"));
         let mut program = self.client.inside(|| Program::spawn(name, command)).unwrap();
         let exit = program.exit_within(PATIENCE).unwrap();
         let finished = program.finish().unwrap();
-        assert_eq!(exit, Exit::Code(0), "{command:?}: {}{}", finished.stdout, finished.stderr);
-        finished.stdout
+        match exit {
+            Exit::Code(0) => Ok(finished.stdout),
+            _ => Err(format!("{command:?}: {}{}", finished.stdout, finished.stderr)),
+        }
     }
 
     /// Returns the output of `kubectl get WORDS... -o json`.
@@ -172,9 +183,18 @@ impl Site {
 
     /// Runs `kubectl apply` with this manifest.
     pub fn apply(&self, text: &str) {
+        self.with_file("apply", text);
+    }
+
+    /// Runs `kubectl create` with this manifest. `apply` would ask for each object first, and keep a copy in an annotation.
+    pub fn create(&self, text: &str) {
+        self.with_file("create", text);
+    }
+
+    fn with_file(&self, verb: &str, text: &str) {
         let file = self.run.join("applied.yaml");
         fs::write(&file, text).unwrap();
-        self.kubectl(&["apply", "--filename", &file.display().to_string()]);
+        self.kubectl(&[verb, "--filename", &file.display().to_string()]);
     }
 
     /// Restarts the pods of a workload one after the other, and waits until the old ones are gone.
