@@ -229,6 +229,63 @@ fn base() -> Index {
     index(yaml(BASE).as_array().unwrap().clone())
 }
 
+/// A status takes a moment to come back. Until then an object keeps what it was given, even if one that comes first in order appears.
+#[test]
+fn an_allotted_address_stays_before_its_status_is_read() {
+    let settings = settings(&yaml("{listen: 10.9.0.1, gateway_pools: [10.9.1.0/24], service_pools: [10.9.2.0/24]}"));
+    let mut index = base();
+    index.remove(Kind::Gateway, &Name::new("shop", "edge"));
+    let gateway = |name: &str, status: Value| {
+        let mut gateway = yaml(BASE)[1].clone();
+        gateway["metadata"]["name"] = name.into();
+        if !status.is_null() {
+            gateway["status"] = status;
+        }
+        object(gateway)
+    };
+    let service = |name: &str| {
+        let spec = "{type: LoadBalancer, loadBalancerClass: steelyard.io/kernel-plane, ports: [{port: 80}]}";
+        object(yaml(&format!("{{kind: Service, metadata: {{name: {name}}}, spec: {spec}}}")))
+    };
+    let mut memory = Memory::default();
+    let mut addresses = |index: &Index, allots: bool| {
+        let circumstances = Circumstances { allots, ..Circumstances::default() };
+        let translation = translate(index, &settings, &circumstances, &mut memory);
+        let of = |(kind, name): &(Kind, Name), desired: &Desired| {
+            let addresses = match desired {
+                Desired::Gateway(status) => {
+                    format!("{:?}", status.addresses.iter().map(|of| &of.value).collect::<Vec<_>>())
+                }
+                Desired::Service(addresses) => format!("{addresses:?}"),
+                _ => return None,
+            };
+            Some(format!("{kind:?} {} {addresses}", name.name))
+        };
+        translation.statuses.iter().filter_map(|(object, desired)| of(object, desired)).collect::<Vec<_>>()
+    };
+    index.apply(gateway("second", Value::Null));
+    index.apply(service("second"));
+    let first = r#"Gateway second [Some("10.9.1.1")]"#;
+    assert_eq!(addresses(&index, true), [first, "Service second [10.9.2.1]"]);
+    index.apply(gateway("first", Value::Null));
+    index.apply(service("first"));
+    let both = [r#"Gateway first [Some("10.9.1.2")]"#, first, "Service first [10.9.2.2]", "Service second [10.9.2.1]"];
+    assert_eq!(addresses(&index, true), both);
+    // A status that was read is right, whatever this process has given.
+    index.apply(gateway("first", yaml("{addresses: [{type: IPAddress, value: 10.9.1.9}]}")));
+    assert_eq!(addresses(&index, true)[0], r#"Gateway first [Some("10.9.1.9")]"#);
+    // One that has gone and comes again is a new one.
+    index.remove(Kind::Gateway, &Name::new("shop", "second"));
+    assert_eq!(addresses(&index, true).len(), 3);
+    index.apply(gateway("again", Value::Null));
+    index.apply(gateway("second", Value::Null));
+    let found = addresses(&index, true);
+    assert_eq!(found[..1], [r#"Gateway again [Some("10.9.1.1")]"#]);
+    assert_eq!(found[2], r#"Gateway second [Some("10.9.1.2")]"#);
+    // Only the holder of the Lease knows what is on its way.
+    assert_eq!(addresses(&index, false)[0], "Gateway again []");
+}
+
 #[test]
 fn an_endpoint_changes_its_cluster_and_nothing_else() {
     let mut index = base();

@@ -3,11 +3,49 @@
 //! An allotted address is recorded only in the status of its object, so every replica reads the same and a new leader continues where the
 //! old one ended. Only the leader allots addresses; the others wait until they read what it wrote.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::reference::Why;
+use crate::index::{Kind, Name};
 use crate::settings::Pool;
+
+/// What the last translation has allotted.
+///
+/// A status takes a moment to reach the API server and to come back. Without this, a younger object whose status is on its way would lose its
+/// address to an older one that appears meanwhile, after clients have read it: creation times have whole seconds, so "older" is often a matter of
+/// names.
+#[derive(Default)]
+pub(crate) struct Allotted {
+    of: BTreeMap<(Kind, Name), Vec<IpAddr>>,
+}
+
+impl Allotted {
+    /// The addresses that an object has: those in its status, or those that it was given if its status has none of these pools.
+    pub(crate) fn present(&self, object: (Kind, &Name), in_status: Vec<IpAddr>, pools: &[Pool]) -> Vec<IpAddr> {
+        let is_ours = |address: &IpAddr| pools.iter().any(|pool| pool.contains(*address));
+        match self.of.get(&(object.0, object.1.clone())) {
+            Some(given) if !in_status.iter().any(is_ours) => given.clone(),
+            _ => in_status,
+        }
+    }
+
+    /// Replaces what is known of this kind.
+    pub(crate) fn set<'n>(
+        &mut self,
+        kind: Kind,
+        given: impl Iterator<Item = (&'n Name, &'n Result<Vec<IpAddr>, Why>)>,
+    ) {
+        self.of.retain(|(of, _), _| *of != kind);
+        let addresses = given.filter_map(|(name, given)| Some((name, given.as_ref().ok()?)));
+        self.of.extend(addresses.map(|(name, addresses)| ((kind, name.clone()), addresses.clone())));
+    }
+
+    /// Forgets everything. Another process allots now, and only statuses say what.
+    pub(crate) fn clear(&mut self) {
+        self.of.clear();
+    }
+}
 
 /// An object that needs addresses. Claims are in the order of age: if two objects have the same address, the older one keeps it.
 #[derive(Clone)]
@@ -16,7 +54,7 @@ pub(crate) struct Claim<'p> {
     pub(crate) pools: &'p [Pool],
     /// The addresses that the object asks for; empty means any.
     pub(crate) asked: Vec<IpAddr>,
-    /// The addresses in its status.
+    /// The addresses that it has: see [`Allotted::present`].
     pub(crate) present: Vec<IpAddr>,
     /// Whether it wants an IPv4 and an IPv6 address. If neither is set, it gets one of whichever family there is.
     pub(crate) families: (bool, bool),

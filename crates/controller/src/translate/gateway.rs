@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use model::HostMatcher;
 
-use super::address::{self, Claim};
+use super::address::{self, Allotted, Claim};
 use super::bind::{Ask, Binds};
 use super::cluster::Identity;
 use super::hosts::HostSet;
@@ -146,10 +146,10 @@ pub(crate) fn gateways<'i>(
     index: &'i Index,
     classes: &'i Classes,
     circumstances: &Circumstances,
-    last: &mut LastGood,
+    memory: (&mut LastGood, &mut Allotted),
     binds: &mut Binds,
 ) -> Gateways<'i> {
-    let plans = plans(index, classes, circumstances, last);
+    let plans = plans(index, classes, circumstances, memory);
     let mut sets: Vec<SetPlan<'i>> = Vec::new();
     let mut listeners: Vec<GatewayListener<'i>> = Vec::new();
     let mut owners = BTreeMap::new();
@@ -192,14 +192,15 @@ fn plans<'i>(
     index: &'i Index,
     classes: &'i Classes,
     circumstances: &Circumstances,
-    last: &mut LastGood,
+    (last, given): (&mut LastGood, &mut Allotted),
 ) -> Vec<Plan<'i>> {
     let class_of = |entry: &GatewayEntry| classes.gateway.get(&Name::new("", &entry.spec.gateway_class_name));
     let ours = index.gateways.iter().filter_map(|(name, entry)| Some((name, entry, class_of(entry)?)));
     let mut ours: Vec<(&Name, &GatewayEntry, &Class)> = ours.collect();
     ours.sort_by_key(|(name, entry, _)| (entry.meta.created, *name));
-    let claims: Vec<Claim<'_>> = ours.iter().map(|(_, entry, class)| claim_of(entry, class)).collect();
+    let claims: Vec<Claim<'_>> = ours.iter().map(|(name, entry, class)| claim_of(name, entry, class, given)).collect();
     let allotted = address::allot(&claims, circumstances.allots);
+    given.set(Kind::Gateway, ours.iter().map(|(name, ..)| *name).zip(&allotted));
     ours.into_iter()
         .zip(allotted)
         .map(|((name, entry, class), allotted)| {
@@ -277,15 +278,16 @@ fn kind_of(address: &GatewayAddress) -> &str {
     address.kind.as_deref().unwrap_or("IPAddress")
 }
 
-fn claim_of<'c>(entry: &GatewayEntry, class: &'c Class) -> Claim<'c> {
+fn claim_of<'c>(name: &Name, entry: &GatewayEntry, class: &'c Class, given: &Allotted) -> Claim<'c> {
     // Addresses without a value stand for any; the API server accepts no other text than an address.
     let addresses = |all: &[GatewayAddress]| {
         all.iter().filter_map(|address| address.value.as_deref()?.parse().ok()).collect::<Vec<IpAddr>>()
     };
+    let pools = &class.settings.gateway_pools;
     Claim {
-        pools: &class.settings.gateway_pools,
+        pools,
         asked: addresses(&entry.spec.addresses),
-        present: addresses(&entry.status.addresses),
+        present: given.present((Kind::Gateway, name), addresses(&entry.status.addresses), pools),
         families: (false, false),
     }
 }

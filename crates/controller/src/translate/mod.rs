@@ -77,6 +77,7 @@ fn publish_service(settings: &Settings) -> Option<Name> {
 pub struct Memory {
     regexes: Regexes,
     parameters: LastGood,
+    allotted: address::Allotted,
 }
 
 /// What the translation depends on besides the objects.
@@ -179,9 +180,12 @@ pub fn translate(
     circumstances: &Circumstances,
     memory: &mut Memory,
 ) -> Translation {
-    let Memory { regexes, parameters } = memory;
+    let Memory { regexes, parameters, allotted } = memory;
     regexes.begin();
     parameters.begin();
+    if !circumstances.allots {
+        allotted.clear();
+    }
     let mut binds = bind::Binds::default();
     let mut clusters = cluster::Clusters::default();
     let mut vips = stream::Vips::new(&circumstances.vips);
@@ -193,7 +197,7 @@ pub fn translate(
     let nowhere = clusters.of(index, Vec::new()).unwrap_or(model::ClusterId(0));
 
     let classes = Classes::of(index, settings, parameters, &mut notices);
-    let mut gateways = gateway::gateways(index, &classes, circumstances, parameters, &mut binds);
+    let mut gateways = gateway::gateways(index, &classes, circumstances, (parameters, allotted), &mut binds);
     let mut attaching = route::Attaching {
         binds: &mut binds,
         clusters: &mut clusters,
@@ -209,7 +213,7 @@ pub fn translate(
         regexes,
     };
     route::attach(index, settings, &mut gateways, &mut attaching);
-    service::translate(index, settings, circumstances, &mut vips, &mut statuses, &mut notices);
+    service::translate(index, settings, (circumstances, allotted), &mut vips, &mut statuses, &mut notices);
     let mut serving =
         ingress::Serving { binds: &mut binds, clusters: &mut clusters, statuses: &mut statuses, notices: &mut notices };
     ingress::translate(index, &classes.ingress, circumstances, &mut serving);

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use model::VipMode;
 
-use super::address::{self, Claim};
+use super::address::{self, Allotted, Claim};
 use super::cluster::Share;
 use super::reference::{Why, word};
 use super::stream::{self, KERNEL_PLANE, Source, Vips};
@@ -39,7 +39,7 @@ pub(crate) fn no_kernel_plane(settings: &Settings) -> Option<&'static str> {
 pub(crate) fn translate(
     index: &Index,
     settings: &Settings,
-    circumstances: &Circumstances,
+    (circumstances, given): (&Circumstances, &mut Allotted),
     vips: &mut Vips,
     statuses: &mut Statuses,
     notices: &mut Vec<Notice>,
@@ -58,9 +58,12 @@ pub(crate) fn translate(
     ours.sort_by_key(|(name, entry, _)| (entry.meta.created, *name));
     let pools = &settings.service_pools;
     let claims: Vec<Result<Claim<'_>, Why>> =
-        ours.iter().map(|(.., load_balancer)| claim(pools, load_balancer)).collect();
+        ours.iter().map(|(name, _, load_balancer)| claim(pools, name, load_balancer, given)).collect();
     let good: Vec<Claim<'_>> = claims.iter().filter_map(|claim| claim.as_ref().ok()).map(Claim::clone).collect();
-    let mut allotted = address::allot(&good, circumstances.allots).into_iter();
+    let allotted = address::allot(&good, circumstances.allots);
+    let owners = ours.iter().zip(&claims).filter(|(_, claim)| claim.is_ok()).map(|((name, ..), _)| *name);
+    given.set(Kind::Service, owners.zip(&allotted));
+    let mut allotted = allotted.into_iter();
     for ((name, entry, load_balancer), claim) in ours.into_iter().zip(claims) {
         let addresses = claim.and_then(|_| allotted.next().unwrap_or(Ok(Vec::new())));
         let outcome = addresses.and_then(|addresses| {
@@ -90,7 +93,7 @@ fn published(addresses: &[IpAddr], load_balancer: &LoadBalancer) -> Vec<IpAddr> 
     addresses.iter().copied().filter(|address| load_balancer.present.contains(address)).collect()
 }
 
-fn claim<'p>(pools: &'p [Pool], load_balancer: &LoadBalancer) -> Result<Claim<'p>, Why> {
+fn claim<'p>(pools: &'p [Pool], name: &Name, load_balancer: &LoadBalancer, given: &Allotted) -> Result<Claim<'p>, Why> {
     let asked = load_balancer.asked.iter().map(|text| {
         let wrong = |_| Why::new("UnsupportedAddress", format!("{text} is not an address"));
         text.parse::<IpAddr>().map_err(wrong)
@@ -98,7 +101,7 @@ fn claim<'p>(pools: &'p [Pool], load_balancer: &LoadBalancer) -> Result<Claim<'p
     Ok(Claim {
         pools,
         asked: asked.collect::<Result<_, _>>()?,
-        present: load_balancer.present.clone(),
+        present: given.present((Kind::Service, name), load_balancer.present.clone(), pools),
         families: load_balancer.families,
     })
 }
