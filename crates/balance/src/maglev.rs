@@ -197,7 +197,7 @@ mod tests {
     fn keys_return_gradually_in_slow_start_and_each_stays() {
         let cluster =
             cluster_with(maglev(), &[1, 1], |cluster| cluster.slow_start = std::time::Duration::from_secs(10));
-        let mut picker = picker(&maglev(), &cluster, 1);
+        let mut picker = picker(&maglev(), 1);
         let keys: Vec<u64> = (0..1000u32).map(|n| hash_key(&n.to_be_bytes())).collect();
         cluster.set_healthy(1, false, 0);
         cluster.set_healthy(1, true, 1000);
@@ -256,7 +256,7 @@ mod tests {
         fn an_unhealthy_endpoint_moves_only_its_own_keys(n in 2usize..12, which: prop::sample::Index) {
             let numbers: Vec<usize> = (0..n).collect();
             let cluster = cluster_of(maglev(), endpoints(&numbers).into_iter().zip(std::iter::repeat(1)).collect(), |_| {});
-            let mut picker = picker(&maglev(), &cluster, 1);
+            let mut picker = picker(&maglev(), 1);
             let keys: Vec<u64> = (0..500u32).map(|n| hash_key(&n.to_be_bytes())).collect();
             let mut all = || keys.iter().map(|key| picker.pick(&cluster, 0, *key, &[]).unwrap().index).collect::<Vec<_>>();
             let down = which.index(n);

@@ -53,12 +53,11 @@ impl Picker {
     ///
     /// All workers of a process get the same `seed`, which should differ between processes. The workers begin round robin at points spread
     /// evenly from the seed's position, so that they do not begin at the same endpoint, and a reload does not always begin at the first.
-    pub fn new(algorithm: &model::Algorithm, cluster: &ClusterState, worker: usize, workers: usize, seed: u64) -> Self {
+    pub fn new(algorithm: &model::Algorithm, worker: usize, workers: usize, seed: u64) -> Self {
         let strategy = match algorithm {
             model::Algorithm::RoundRobin => {
-                let weights: Vec<u32> = (0..cluster.endpoints().len()).map(|index| cluster.weight(index)).collect();
                 let spread = (((worker as u64) << 32) / workers.max(1) as u64) as u32;
-                Strategy::RoundRobin(RoundRobin::new(&weights, spread.wrapping_add(mix(seed) as u32)))
+                Strategy::RoundRobin(RoundRobin::new(spread.wrapping_add(mix(seed) as u32)))
             }
             model::Algorithm::Random => Strategy::Random(AliasTable::default()),
             model::Algorithm::LeastRequest => Strategy::TwoChoices(AliasTable::default(), Load::Requests),
@@ -121,7 +120,7 @@ impl Picker {
     fn refresh(&mut self, cluster: &ClusterState, now_ms: u64) {
         self.view.refresh(cluster, now_ms);
         match &mut self.strategy {
-            Strategy::RoundRobin(turns) => turns.rebuild(&self.view),
+            Strategy::RoundRobin(turns) => turns.rebuild(&self.view, cluster),
             Strategy::Random(table) | Strategy::TwoChoices(table, _) => {
                 table.rebuild(self.view.members.iter().map(|member| u64::from(member.effective_weight())));
             }
@@ -239,7 +238,7 @@ mod tests {
         for algorithm in algorithms() {
             let cluster = cluster_with(algorithm.clone(), weights, |cluster| cluster.panic_threshold = threshold);
             prepare(&cluster);
-            let mut picker = picker(&algorithm, &cluster, 5);
+            let mut picker = picker(&algorithm, 5);
             let counts = picked(&mut picker, &cluster, 10, &[], 400);
             let got: Vec<usize> = (0..weights.len()).filter(|index| counts[*index] > 0).collect();
             assert_eq!(got, expect, "{algorithm:?}");
@@ -252,7 +251,7 @@ mod tests {
     fn requests_under_an_older_snapshot_hear_what_is_told_to_a_newer_one() {
         for algorithm in algorithms() {
             let old = cluster_with(algorithm.clone(), &[1, 1], |_| {});
-            let mut picker = picker(&algorithm, &old, 5);
+            let mut picker = picker(&algorithm, 5);
             assert!(picked(&mut picker, &old, 10, &[], 400).iter().all(|count| *count > 0), "{algorithm:?}");
             let endpoints = old.endpoints().iter().cloned().zip([1, 1]).collect();
             let new = ClusterState::replacing(&old, &model::Cluster::new("test", Vec::new()), endpoints);
@@ -296,7 +295,7 @@ mod tests {
     fn the_end_of_an_ejection_is_seen_without_an_event() {
         for algorithm in algorithms() {
             let cluster = cluster_with(algorithm.clone(), &[1, 1], |_| {});
-            let mut picker = picker(&algorithm, &cluster, 5);
+            let mut picker = picker(&algorithm, 5);
             let ejection = (0..5).find_map(|_| cluster.record(0, 100, Outcome::Reset)).unwrap();
             assert_eq!(picked(&mut picker, &cluster, ejection.until_ms - 1, &[], 100)[0], 0, "{algorithm:?}");
             assert!(picked(&mut picker, &cluster, ejection.until_ms, &[], 100)[0] > 0, "{algorithm:?}");
@@ -308,7 +307,7 @@ mod tests {
         for algorithm in algorithms() {
             for weights in [vec![1, 1, 1, 1], vec![1000, 1, 1, 1]] {
                 let cluster = cluster_with(algorithm.clone(), &weights, |_| {});
-                let mut picker = picker(&algorithm, &cluster, 5);
+                let mut picker = picker(&algorithm, 5);
                 assert_eq!(picked(&mut picker, &cluster, 0, &[0, 2], 100).iter().sum::<u32>(), 100);
                 for tried in [&[0][..], &[0, 2], &[3, 1, 0]] {
                     let counts = picked(&mut picker, &cluster, 0, tried, 200);
@@ -322,8 +321,7 @@ mod tests {
     #[test]
     fn only_maglev_needs_a_key() {
         for algorithm in algorithms() {
-            let cluster = cluster_with(algorithm.clone(), &[1], |_| {});
-            let needs = picker(&algorithm, &cluster, 1).needs_key();
+            let needs = picker(&algorithm, 1).needs_key();
             assert_eq!(needs, matches!(algorithm, Algorithm::Maglev(_)));
         }
     }
@@ -335,7 +333,7 @@ mod tests {
             for weights in [vec![2, 1], vec![4, 3, 2, 1]] {
                 let cluster = cluster_with(algorithm.clone(), &weights, |_| {});
                 cluster.endpoints().iter().for_each(|endpoint| endpoint.observe_latency(0, 1000));
-                let counts = picked(&mut picker(&algorithm, &cluster, 9), &cluster, 0, &[], 30_000);
+                let counts = picked(&mut picker(&algorithm, 9), &cluster, 0, &[], 30_000);
                 let sum: u32 = weights.iter().sum();
                 for (count, weight) in counts.iter().zip(&weights) {
                     let due = 30_000 * weight / sum;
@@ -349,7 +347,7 @@ mod tests {
     fn loads_settle_at_the_weights() {
         for algorithm in [Algorithm::LeastRequest, Algorithm::LeastConnections] {
             let cluster = cluster_with(algorithm.clone(), &[4, 2, 1, 1], |_| {});
-            let mut picker = picker(&algorithm, &cluster, 9);
+            let mut picker = picker(&algorithm, 9);
             for _ in 0..8000 {
                 let endpoint = &cluster.endpoints()[picker.pick(&cluster, 0, 0, &[]).unwrap().index];
                 endpoint.begin_request();
@@ -365,7 +363,7 @@ mod tests {
     #[test]
     fn an_unknown_endpoint_is_tried_once_and_not_flooded() {
         let cluster = cluster_with(Algorithm::PeakEwma, &[1, 1, 1], |_| {});
-        let mut picker = picker(&Algorithm::PeakEwma, &cluster, 9);
+        let mut picker = picker(&Algorithm::PeakEwma, 9);
         for known in [0, 1] {
             cluster.endpoints()[known].observe_latency(0, 1000);
         }
@@ -381,7 +379,7 @@ mod tests {
         for algorithm in algorithms() {
             let cluster =
                 cluster_with(algorithm.clone(), &[1, 1, 1], |cluster| cluster.slow_start = Duration::from_secs(10));
-            let mut picker = picker(&algorithm, &cluster, 9);
+            let mut picker = picker(&algorithm, 9);
             // There is no slow start at the start of the process.
             assert!(picked(&mut picker, &cluster, 0, &[], 3000)[1] > 900, "{algorithm:?}");
             cluster.set_healthy(1, false, 0);
@@ -405,7 +403,7 @@ mod tests {
                 cluster.set_draining(index, true, 0);
                 cluster.set_draining(index, false, 1000);
             }
-            let counts = picked(&mut picker(&algorithm, &cluster, 9), &cluster, 1000, &[], 2000);
+            let counts = picked(&mut picker(&algorithm, 9), &cluster, 1000, &[], 2000);
             assert!(counts.iter().all(|count| *count > 850), "{algorithm:?}: {counts:?}");
         }
     }
@@ -452,7 +450,7 @@ mod tests {
                 (outlier.consecutive_5xx, outlier.max_ejected) = (2, max_ejected);
             });
             let ejected_max = ((4.0 * max_ejected) as usize).max(1);
-            let mut picker = Picker::new(&algorithm, &cluster, 0, 1, seed);
+            let mut picker = Picker::new(&algorithm, 0, 1, seed);
             let (mut now_ms, mut key) = (0, seed);
             for step in steps {
                 match step {

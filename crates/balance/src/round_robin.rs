@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
+use crate::cluster::ClusterState;
 use crate::view::{View, WHOLE};
 
 /// A moment of virtual time. `position` is the part of the round, out of 2^32.
@@ -51,26 +52,38 @@ pub(crate) struct RoundRobin {
 
 impl RoundRobin {
     /// `start`, out of 2^32, is the part of the first round that is skipped: workers with different values interleave.
-    pub(crate) fn new(weights: &[u32], start: u32) -> Self {
-        // In lowest terms, so that the start is a part of the shortest possible round: with three equal endpoints a third is one of them,
-        // whatever their weight.
-        let divisor = weights.iter().copied().fold(0, greatest_common_divisor).max(1);
-        let count = weights.len().max(1) as u64;
-        let grid = |(index, weight): (usize, &u32)| Grid {
-            weight: weight / divisor,
-            phase: (((index as u64) << 32) / count) as u32,
-            credit: 0,
-        };
+    ///
+    /// It has no grids before [`Self::rebuild`]: most of the clusters of a big configuration have no traffic at most of the workers, and the
+    /// grids and turns of ten endpoints take half a KiB.
+    pub(crate) fn new(start: u32) -> Self {
         Self {
-            grids: weights.iter().enumerate().map(grid).collect(),
-            turns: BinaryHeap::with_capacity(weights.len()),
+            grids: Vec::new(),
+            turns: BinaryHeap::new(),
             now: Moment { round: 0, position: start },
             passed: Vec::new(),
         }
     }
 
-    /// Removes endpoints that are no longer members, and puts new members on their next turn. All others keep theirs.
-    pub(crate) fn rebuild(&mut self, view: &View) {
+    fn set_weights(&mut self, weights: impl ExactSizeIterator<Item = u32> + Clone) {
+        // In lowest terms, so that the start is a part of the shortest possible round: with three equal endpoints a third is one of them,
+        // whatever their weight.
+        let divisor = weights.clone().fold(0, greatest_common_divisor).max(1);
+        let count = weights.len().max(1) as u64;
+        let grid = |(index, weight): (usize, u32)| Grid {
+            weight: weight / divisor,
+            phase: (((index as u64) << 32) / count) as u32,
+            credit: 0,
+        };
+        self.turns.reserve_exact(weights.len());
+        self.grids = weights.enumerate().map(grid).collect();
+    }
+
+    /// Removes endpoints that are no longer members, and puts new members on their next turn. All others keep theirs. `cluster` is always the
+    /// same one.
+    pub(crate) fn rebuild(&mut self, view: &View, cluster: &ClusterState) {
+        if self.grids.is_empty() {
+            self.set_weights((0..cluster.endpoints().len()).map(|index| cluster.weight(index)));
+        }
         self.turns.retain(|Reverse(turn)| view.share_of(turn.index) > 0);
         let mut waiting = vec![false; self.grids.len()];
         for Reverse(turn) in &self.turns {
@@ -178,7 +191,7 @@ mod tests {
     fn the_heavy_one_does_not_come_in_a_burst() {
         for seed in 0..20 {
             let cluster = cluster_with(Algorithm, &[5, 1, 1], |_| {});
-            let picks = take(&mut picker(&Algorithm, &cluster, seed), &cluster, 70);
+            let picks = take(&mut picker(&Algorithm, seed), &cluster, 70);
             let longest = picks.chunk_by(|a, b| a == b).map(<[usize]>::len).max();
             // Five of seven: sequences of two, and of three where the round begins again.
             assert!(longest <= Some(3), "seed {seed}: {picks:?}");
@@ -188,7 +201,7 @@ mod tests {
     #[test]
     fn one_that_comes_back_catches_up_on_nothing() {
         let cluster = cluster_with(Algorithm, &[1; 4], |_| {});
-        let mut picker = picker(&Algorithm, &cluster, 3);
+        let mut picker = picker(&Algorithm, 3);
         take(&mut picker, &cluster, 10);
         cluster.set_healthy(2, false, 0);
         assert_eq!(count(&take(&mut picker, &cluster, 3000), 4), [1000, 1000, 0, 1000]);
@@ -199,7 +212,7 @@ mod tests {
     #[test]
     fn one_that_was_passed_over_has_the_next_turn() {
         let cluster = cluster_with(Algorithm, &[1; 3], |_| {});
-        let mut picker = picker(&Algorithm, &cluster, 0);
+        let mut picker = picker(&Algorithm, 0);
         let order = take(&mut picker, &cluster, 3);
         let retried = picker.pick(&cluster, 0, 0, &[order[0]]).unwrap().index;
         assert_eq!(retried, order[1]);
@@ -209,7 +222,7 @@ mod tests {
     #[test]
     fn a_health_change_of_one_leaves_the_order_of_the_others() {
         let cluster = cluster_with(Algorithm, &[1; 5], |_| {});
-        let mut picker = picker(&Algorithm, &cluster, 9);
+        let mut picker = picker(&Algorithm, 9);
         let order = take(&mut picker, &cluster, 5);
         cluster.set_healthy(order[3], false, 0);
         assert_eq!(take(&mut picker, &cluster, 4), [order[0], order[1], order[2], order[4]]);
@@ -223,7 +236,7 @@ mod tests {
         fn weights_are_exact(weights in prop::collection::vec(0u32..40, 1..8), seed: u64, offset in 0usize..500) {
             let sum: u32 = weights.iter().sum();
             let cluster = cluster_with(Algorithm, &weights, |_| {});
-            let mut picker = picker(&Algorithm, &cluster, seed);
+            let mut picker = picker(&Algorithm, seed);
             if sum == 0 {
                 prop_assert_eq!(picker.pick(&cluster, 0, 0, &[]), None);
                 return Ok(());
@@ -237,7 +250,7 @@ mod tests {
         #[test]
         fn large_weights_stay_close(heavy in 30_000u32..=65_535, light in 1u32..100, seed: u64) {
             let cluster = cluster_with(Algorithm, &[heavy, light], |_| {});
-            let mut picker = picker(&Algorithm, &cluster, seed);
+            let mut picker = picker(&Algorithm, seed);
             let picks = take(&mut picker, &cluster, 5000);
             let mut lights = 0f64;
             for (n, index) in picks.iter().enumerate() {
@@ -253,7 +266,7 @@ mod tests {
             let cluster = cluster_with(Algorithm, &vec![3; endpoints], |_| {});
             let mut counts = vec![0; endpoints];
             for worker in 0..workers {
-                let mut picker = Picker::new(&Algorithm, &cluster, worker, workers, seed);
+                let mut picker = Picker::new(&Algorithm, worker, workers, seed);
                 for index in take(&mut picker, &cluster, each) {
                     counts[index] += 1;
                 }
@@ -269,7 +282,7 @@ mod tests {
             let cluster = cluster_with(Algorithm, &weights, |_| {});
             let mut counts = vec![0u32; weights.len()];
             for worker in 0..workers {
-                let mut picker = Picker::new(&Algorithm, &cluster, worker, workers, seed);
+                let mut picker = Picker::new(&Algorithm, worker, workers, seed);
                 for index in take(&mut picker, &cluster, each) {
                     counts[index] += 1;
                 }

@@ -39,8 +39,8 @@ pub(crate) fn cluster_of(
 }
 
 /// The only worker's picker.
-pub(crate) fn picker(algorithm: &Algorithm, cluster: &ClusterState, seed: u64) -> Picker {
-    Picker::new(algorithm, cluster, 0, 1, seed)
+pub(crate) fn picker(algorithm: &Algorithm, seed: u64) -> Picker {
+    Picker::new(algorithm, 0, 1, seed)
 }
 
 /// Maglev by client address.

@@ -36,7 +36,7 @@ impl Simulation {
         let mut cluster = model::Cluster::new("simulated", Vec::new());
         cluster.algorithm = algorithm.clone();
         let cluster = ClusterState::new(&cluster, (0..3).map(endpoint).collect());
-        let pickers = (0..WORKERS).map(|worker| Picker::new(algorithm, &cluster, worker, WORKERS, seed)).collect();
+        let pickers = (0..WORKERS).map(|worker| Picker::new(algorithm, worker, WORKERS, seed)).collect();
         Self { cluster, pickers, answers: BinaryHeap::new(), picks: [0; 3] }
     }
 

@@ -85,7 +85,7 @@ impl Cluster {
         workers: usize,
         budget: Rc<RefCell<RetryBudget>>,
     ) -> Self {
-        let picker = Picker::new(&plan.policy.algorithm, &plan.state, worker, workers, SEED);
+        let picker = Picker::new(&plan.policy.algorithm, worker, workers, SEED);
         // A different seed for each worker and each process, so that their waits differ.
         let seed = if cfg!(test) { 0 } else { clock::now_us() };
         let backoff = RefCell::new(Backoff::new(seed ^ worker as u64));
