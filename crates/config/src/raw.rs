@@ -15,9 +15,10 @@ use crate::define::{Kind, Object, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
-    Admin, Bind, ByteSize, CertificateName, ClientNetwork, CookieName, EndpointText, FileName, GrpcName, GrpcService,
-    HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName,
-    RouteName, RoutePath, Server, StatusRange, Text, Wait, duration_text, percent_text, size_text,
+    Admin, Bind, ByteSize, CertificateName, ChangedHeader, ClientNetwork, CookieName, EndpointText, FileName, GrpcName,
+    GrpcService, HeaderName, HeaderValue, HostHeader, HostText, HttpPath, Label, LogFile, Method, Network, Pattern,
+    Percent, Positive, ProbeText, QueryName, RouteName, RoutePath, Server, StatusRange, Text, Wait, duration_text,
+    percent_text, size_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -394,8 +395,12 @@ keys! {
         optional tcp: True;
         /// The `Host` header, or `:authority`. Only with `http` or `grpc`.
         optional host: HostHeader, default "the endpoint's address";
-        /// The status that counts as success, or a range of them. Only with `http`.
-        optional expect: StatusRange, default format!("{}-{}", defaults::EXPECTED_STATUSES.0, defaults::EXPECTED_STATUSES.1);
+        /// Names and values of further headers of the request. Only with `http`.
+        optional headers: Named<ChangedHeader, HeaderValue>, default "none";
+        /// The statuses that count as success, each a status or a range. Only with `http`.
+        optional expect: OneOrMany<StatusRange>, default format!("{}-{}", defaults::EXPECTED_STATUSES.0, defaults::EXPECTED_STATUSES.1);
+        /// A text that the first 16 KiB of the response's body must contain, byte by byte. Without it the body is not read. Only with `http`.
+        optional body: ProbeText, default "any body";
         /// The time from the start of one probe to the start of the next, plus or minus a tenth.
         optional interval: Positive, default duration_text(PROBE.interval);
         /// The time for the whole probe.

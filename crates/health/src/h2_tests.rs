@@ -154,13 +154,21 @@ async fn within_tls_the_scheme_is_https() {
 #[tokio::test]
 async fn http_is_asked_in_the_protocol_of_the_cluster() {
     let mut check = grpc("", None);
-    check.probe = Probe::Http { path: "/healthz?deep=1".to_owned(), host: None, expect: (200, 399) };
+    check.probe = Probe::Http(model::HttpProbe::new("/healthz?deep=1"));
     let transport = ProbeTransport { protocol: ClusterProtocol::H2, ..ProbeTransport::default() };
     let (asked, got) = ask(&check, &transport, Then::HeadAlone(204, &[])).await;
     assert_eq!((asked.request.method().as_str(), asked.request.uri().path()), ("GET", "/healthz"));
     assert_eq!((asked.request.uri().query(), got.as_str()), (Some("deep=1"), ""));
     let (_, got) = ask(&check, &transport, Then::Answer(503, &[b"sorry"], OK)).await;
     assert_eq!(got, "status 503, expected 200-399");
+    check.probe = Probe::Http(model::HttpProbe { body: Some("all is well".to_owned()), ..model::HttpProbe::new("/") });
+    let lacks = "the body does not contain \"all is well\"";
+    const GOOD: &[&[u8]] = &[b"so all is", b" well here"];
+    const BAD: &[&[u8]] = &[b"all is"];
+    for (pieces, expect) in [(GOOD, ""), (BAD, lacks), (&[], lacks)] {
+        assert_eq!(ask(&check, &transport, Then::Answer(200, pieces, OK)).await.1, expect);
+    }
+    assert_eq!(ask(&check, &transport, Then::HeadAlone(200, &[])).await.1, lacks);
 }
 
 #[tokio::test]

@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use model::{ClusterProtocol, HealthCheck, Probe, ProxyProtocol};
+use model::{ClusterProtocol, HealthCheck, HttpProbe, Probe, ProxyProtocol};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 use wire::h2::PseudoHeaders;
 use wire::{ResponseError, proxy_protocol};
 
-use crate::exchange::{Over, Request, ask};
+use crate::exchange::{Answer, BODY_BYTES_MAX, Over, Request, ask};
 use crate::grpc;
 use crate::transport::{ProbeTransport, Stream};
 
@@ -32,13 +32,19 @@ pub(crate) enum Failure {
     Io(String),
     /// The connection ended before the end of the response's head.
     Closed,
+    /// The same, of the body, which is only read to look for a text.
+    ClosedInBody,
+    /// The body is not validly chunked.
+    BadBody,
     NotHttp,
     /// The proxy would answer a client's request with 502 for such a response.
     BadHead(ResponseError),
     Status {
         got: u16,
-        expect: (u16, u16),
+        expect: Vec<(u16, u16)>,
     },
+    /// The beginning of the body, of so many bytes, does not contain this text.
+    Body(usize, String),
     /// The connection or the request failed at the level of HTTP/2.
     Http2(String),
     /// An HTTP/2 response with this status that is not gRPC.
@@ -62,10 +68,21 @@ impl fmt::Display for Failure {
             Self::Closed => out.write_str("closed before the end of the response head"),
             Self::NotHttp => out.write_str("the answer is not HTTP/1"),
             Self::BadHead(error) => error.fmt(out),
-            Self::Status { got, expect: (first, last) } if first == last => {
-                write!(out, "status {got}, expected {first}")
+            Self::ClosedInBody => out.write_str("closed before the end of the response body"),
+            Self::BadBody => out.write_str("malformed chunked body"),
+            Self::Status { got, expect } => {
+                write!(out, "status {got}, expected ")?;
+                for (index, (first, last)) in expect.iter().enumerate() {
+                    let before = if index > 0 { ", " } else { "" };
+                    match first == last {
+                        true => write!(out, "{before}{first}")?,
+                        false => write!(out, "{before}{first}-{last}")?,
+                    }
+                }
+                Ok(())
             }
-            Self::Status { got, expect: (first, last) } => write!(out, "status {got}, expected {first}-{last}"),
+            Self::Body(BODY_BYTES_MAX.., text) => write!(out, "the first 16 KiB of the body do not contain {text:?}"),
+            Self::Body(_, text) => write!(out, "the body does not contain {text:?}"),
             Self::Http2(why) => write!(out, "HTTP/2: {why}"),
             Self::NotGrpc(status) => write!(out, "status {status} without grpc-status"),
             Self::GrpcStatus(status) => write!(out, "grpc-status {status}"),
@@ -106,7 +123,7 @@ pub(crate) async fn probe(address: SocketAddr, check: &HealthCheck, transport: &
         tcp.write_all(&header).await.map_err(broken)?;
         let host = match &check.probe {
             Probe::Tcp => return Ok(()),
-            Probe::Http { host, .. } | Probe::Grpc { host, .. } => host,
+            Probe::Http(HttpProbe { host, .. }) | Probe::Grpc { host, .. } => host,
         };
         let authority = host.clone().unwrap_or_else(|| address.to_string());
         let scheme = if transport.tls.is_some() { "https" } else { "http" };
@@ -117,14 +134,14 @@ pub(crate) async fn probe(address: SocketAddr, check: &HealthCheck, transport: &
         match &check.probe {
             Probe::Tcp => Ok(()),
             Probe::Grpc { service, .. } => grpc::check(&mut stream, service, &authority, scheme, check.timeout).await,
-            Probe::Http { path, expect, .. } => {
+            Probe::Http(probe) => {
+                let text = probe.body.as_deref();
                 let over = match transport.protocol {
-                    ClusterProtocol::H1 => Over::Http1,
-                    ClusterProtocol::H2 => Over::Http2,
+                    ClusterProtocol::H1 => Over::Http1(text),
+                    ClusterProtocol::H2 => Over::Http2(text),
                 };
-                let got = status(&mut stream, path, &authority, scheme, over).await?;
-                let is_expected = (expect.0..=expect.1).contains(&got);
-                if is_expected { Ok(()) } else { Err(Failure::Status { got, expect: *expect }) }
+                let answer = get(&mut stream, probe, &authority, scheme, over).await?;
+                judge(&answer, probe)
             }
         }
     };
@@ -140,23 +157,36 @@ async fn before<T>(deadline: Pin<&mut Sleep>, work: impl Future<Output = T>) -> 
     }
 }
 
-/// The status of the response to a `GET`.
-async fn status(
+/// The response to a `GET`.
+async fn get(
     stream: &mut (impl Stream + ?Sized),
-    path: &str,
+    probe: &HttpProbe,
     authority: &str,
     scheme: &str,
     over: Over<'_>,
-) -> Result<u16, Failure> {
+) -> Result<Answer, Failure> {
     let target = PseudoHeaders {
         method: b"GET",
         scheme: scheme.as_bytes(),
         authority: authority.as_bytes(),
-        path: path.as_bytes(),
+        path: probe.path.as_bytes(),
         protocol: None,
     };
-    let fields: &[(&[u8], &[u8])] = &[(b"user-agent", USER_AGENT.as_bytes()), (b"accept", b"*/*")];
-    ask(stream, &Request { target, fields, over }).await.map(|answer| answer.status)
+    let own: [(&[u8], &[u8]); 2] = [(b"user-agent", USER_AGENT.as_bytes()), (b"accept", b"*/*")];
+    let written = |name: &[u8]| probe.headers.iter().any(|(known, _)| known.as_bytes() == name);
+    let added = probe.headers.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    let fields: Vec<_> = own.into_iter().filter(|(name, _)| !written(name)).chain(added).collect();
+    ask(stream, &Request { target, fields: &fields, over }).await
+}
+
+fn judge(answer: &Answer, probe: &HttpProbe) -> Result<(), Failure> {
+    if !probe.expect.iter().any(|(first, last)| (*first..=*last).contains(&answer.status)) {
+        return Err(Failure::Status { got: answer.status, expect: probe.expect.clone() });
+    }
+    match &probe.body {
+        Some(text) if !answer.contains(text.as_bytes()) => Err(Failure::Body(answer.body.len(), text.clone())),
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn broken(error: io::Error) -> Failure {
@@ -190,7 +220,8 @@ mod tests {
     use super::*;
 
     fn http(expect: (u16, u16)) -> HealthCheck {
-        let mut check = HealthCheck::new(Probe::Http { path: "/healthz?deep=1".to_owned(), host: None, expect });
+        let probe = HttpProbe { expect: vec![expect], ..HttpProbe::new("/healthz?deep=1") };
+        let mut check = HealthCheck::new(Probe::Http(probe));
         check.timeout = Duration::from_secs(10);
         check
     }
@@ -243,6 +274,52 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn several_ranges() {
+        let mut several = http((200, 204));
+        let Probe::Http(probe) = &mut several.probe else { panic!("HTTP") };
+        probe.expect.push((401, 401));
+        for (status, expect) in [(204, None), (401, None), (302, Some("status 302, expected 200-204, 401"))] {
+            let (_, result) = ask(&several, None, format!("HTTP/1.1 {status} \r\n\r\n").as_bytes()).await;
+            assert_eq!(result.err().map(|failure| failure.to_string()).as_deref(), expect);
+        }
+    }
+
+    /// Whatever frames it, and wherever it is cut.
+    #[tokio::test]
+    async fn a_text_in_the_body() {
+        let mut check = http((200, 200));
+        let Probe::Http(probe) = &mut check.probe else { panic!("HTTP") };
+        probe.body = Some("state: up".to_owned());
+        let far = format!("{}state: up", " ".repeat(BODY_BYTES_MAX - 9));
+        let too_far = format!(" {far}");
+        let (whole, cut) = (format!("Content-Length: {}\r\n\r\n{far}", far.len()), "Content-Length: 99\r\n\r\n");
+        let length = |body: &str| format!("Content-Length: {}\r\n\r\n{body}", body.len());
+        let (lacks, lacks_there) =
+            ("the body does not contain \"state: up\"", "the first 16 KiB of the body do not contain \"state: up\"");
+        for (rest, expect) in [
+            (length("the state: up, or so"), None),
+            ("Transfer-Encoding: chunked\r\n\r\n5\r\nstate\r\n4\r\n: up\r\n0\r\n\r\n".to_owned(), None),
+            ("\r\nstate: up".to_owned(), None),
+            (whole, None),
+            // It need not be read to its end.
+            (format!("{cut}state: up"), None),
+            (length("state: down"), Some(lacks)),
+            ("Transfer-Encoding: chunked\r\n\r\n5\r\nstate\r\n0\r\n\r\n".to_owned(), Some(lacks)),
+            ("\r\nstate: down".to_owned(), Some(lacks)),
+            ("Content-Length: 0\r\n\r\n".to_owned(), Some(lacks)),
+            (length(&too_far), Some(lacks_there)),
+            (format!("{cut}state: "), Some("closed before the end of the response body")),
+            ("Transfer-Encoding: chunked\r\n\r\nstate: up".to_owned(), Some("malformed chunked body")),
+        ] {
+            let (_, result) = ask(&check, None, format!("HTTP/1.1 200 OK\r\n{rest}").as_bytes()).await;
+            let shown = &rest[..rest.len().min(60)];
+            assert_eq!(result.err().map(|failure| failure.to_string()).as_deref(), expect, "{shown:?}");
+        }
+        let (_, result) = ask(&check, None, b"HTTP/1.1 204 \r\n\r\n").await;
+        assert_eq!(result.unwrap_err().to_string(), "status 204, expected 200");
+    }
+
     /// A client's request would fail because of them, so they do not prove that the endpoint works.
     #[tokio::test]
     async fn response_heads_that_clients_do_not_get() {
@@ -270,9 +347,16 @@ mod tests {
         assert_eq!(lines[3..], ["accept: */*", "connection: close", "", ""]);
 
         let mut named = http((200, 200));
-        named.probe = Probe::Http { path: "/".to_owned(), host: Some("shop.example".to_owned()), expect: (200, 200) };
+        let headers = [("accept", "text/plain"), ("x-probe", "1")];
+        named.probe = Probe::Http(HttpProbe {
+            host: Some("shop.example".to_owned()),
+            headers: headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            ..HttpProbe::new("/")
+        });
         let (head, _) = ask(&named, None, b"HTTP/1.1 200 OK\r\n\r\n").await;
-        assert!(head.starts_with(b"GET / HTTP/1.1\r\nhost: shop.example\r\n"));
+        let head = String::from_utf8(head).unwrap();
+        assert!(head.starts_with("GET / HTTP/1.1\r\nhost: shop.example\r\nuser-agent: steelyard-health/"), "{head}");
+        assert!(head.ends_with("\r\naccept: text/plain\r\nx-probe: 1\r\nconnection: close\r\n\r\n"), "{head}");
     }
 
     #[tokio::test]

@@ -139,15 +139,8 @@ pub struct HealthCheck {
 pub enum Probe {
     /// The TCP handshake completes.
     Tcp,
-    /// `GET path` answers with a status in `expect`, in the protocol of the cluster.
-    Http {
-        /// Begins with `/`.
-        path: String,
-        /// The `Host` header; `None` means the endpoint's address.
-        host: Option<String>,
-        /// First and last status that count as success.
-        expect: (u16, u16),
-    },
+    /// A `GET` has the expected response, in the protocol of the cluster.
+    Http(HttpProbe),
     /// `grpc.health.v1.Health/Check` answers SERVING.
     Grpc {
         /// The service to ask about; empty means the endpoint as a whole.
@@ -155,6 +148,28 @@ pub enum Probe {
         /// The `:authority`; `None` means the endpoint's address.
         host: Option<String>,
     },
+}
+
+/// A `GET`, and the response that it must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpProbe {
+    /// Begins with `/`.
+    pub path: String,
+    /// The `Host` header; `None` means the endpoint's address.
+    pub host: Option<String>,
+    /// Further fields: names in lower case, and values.
+    pub headers: Vec<(String, String)>,
+    /// The ranges of statuses that count as success, with their ends.
+    pub expect: Vec<(u16, u16)>,
+    /// What the beginning of the body must contain; `None` means that the body is not read.
+    pub body: Option<String>,
+}
+
+impl HttpProbe {
+    /// Any status from 200 to 399 counts as success.
+    pub fn new(path: &str) -> Self {
+        Self { path: path.to_owned(), host: None, headers: Vec::new(), expect: vec![(200, 399)], body: None }
+    }
 }
 
 /// Passive ejection: real requests act as the probe.

@@ -53,7 +53,7 @@ pub use admin::{AdminAddress, UNIX_PREFIX};
 pub use auth::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, PasswordHash, Secret, Users};
 pub use cluster::{
     Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,
-    Outlier, Probe,
+    HttpProbe, Outlier, Probe,
 };
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
 pub use field_value::{FieldPart, FieldValue, Variable};

@@ -65,7 +65,7 @@ fn every_field_is_read() {
             let mut value = example(&field.shape);
             if field.name == "healthCheck" {
                 // Only the probe that asks by HTTP has a status.
-                value = json!({"http": "/healthz", "expect": "200-299", "interval": "5s"});
+                value = json!({"http": "/healthz", "expect": ["200-299", "304"], "interval": "5s"});
             }
             if field.name == "errorPages" {
                 value[0]["status"] = json!(["404", 500, "502-504"]);

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use model::{
-    Algorithm, Cluster, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck, Outlier, Probe,
+    Algorithm, Cluster, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck, HttpProbe,
+    Outlier, Probe,
 };
 
 use super::{count, policy, positive, tls};
@@ -138,11 +139,16 @@ pub fn health_check(raw: RawHealthCheck, report: &mut Report) -> Option<HealthCh
     refuse_keys_of_other_checks(&raw, report);
     let host = raw.host.map(|host| host.value.0);
     let probe = match (raw.http, raw.grpc, raw.tcp) {
-        (Some(path), ..) => Probe::Http {
+        (Some(path), ..) => Probe::Http(HttpProbe {
             path: path.value.0,
             host,
-            expect: raw.expect.map_or(defaults::EXPECTED_STATUSES, |range| (range.value.0, range.value.1)),
-        },
+            headers: policy::pairs(&raw.headers),
+            expect: match &raw.expect {
+                Some(ranges) => ranges.value.0.iter().map(|range| (range.value.0, range.value.1)).collect(),
+                None => vec![defaults::EXPECTED_STATUSES],
+            },
+            body: raw.body.map(|text| text.value.0),
+        }),
         (None, Some(service), _) => Probe::Grpc { service: service.value.0, host },
         (None, None, Some(_)) => Probe::Tcp,
         (None, None, None) => return None,
@@ -168,7 +174,7 @@ fn refuse_keys_of_other_checks(raw: &RawHealthCheck, report: &mut Report) {
     };
     for key in raw.written() {
         let hint = match key.key {
-            "expect" => "it belongs to `http`",
+            "expect" | "headers" | "body" => "it belongs to `http`",
             "host" if over == "tcp" => "it belongs to `http` and `grpc`",
             _ => continue,
         };

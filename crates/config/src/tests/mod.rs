@@ -78,7 +78,7 @@ fn the_http_example_means_what_it_says() {
     assert_eq!(web.endpoints[2].address, EndpointAddress::Socket("127.0.0.1:9003".parse().unwrap()));
     assert_eq!(web.algorithm, Algorithm::RoundRobin);
     let check = web.health_check.as_ref().unwrap();
-    assert_eq!(check.probe, Probe::Http { path: "/healthz".to_owned(), host: None, expect: (200, 399) });
+    assert_eq!(check.probe, Probe::Http(model::HttpProbe::new("/healthz")));
     assert_eq!((check.interval, check.timeout), (Duration::from_secs(2), Duration::from_secs(1)));
     assert_eq!((check.unhealthy_after, check.healthy_after), (3, 2));
 

@@ -134,7 +134,11 @@ fn every_key_of_a_cluster() {
     );
     assert_eq!(cluster.algorithm, Algorithm::Maglev(HashKey::Header("x-user".to_owned())));
     let check = cluster.health_check.as_ref().unwrap();
-    let probe = Probe::Http { path: "/ready".to_owned(), host: Some("origin:80".to_owned()), expect: (204, 204) };
+    let probe = Probe::Http(model::HttpProbe {
+        host: Some("origin:80".to_owned()),
+        expect: vec![(204, 204)],
+        ..model::HttpProbe::new("/ready")
+    });
     assert_eq!(check.probe, probe);
     assert_eq!((check.interval, check.timeout), (Duration::from_secs(5), Duration::from_secs(2)));
     assert_eq!((check.unhealthy_after, check.healthy_after, check.port), (1, 4, Some(8081)));
@@ -324,7 +328,7 @@ fn every_key_of_a_vip() {
     assert_eq!(nat.endpoints, [endpoint("[fd00::1]:0", 1), endpoint("[fd00::2]:0", 7)]);
     assert_eq!((nat.algorithm, nat.affinity), (VipAlgorithm::LeastConnections, Some(Duration::from_secs(600))));
     let check = nat.health_check.as_ref().unwrap();
-    assert_eq!(check.probe, Probe::Http { path: "/ready".to_owned(), host: None, expect: (200, 399) });
+    assert_eq!(check.probe, Probe::Http(model::HttpProbe::new("/ready")));
     assert_eq!(check.port, Some(8080));
     assert_eq!(nat.allow, ["fd00::/8".parse().unwrap()]);
     assert_eq!(nat.deny, ["fd00:1::/32".parse().unwrap(), "fd00::7/128".parse().unwrap()]);

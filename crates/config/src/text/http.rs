@@ -27,6 +27,9 @@ const HINT_CHARS_MAX: usize = 100;
 /// Characters of any other text. Request lines are at most this long, and so are the paths and header values that could match.
 const TEXT_CHARS_MAX: usize = 8192;
 
+/// The longest text that is looked for in a body.
+const PROBE_TEXT_CHARS_MAX: usize = 256;
+
 /// A name that the operator gives to a listener or cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label(pub String);
@@ -70,6 +73,10 @@ pub struct HostHeader(pub String);
 /// The body of a response. Unlike other text it may have several lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyText(pub String);
+
+/// A text to look for in the body of a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeText(pub String);
 
 /// A path that begins with `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,6 +171,18 @@ impl Formed for BodyText {
             return Err(Wrong::new(message).hint("let an endpoint serve larger pages"));
         }
         Ok(Self(text.to_owned()))
+    }
+}
+
+impl Formed for ProbeText {
+    const FORM: Form = Form { noun: "text", example: "\"status\":\"up\"", pattern: Some("^(.|\n|\r){1,256}$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        match text.chars().count() {
+            1..=PROBE_TEXT_CHARS_MAX => Ok(Self(text.to_owned())),
+            count => Err(Wrong::new(format!("the text has {count} characters"))
+                .hint(format!("write 1 to {PROBE_TEXT_CHARS_MAX} characters that only a good response has"))),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ pub use address::{
 pub use grpc::{GrpcName, GrpcService};
 pub use http::{
     BodyText, CertificateName, CookieName, FileName, Folder, HeaderName, HostHeader, HostText, HttpPath, Label,
-    LogFile, Method, Pattern, QueryName, RouteName, RoutePath, StatusRange, Text,
+    LogFile, Method, Pattern, ProbeText, QueryName, RouteName, RoutePath, StatusRange, Text,
 };
 pub use policy::{
     AllowedOrigin, ChangedHeader, CorsName, HeaderValue, OriginText, PlainHost, RedirectStatus, RedirectUrl, RetryOn,
