@@ -33,6 +33,11 @@ struct Edge {
 
 impl Edge {
     fn start() -> Self {
+        Self::with("")
+    }
+
+    /// With these further keys of the listener, each in a line of its own.
+    fn with(keys: &str) -> Self {
         let scratch = Scratch::new();
         let pki = Pki::new(&scratch.path().join("tls"));
         pki.issue("www", &["example.com", "www.example.com"]);
@@ -51,7 +56,7 @@ listeners:
     protocol: https
     tls: {{certificates: [{}, {}]}}
     to: web
-clusters:
+{keys}clusters:
   web: {{endpoints: [{}]}}
 ",
             pair("www"),
@@ -94,6 +99,23 @@ fn what_is_spoken_is_agreed_upon() {
     // Without ALPN it is HTTP/1.1, as always.
     let mut tls = Tls::connect(&edge.pki.client(None), edge.address, "www.example.com").unwrap();
     assert_eq!(tls.get("www.example.com", "/small").unwrap().0, 200);
+}
+
+#[test]
+fn a_listener_without_http2_does_not_offer_it() {
+    let edge = Edge::with("    http2: false\n");
+    runtime().block_on(async {
+        for (offers, expect) in [(&["h2", "http/1.1"][..], Some("http/1.1")), (&[], None)] {
+            assert_eq!(edge.connect(offers).await.1.as_deref(), expect);
+        }
+    });
+    let mut tls = Tls::connect(&edge.pki.client(None), edge.address, "www.example.com").unwrap();
+    assert_eq!(tls.get("www.example.com", "/small").unwrap().0, 200);
+    // A client that speaks nothing else is told so (RFC 7301 section 3.2).
+    let mut config = (*edge.pki.client(None)).clone();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let Err(refused) = Tls::connect(&Arc::new(config), edge.address, "www.example.com") else { panic!("connected") };
+    assert!(refused.to_string().contains("NoApplicationProtocol"), "{refused}");
 }
 
 #[test]

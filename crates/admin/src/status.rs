@@ -490,6 +490,7 @@ mod tests {
             trusted_proxies: Vec::new(),
             forwarded: ForwardedHeaders::Off,
             x_real_ip: false,
+            http2: true,
             request_id: None,
             paths: PathRules::default(),
             limits: ListenerLimits::default(),

@@ -129,6 +129,8 @@ keys! {
         optional trusted_proxies: OneOrMany<Network>, default "none", only "http";
         /// The headers that tell the endpoint about the client.
         optional forwarded: OneOf<ForwardedHeaders>, default word(&defaults::FORWARDED), only "http";
+        /// Whether clients may speak HTTP/2. Without it, HTTP/1.1 is all that is offered within TLS, and in plain text a client that begins with HTTP/2 gets 505.
+        optional http2: Flag, default "true", only "http";
         /// The endpoint gets the client's address in `X-Real-IP`, as trusted proxies report it.
         optional x_real_ip: Flag, default "false", only "http";
         /// Gives every request an id.

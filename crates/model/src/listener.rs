@@ -57,6 +57,8 @@ pub struct HttpListener {
     pub forwarded: ForwardedHeaders,
     /// The endpoint gets the client's address in `X-Real-IP`.
     pub x_real_ip: bool,
+    /// Clients may speak HTTP/2.
+    pub http2: bool,
     /// Every request gets an id; `None` means that `X-Request-ID` is a header like any other.
     pub request_id: Option<RequestId>,
     /// How paths are compared and forwarded.

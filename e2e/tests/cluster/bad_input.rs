@@ -143,7 +143,35 @@ fn objects_that_cannot_be() {
                 "    - {{host: port.example.com, http: {{paths: [{{path: /, pathType: Prefix, backend: {port}}}]}}}}\n"
             ),
         ),
-        "
+        WRONG.to_owned(),
+    ];
+    site.apply(&objects.concat());
+
+    until_event(site, "younger", "OlderRoute");
+    for (name, reason, status) in
+        [("ungranted", "RefNotPermitted", 500), ("missing", "BackendNotFound", 500), ("port", "BackendNotFound", 500)]
+    {
+        until_route(site, "shop", &format!("httproute/{name}"), "ResolvedRefs", reason);
+        until_event(site, name, reason);
+        until_status(site, "wrong.example.com", &format!("/{name}"), status);
+    }
+    until_event(site, "empty", "NoEndpoints");
+    until_status(site, "wrong.example.com", "/empty", 503);
+    until_status(site, "port.example.com", "/", 500);
+    let reason = r#"{.status.listeners[0].conditions[?(@.type=="ResolvedRefs")].reason}"#;
+    until_is(site, "shop", "gateway/none", reason, "InvalidCertificateRef");
+    until_event(site, "none", "InvalidCertificateRef");
+    until_status(site, "both.example.com", "/", 200);
+    calm.end("objects that cannot be");
+
+    site.kubectl(&["delete", "namespace", "data", "--wait=false"]);
+    let names = ["older", "younger", "ungranted", "missing", "port", "empty"].map(|name| format!("httproute/{name}"));
+    let rest = ["ingress/port", "service/empty", "gateway/none", "secret/none"].map(str::to_owned);
+    let all: Vec<&str> = names.iter().chain(&rest).map(String::as_str).collect();
+    site.kubectl(&[&["--namespace=shop", "delete"], &all[..]].concat());
+}
+
+const WRONG: &str = "
 ---
 apiVersion: v1
 kind: Namespace
@@ -172,34 +200,7 @@ spec:
   gatewayClassName: steelyard
   listeners:
     - {name: tls, protocol: HTTPS, port: 443, hostname: none.example.com, tls: {certificateRefs: [{name: none}]}}
-"
-        .to_owned(),
-    ];
-    site.apply(&objects.concat());
-
-    until_event(site, "younger", "OlderRoute");
-    for (name, reason, status) in
-        [("ungranted", "RefNotPermitted", 500), ("missing", "BackendNotFound", 500), ("port", "BackendNotFound", 500)]
-    {
-        until_route(site, "shop", &format!("httproute/{name}"), "ResolvedRefs", reason);
-        until_event(site, name, reason);
-        until_status(site, "wrong.example.com", &format!("/{name}"), status);
-    }
-    until_event(site, "empty", "NoEndpoints");
-    until_status(site, "wrong.example.com", "/empty", 503);
-    until_status(site, "port.example.com", "/", 500);
-    let reason = r#"{.status.listeners[0].conditions[?(@.type=="ResolvedRefs")].reason}"#;
-    until_is(site, "shop", "gateway/none", reason, "InvalidCertificateRef");
-    until_event(site, "none", "InvalidCertificateRef");
-    until_status(site, "both.example.com", "/", 200);
-    calm.end("objects that cannot be");
-
-    site.kubectl(&["delete", "namespace", "data", "--wait=false"]);
-    let names = ["older", "younger", "ungranted", "missing", "port", "empty"].map(|name| format!("httproute/{name}"));
-    let rest = ["ingress/port", "service/empty", "gateway/none", "secret/none"].map(str::to_owned);
-    let all: Vec<&str> = names.iter().chain(&rest).map(String::as_str).collect();
-    site.kubectl(&[&["--namespace=shop", "delete"], &all[..]].concat());
-}
+";
 
 #[test]
 fn ten_thousand_hosts() {

@@ -129,6 +129,7 @@ fn bare_http(routes: Vec<model::Route>) -> HttpListener {
         trusted_proxies: Vec::new(),
         forwarded: defaults::FORWARDED,
         x_real_ip: false,
+        http2: true,
         request_id: None,
         paths: PathRules::default(),
         limits: ListenerLimits::default(),
@@ -167,6 +168,7 @@ fn http(raw: &RawListener, routes: Vec<model::Route>, base: &Path, report: &mut 
     if let Some(forwarded) = &raw.forwarded {
         http.forwarded = forwarded.value.0;
     }
+    http.http2 = raw.http2.as_ref().is_none_or(|flag| flag.value.0);
     http.x_real_ip = raw.x_real_ip.as_ref().is_some_and(|flag| flag.value.0);
     http.request_id = raw.request_id.as_ref().map(|id| request_id(&id.value));
     if http.request_id.is_none() && !raw.written().iter().any(|written| written.key == "request_id") {

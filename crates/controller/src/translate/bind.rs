@@ -308,6 +308,7 @@ impl Bind {
                 trusted_proxies: self.policy.trusted_proxies,
                 forwarded: self.policy.forwarded,
                 x_real_ip: false,
+                http2: true,
                 request_id: None,
                 paths: self.policy.paths,
                 limits: self.policy.limits,

@@ -95,6 +95,10 @@ async fn speaks_h2(listener: &ListenerView, downstream: &mut Downstream) -> bool
     if let Some(secured) = &downstream.connection_info.secured {
         return secured.is_h2();
     }
+    // The reader of HTTP/1 refuses its version.
+    if matches!(&listener.plan.policy.protocol, Protocol::Http(http) if !http.http2) {
+        return false;
+    }
     match begins_as_h2(downstream.input.filled()) {
         Some(is_h2) => is_h2,
         // This is rare, so it is boxed.

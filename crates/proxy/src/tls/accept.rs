@@ -16,7 +16,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use super::any::AnyClient;
 use super::client_certificate::ClientCertificate;
 use super::files::{self, Contents};
-use super::{H1, H2, Provider, Socket, versions};
+use super::{H2, Provider, Socket, versions};
 use crate::exchange::route::Router;
 use crate::named_files::Fault;
 use crate::stream::Stream;
@@ -24,7 +24,7 @@ use crate::stream::Stream;
 /// The certificates that a listener shows and requires.
 pub(crate) struct ServerKeys {
     settings: ListenerTls,
-    is_http: bool,
+    protocols: &'static [&'static [u8]],
     contents: Contents,
     certificates: Arc<Certificates>,
     /// For names whose clients are not asked for a certificate; `None` if all are.
@@ -40,14 +40,14 @@ struct Mutual {
 }
 
 impl ServerKeys {
-    /// Reads the files. Returns `old` if they and the settings are unchanged. `is_http`: whether the connections speak HTTP; of those that
-    /// do not, the protocol is not known, and none is negotiated.
+    /// Reads the files. Returns `old` if they and the settings are unchanged. `protocols` are offered by ALPN, the first
+    /// one before the others; if there are none, the protocol is not known, and none is negotiated.
     ///
     /// # Errors
     /// Everything that is wrong with any of them.
     pub(super) fn load(
         settings: &ListenerTls,
-        is_http: bool,
+        protocols: &'static [&'static [u8]],
         old: Option<&Arc<Self>>,
         provider: &Provider,
     ) -> Result<Arc<Self>, Vec<Fault>> {
@@ -78,9 +78,7 @@ impl ServerKeys {
                 }
             };
             let mut config = builder.with_cert_resolver(certificates.clone());
-            if is_http {
-                config.alpn_protocols = vec![H2.to_vec(), H1.to_vec()];
-            }
+            config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
             // Sessions are resumed by tickets, which cost no memory here. A ticket is valid only under the settings that it was made with:
             // one that was made without a client certificate is useless where one is required.
             config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -95,12 +93,13 @@ impl ServerKeys {
         });
         match (open, mutual.transpose()) {
             (Ok(open), Ok(mutual)) if errors.is_empty() => {
-                let is_same =
-                    |old: &&Arc<Self>| old.settings == *settings && old.is_http == is_http && old.contents == contents;
+                let is_same = |old: &&Arc<Self>| {
+                    old.settings == *settings && old.protocols == protocols && old.contents == contents
+                };
                 Ok(match old.filter(is_same) {
                     Some(old) => old.clone(),
                     None => {
-                        Arc::new(Self { settings: settings.clone(), is_http, contents, certificates, open, mutual })
+                        Arc::new(Self { settings: settings.clone(), protocols, contents, certificates, open, mutual })
                     }
                 })
             }

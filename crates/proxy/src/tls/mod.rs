@@ -46,8 +46,12 @@ impl Keys {
         for listener in &snapshot.listeners {
             let Some(tls) = &listener.tls else { continue };
             let old = previous.and_then(|previous| previous.listeners.get(&listener.name));
-            let is_http = matches!(listener.protocol, Protocol::Http(_));
-            match ServerKeys::load(tls, is_http, old, &provider) {
+            let protocols: &[&[u8]] = match &listener.protocol {
+                Protocol::Http(http) if http.http2 => &[H2, H1],
+                Protocol::Http(_) => &[H1],
+                Protocol::Tcp(_) | Protocol::Tls(_) => &[],
+            };
+            match ServerKeys::load(tls, protocols, old, &provider) {
                 Ok(made) => drop(keys.listeners.insert(listener.name.clone(), made)),
                 Err(faults) => {
                     errors.extend(faults.into_iter().map(|fault| (format!("listener {}", listener.name), fault)));

@@ -341,6 +341,7 @@ pub(crate) mod fixture {
             trusted_proxies: Vec::new(),
             forwarded: ForwardedHeaders::Off,
             x_real_ip: false,
+            http2: true,
             request_id: None,
             limits: ListenerLimits::default(),
             paths: PathRules::default(),

@@ -37,6 +37,7 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
         trusted_proxies: Vec::new(),
         forwarded: ForwardedHeaders::XForwarded,
         x_real_ip: false,
+        http2: true,
         request_id: None,
         paths: PathRules::default(),
         limits: ListenerLimits::default(),
