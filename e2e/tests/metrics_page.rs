@@ -26,6 +26,7 @@ listeners:
     routes:
       - {grpc: shop.Cart/Get, to: web}
       - {path: /private, auth: {basic: {users: {joe: '{SHA}t6h1/B6iKLkGEEG3zsS9PFKrPOM='}}}, to: web}
+      - {path: /asked, external_auth: {to: web, grpc: {}}, to: web}
       - {to: web, rate_limit: {requests: 1000, per: 1s, by: client_ip}}
 clusters:
   web: {endpoints: [127.0.0.1:9001], protocol: h2c}
@@ -45,6 +46,7 @@ ip link set veth1 up
 until curl -sf http://127.0.0.1:9900/readyz >/dev/null; do kill -0 $balancer; sleep 0.1; done
 curl -s -o /dev/null http://127.0.0.1:8080/
 curl -s -o /dev/null --http2-prior-knowledge -H 'content-type: application/grpc' -d '' http://127.0.0.1:8080/shop.Cart/Get
+curl -s -o /dev/null http://127.0.0.1:8080/asked
 curl -sf http://127.0.0.1:9900/metrics
 kill $balancer
 wait $balancer

@@ -30,8 +30,9 @@ fn check(snapshot: &Snapshot) {
             Protocol::Http(http) => {
                 for route in http.routes.iter() {
                     let mirrors = route.policy.mirrors.iter().map(|mirror| mirror.to);
+                    let services = route.policy.external_auth.iter().map(|external| external.to);
                     let targets = route.to.clusters();
-                    assert!(targets.chain(mirrors).all(|cluster| cluster.0 < snapshot.clusters.len()));
+                    assert!(targets.chain(mirrors).chain(services).all(|cluster| cluster.0 < snapshot.clusters.len()));
                 }
             }
             Protocol::Tcp(tcp) => assert!(tcp.to.0 < snapshot.clusters.len()),

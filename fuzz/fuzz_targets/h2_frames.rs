@@ -12,7 +12,7 @@ use fuzz::{assert_same_fields, write_fields};
 use libfuzzer_sys::fuzz_target;
 use testkit::strict;
 use wire::h1;
-use wire::h2::{Connection, Event, Limits, PREFACE, Reason, ResetBy, Role, StreamKey, PseudoHeaders};
+use wire::h2::{Connection, Event, Limits, PREFACE, PseudoHeaders, Reason, ResetBy, Role, StreamKey};
 use wire::message::{Body, RequestHead, ResponseHead};
 
 /// Small, so that the edges are near.

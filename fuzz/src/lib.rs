@@ -15,8 +15,9 @@ pub const FIELDS_MAX: usize = 100;
 
 /// The fields that pass a hop as they are; framing, routing and hop-by-hop fields are made anew.
 pub fn end_to_end<'h>(fields: &'h [Field], buffer: &'h [u8]) -> impl Iterator<Item = (&'h [u8], &'h [u8])> {
-    let passes =
-        |field: &&Field| matches!(field.id, FieldId::Other | FieldId::Cookie | FieldId::Date | FieldId::Claim | FieldId::Alias);
+    let passes = |field: &&Field| {
+        matches!(field.id, FieldId::Other | FieldId::Cookie | FieldId::Date | FieldId::Claim | FieldId::Alias)
+    };
     fields.iter().filter(passes).map(move |field| (field.name.get(buffer), field.value.get(buffer)))
 }
 

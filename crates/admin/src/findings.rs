@@ -339,6 +339,9 @@ fn advice(reason: Reason) -> &'static str {
         Reason::UpstreamTlsAlert => "the endpoint may require the `certificate` of the cluster's `tls`; see its log",
         Reason::UpstreamH2 => "find out whether the endpoint speaks HTTP/2 on this port",
         Reason::ClientDenied => "compare `allow`, `deny` and `trusted_proxies` with the addresses of the clients",
+        Reason::ExternalAuthFailed => {
+            "find out why the cluster of the route's `external_auth` does not answer, or raise its `timeout`"
+        }
         Reason::AuthenticationBusy => {
             "clients try many passwords (`rate_limit` bounds that), or the hashes cost more than this host can compute"
         }

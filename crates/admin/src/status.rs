@@ -175,7 +175,8 @@ pub struct RouteStatus {
     pub name: String,
     /// The name of its cluster. For a split, the shares, such as `v1 95, v2 5`; for a redirect, `redirect`.
     pub cluster: String,
-    /// What its requests must prove: `basic` or `api_key`; `None` means nothing.
+    /// What its requests must prove: `basic` or `api_key`, and `external http` or `external grpc` if a service is asked about them; `None`
+    /// means nothing.
     #[serde(default)]
     pub auth: Option<String>,
     /// Requests answered.
@@ -426,7 +427,7 @@ pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Out
                 listener: listener.name.clone(),
                 name: route.name.clone(),
                 cluster: target(snapshot, &route.to),
-                auth: route.policy.auth.as_ref().map(|auth| auth.kind().to_owned()),
+                auth: auth(route),
                 requests: total.responses.sum(),
                 recent: in_span(&outcomes.minute),
                 latest: in_span(&outcomes.latest),
@@ -436,6 +437,14 @@ pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Out
         }
     }
     statuses
+}
+
+/// What the requests of a route must prove.
+fn auth(route: &model::Route) -> Option<String> {
+    let own = route.policy.auth.as_ref().map(|auth| auth.kind());
+    let external = route.policy.external_auth.as_ref().map(|external| external.kind());
+    let kinds: Vec<&str> = own.into_iter().chain(external).collect();
+    (!kinds.is_empty()).then(|| kinds.join(", "))
 }
 
 pub(crate) fn target(snapshot: &Snapshot, to: &RouteAction) -> String {

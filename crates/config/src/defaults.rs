@@ -49,6 +49,18 @@ pub const ERROR_CONTENT_TYPE: &str = "text/html; charset=utf-8";
 /// The realm of authentication. Browsers show it, and it must have a value (RFC 7617 section 2).
 pub const REALM: &str = "restricted";
 
+/// How long external authorization may take. It is Envoy's default: the time is added to every request.
+pub const EXTERNAL_AUTH_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// What clients get while nothing says whether they may use a route: the fault is not theirs, and they may try again.
+pub const EXTERNAL_AUTH_STATUS: u16 = 503;
+
+/// The longest time for which an answer is remembered. Whoever loses a right must lose it on the same day.
+pub const EXTERNAL_AUTH_TTL_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// The headers of a refusal that a client needs to log in or to know why it may not. A service has others for its own infrastructure.
+pub const REFUSAL_HEADERS: [&str; 5] = ["cache-control", "location", "retry-after", "set-cookie", "www-authenticate"];
+
 /// RFC 8996 deprecates older versions.
 pub const TLS_MIN_VERSION: TlsVersion = TlsVersion::V1_2;
 

@@ -122,6 +122,8 @@ keys! {
         optional deny: OneOrMany<ClientNetwork>, default "none that `allow` names";
         /// What requests must prove, on every route that does not say otherwise.
         optional auth: RawAuth, default "nothing", only "http";
+        /// A service that is asked about requests, on every route that does not say otherwise.
+        optional external_auth: RawExternalAuth, default "none", only "http";
         /// Limits on what clients may send.
         optional limits: RawListenerLimits, default "as below";
         /// Addresses or networks whose `X-Forwarded-*` and `Forwarded` headers are trusted and extended. The headers of all other clients
@@ -269,6 +271,8 @@ keys! {
         optional deny: OneOrMany<ClientNetwork>, default "none that `allow` names", only "http";
         /// What requests must prove. `off`: nothing, although the listener has `auth`.
         optional auth: RawAuth, default "that of the listener", only "http";
+        /// A service that is asked about requests, after `auth`. `off`: none, although the listener has `external_auth`.
+        optional external_auth: RawExternalAuth, default "that of the listener", only "http";
         /// How many requests one client may make.
         optional rate_limit: RawRateLimit, default "no limit", only "http";
         /// The scripts of other origins that may use the route.
@@ -510,11 +514,13 @@ macro_rules! text_or_object {
 }
 
 mod auth;
+mod external_auth;
 mod listener;
 mod policy;
 mod vip;
 
 pub use auth::{RawApiKey, RawAuth, RawBasic};
+pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject};
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use policy::{
     RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond, RawRetry,

@@ -34,6 +34,7 @@ mod admin;
 mod auth;
 mod cluster;
 mod cors;
+mod external_auth;
 mod field_value;
 mod listener;
 mod matcher;
@@ -56,6 +57,7 @@ pub use cluster::{
     HttpProbe, Outlier, Probe,
 };
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
+pub use external_auth::{AuthBody, AuthCache, AuthProtocol, ExternalAuth, GrpcAuth, HttpAuth};
 pub use field_value::{FieldPart, FieldValue, Variable};
 pub use listener::{
     ForwardPath, ForwardedHeaders, HttpListener, KeepRequestId, Listener, ListenerLimits, MinRate, PathRules, Ping,

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use crate::{AddressRules, Auth, ClusterId, Cors, ErrorPage, FieldValue, FixedResponse, Variable};
+use crate::{AddressRules, Auth, ClusterId, Cors, ErrorPage, ExternalAuth, FieldValue, FixedResponse, Variable};
 
 /// The action for the requests of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +69,8 @@ pub struct RoutePolicy {
     pub cors: Option<Box<Cors>>,
     /// What requests must prove; `None` means nothing. Shared by all routes that take it from their listener.
     pub auth: Option<Arc<Auth>>,
+    /// The service that is asked whether a request may use the route; `None` means none. Shared like `auth`.
+    pub external_auth: Option<Arc<ExternalAuth>>,
     /// Every request is answered 503.
     pub maintenance: bool,
     /// The pages for requests that cannot be served. The first for a status counts, and those of the listener follow.

@@ -14,6 +14,7 @@
 //! | heads, and responses of our own | `http` |
 //! | gRPC: how calls end, how long they may take, gRPC-Web | `grpc` |
 //! | what a request must prove | `auth` |
+//! | asking a service whether a request may use a route | `external_auth` |
 //! | what a route does besides choosing a cluster | `policy` |
 //! | TLS on both sides | `tls` |
 //! | TCP and TLS listeners, tunnels | `tcp` |
@@ -32,6 +33,7 @@ mod downstream;
 mod driver;
 mod error;
 mod exchange;
+mod external_auth;
 #[doc(hidden)]
 pub mod fuzzing;
 mod grpc;

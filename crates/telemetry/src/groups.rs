@@ -82,6 +82,8 @@ group! {
         added: Histogram => Distribution,
         /// The time from sending the end of the request's head upstream to the end of the response's head, in microseconds.
         upstream: Histogram => Distribution,
+        /// The time that external authorization took, in microseconds.
+        authorization: LazyHistogram => Distribution,
     }
 }
 

@@ -115,6 +115,17 @@ fn routes(text: &mut Text, totals: &BTreeMap<(String, String), RouteTotals>) {
         "Time from sending a request's head to receiving its response's head.",
         |total| &total.upstream,
     );
+    let name = "steelyard_route_authorization_seconds";
+    text.head(
+        name,
+        "Time that external authorization of a request took, until its answer or its timeout.",
+        "histogram",
+    );
+    // Most routes ask no service.
+    let asks = |total: &RouteTotals| total.authorization != Distribution::default();
+    for ((listener, route), total) in totals.iter().filter(|(_, total)| asks(total)) {
+        text.histogram(name, &[("listener", listener), ("route", route)], &total.authorization, UPSTREAM_BOUNDS);
+    }
 }
 
 fn methods(text: &mut Text, totals: &BTreeMap<MethodKey, MethodTotals>) {

@@ -162,6 +162,10 @@ reasons! {
     94 CredentialsInvalid "credentials_invalid" Downstream "The request has a user, a password or an API key that is not right.";
     95 AuthenticationBusy "authentication_busy" Internal "A password could not be checked, because too many others were waiting for that, of \
         this client or of all, or because the check took too long.";
+    110 ExternalAuthDenied "external_auth_denied" Downstream "The route's external authorization refuses the request.";
+    111 ExternalAuthFailed "external_auth_failed" Cluster "The route's external authorization gave no answer: no endpoint took the question, \
+        the connection failed, the answer came too late, was cut off or has no meaning, or its status is neither a yes nor a no. With \
+        `fail_open`, the request passed all the same.";
 }
 
 /// The part of the system in which a [`Reason`] arises. `docs/reasons.md` has a section for each.

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
 use model::{
-    Auth, ClusterId, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol, RequestId,
-    TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
+    Auth, ClusterId, ExternalAuth, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol,
+    RequestId, TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
 };
 
-use super::{ClusterIds, addresses, auth, count, policy, positive, respond, route, tls};
+use super::{ClusterIds, addresses, auth, count, external_auth, policy, positive, respond, route, tls};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
 use crate::raw::{ProtocolName, RawListener, RawMinRate, RawPaths, RawRequestId};
@@ -23,7 +23,9 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     let to = raw.to.as_ref().and_then(|to| ids.find(to, report));
     let protocol = raw.protocol.as_ref();
     let auth = auth::auth(&raw.auth, None, base, report);
-    let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), auth.as_ref(), base, ids, report);
+    let external_auth = external_auth::external_auth(&raw.external_auth, None, ids, report);
+    let inherited = (auth.as_ref(), external_auth.as_ref());
+    let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), inherited, base, ids, report);
     let tls = raw.tls.as_ref().and_then(|tls| tls::listener(&tls.value, base));
     let Located { location, value: OneOf(protocol) } = protocol?;
     refuse_keys(&raw, *protocol, report);
@@ -34,7 +36,7 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     let bind = raw.bind.as_ref()?.value.0;
     let routes = match routes {
         Some(routes) => routes,
-        None => Routes::to(*protocol, to?, auth),
+        None => Routes::to(*protocol, to?, auth, external_auth),
     };
     let protocol = match routes {
         Routes::None(to) => {
@@ -74,7 +76,7 @@ impl Routes {
     fn of(
         raw: &RawListener,
         protocol: Option<ProtocolName>,
-        auth: Option<&Arc<Auth>>,
+        inherited: (Option<&Arc<Auth>>, Option<&Arc<ExternalAuth>>),
         base: &Path,
         ids: &ClusterIds,
         report: &mut Report,
@@ -83,17 +85,23 @@ impl Routes {
         Some(match protocol {
             Some(ProtocolName::Tls) => Self::Sni(route::by_name(routes, TlsMode::Terminate, ids, report)),
             Some(ProtocolName::TlsPassthrough) => Self::Sni(route::by_name(routes, TlsMode::Passthrough, ids, report)),
-            _ => Self::Http(route::routes(routes, auth, base, ids, report)),
+            _ => Self::Http(route::routes(routes, inherited, base, ids, report)),
         })
     }
 
     /// Everything goes to one cluster.
-    fn to(protocol: ProtocolName, to: ClusterId, auth: Option<Arc<Auth>>) -> Self {
+    fn to(
+        protocol: ProtocolName,
+        to: ClusterId,
+        auth: Option<Arc<Auth>>,
+        external_auth: Option<Arc<ExternalAuth>>,
+    ) -> Self {
         match protocol {
             ProtocolName::Tcp => Self::None(to),
             ProtocolName::Http | ProtocolName::Https => {
                 let mut route = route::catch_all(to);
                 route.policy.auth = auth;
+                route.policy.external_auth = external_auth;
                 Self::Http(vec![route])
             }
             ProtocolName::Tls => Self::Sni(vec![TlsRoute { sni: Vec::new(), to, mode: TlsMode::Terminate }]),

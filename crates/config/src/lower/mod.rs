@@ -3,6 +3,7 @@
 mod addresses;
 mod auth;
 mod cluster;
+mod external_auth;
 mod files;
 mod listener;
 mod part;

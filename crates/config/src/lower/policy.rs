@@ -163,6 +163,7 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         cors: raw.cors.as_ref().and_then(|written| cors(&written.value, raw, report)).map(Box::new),
         // That of the listener may apply.
         auth: None,
+        external_auth: None,
         maintenance: raw.maintenance.as_ref().is_some_and(|flag| flag.value.0),
         error_pages: respond::error_pages(&raw.error_pages, base, report),
     }

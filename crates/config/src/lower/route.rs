@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model::{
-    Auth, ClusterId, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, TlsMode, TlsRoute, ValueMatcher,
+    Auth, ClusterId, ExternalAuth, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, TlsMode, TlsRoute,
+    ValueMatcher,
 };
 
-use super::{ClusterIds, auth, policy, reachable};
+use super::{ClusterIds, auth, external_auth, policy, reachable};
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{RawPath, RawRoute, RawTo, RawValue};
 use crate::read::{Keyed, Located, Many, Named, NamedEntry, OneOrMany};
@@ -17,11 +18,11 @@ use crate::text::{CookieName, GrpcName, HeaderName, Label, Pattern, QueryName, R
 /// Characters of a name made from conditions. The name is a label of metrics.
 const NAME_CHARS_MAX: usize = 128;
 
-/// Lowers the routes of one listener, whose requests must prove `auth`. Routes that could not be read are left out, and the report has
+/// Lowers the routes of one listener, whose requests must prove `auth` and about which `external_auth` is asked. Routes that could not be read are left out, and the report has
 /// them.
 pub fn routes(
     raw: &Located<Many<RawRoute>>,
-    auth: Option<&Arc<Auth>>,
+    (auth, external_auth): (Option<&Arc<Auth>>, Option<&Arc<ExternalAuth>>),
     base: &Path,
     ids: &ClusterIds,
     report: &mut Report,
@@ -32,6 +33,8 @@ pub fn routes(
     for raw in &raw.value.0 {
         if let Some(mut route) = route(&raw.value, base, &mut names, ids, report) {
             route.policy.auth = auth::auth(&raw.value.auth, auth, base, report);
+            route.policy.external_auth =
+                external_auth::external_auth(&raw.value.external_auth, external_auth, ids, report);
             routes.push(route);
             locations.push(raw.location);
         }

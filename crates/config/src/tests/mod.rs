@@ -2,6 +2,7 @@
 //! descriptions of the file.
 
 mod auth;
+mod external_auth;
 mod policies;
 mod published;
 mod refused;

@@ -156,6 +156,14 @@ impl ListenerAuth {
         &self.claims
     }
 
+    /// Adds names of fields that only this hop may set.
+    pub(crate) fn add_claims<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
+        let all: BTreeSet<Box<str>> = self.claims.iter().cloned().chain(names.map(Into::into)).collect();
+        if all.len() > self.claims.len() {
+            self.claims = all.into_iter().collect();
+        }
+    }
+
     /// Removes from a request what it says about its client in the fields that only this hop may set.
     pub(crate) fn remove_claims(&self, request: &mut Request) {
         if !self.claims.is_empty() {

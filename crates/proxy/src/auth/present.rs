@@ -57,9 +57,9 @@ pub(crate) fn remove_claims(request: &mut Request, names: &[Box<str>]) {
 }
 
 /// Adds a field that no `Connection` of the client removes.
-pub(crate) fn add_identity(request: &mut Request, name: &str, value: &str) {
+pub(crate) fn add_identity(request: &mut Request, name: &str, value: impl AsRef<[u8]>) {
     let Request { head, bytes, .. } = request;
-    let (name, value) = (append(bytes, name.as_bytes()), append(bytes, value.as_bytes()));
+    let (name, value) = (append(bytes, name.as_bytes()), append(bytes, value.as_ref()));
     head.fields.push(Field { id: FieldId::Identity, name, value, never_indexed: false });
 }
 

@@ -18,11 +18,12 @@ use net::timer::Timer;
 use telemetry::Reason;
 use tokio::io::ReadBuf;
 use wire::ResponseHeads;
-use wire::message::Method;
+use wire::message::{Body, Method};
 
 use crate::downstream::listener::{ActiveListener, is_memory_full};
 use crate::downstream::watch::{ClientWatch, Watched};
-use crate::error::Error;
+use crate::error::{Error, Side};
+use crate::exchange::transfer::{Framing, Head, Transfer};
 use crate::exchange::{
     Action, Connected, ConnectionInfo, ConnectionState, Disposition, Env, Exchange, Lost, Response, Reuse, Storage,
     TransferError,
@@ -110,6 +111,7 @@ impl ExchangeContext<'_> {
             connection_info,
             storage: &worker.storage,
             mirrors: &worker.mirrors,
+            remembered: &worker.remembered,
             requests_before,
             is_ending: active.is_ending(worker),
             is_drain_over: worker.is_drain_over(),
@@ -143,6 +145,8 @@ async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchang
             (Action::ReadHead, _) => read_head(context, downstream, exchange).await,
             // Boxed, here and below, so that an exchange that does not wait does not need the memory for it.
             (Action::Authenticate, _) => Box::pin(authenticate(context, downstream, exchange)).await,
+            (Action::HoldBody, _) => Box::pin(hold_body(context, downstream, exchange)).await,
+            (Action::Authorize, _) => Box::pin(authorize(context, downstream, exchange)).await,
             (Action::Wait, _) => Box::pin(wait(context, downstream, exchange)).await,
             (Action::WaitForLease, _) => Box::pin(wait_for_lease(context, downstream, exchange)).await,
             (Action::Connect, upstream) => *upstream = connect(context, downstream, exchange).await,
@@ -200,6 +204,52 @@ async fn authenticate(context: &ExchangeContext<'_>, downstream: &mut Downstream
         }
     };
     exchange.handle_checked(&context.now(), checked);
+}
+
+/// Reads the body of a request for the service that is asked about it.
+async fn hold_body(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
+    let Downstream { stream, input, timer, .. } = downstream;
+    arm(timer, exchange);
+    if exchange.take_expectation() {
+        let mut interim = Transfer::default();
+        match interim.start(Framing::H1(Body::None), continue_framing(stream), None) {
+            Head::H1(out) => out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"),
+            Head::H2(out) => out.status = 100,
+        }
+        let sent = timer.guard(poll_fn(|cx| pump::poll_write(cx, &mut interim, stream))).await;
+        exchange.record.bytes_out += interim.sent();
+        match sent {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => return exchange.handle_client_gone(&context.now(), failure.of_response()),
+            Err(_) => return exchange.handle_timeout(&context.now(), input, &Buffer::none()),
+        }
+    }
+    let read = timer.guard(poll_fn(|cx| match exchange.held() {
+        Some((upload, data, bytes_max)) => pump::poll_hold(cx, upload, stream, input, data, bytes_max),
+        None => Poll::Ready(Ok(None)),
+    }));
+    match read.await {
+        Ok(held) => exchange.handle_held(&context.now(), held),
+        Err(_) => exchange.handle_timeout(&context.now(), input, &Buffer::none()),
+    }
+}
+
+/// The framing of an interim response of our own.
+fn continue_framing(stream: &Stream) -> Framing {
+    if stream.h2().is_some() { Framing::HeadOnly } else { Framing::H1(Body::None) }
+}
+
+/// Asks a service about the request. Only the client's connection is held meanwhile.
+async fn authorize(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
+    let Some(question) = exchange.take_question() else {
+        return exchange.fail(&context.now(), Error::internal(Reason::Internal));
+    };
+    let Downstream { stream, input, timer, .. } = downstream;
+    release_empty(input);
+    match question.ask(context.watched(stream), timer).await {
+        Err(error) if error.side == Side::Downstream => exchange.handle_client_gone(&context.now(), error),
+        answer => exchange.handle_authorized(&context.now(), answer),
+    }
 }
 
 /// Waits until the next try is due. Only the client's connection is held meanwhile.

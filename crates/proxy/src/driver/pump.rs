@@ -101,6 +101,60 @@ pub(crate) fn poll_write(
     Poll::Ready(Ok(()))
 }
 
+/// Reads more of a message into `held`, which gets somewhat more than `bytes_max` bytes at most. Returns whether that was all of it, or
+/// `None` if more may come.
+///
+/// # Errors
+/// The message cannot be completed.
+pub(crate) fn poll_hold(
+    cx: &mut Context<'_>,
+    transfer: &mut Transfer,
+    reader: &mut Stream,
+    input: &mut Buffer,
+    held: &mut Vec<u8>,
+    bytes_max: usize,
+) -> Poll<Result<Option<bool>, TransferError>> {
+    note_stream_end(transfer, reader);
+    let before = held.len();
+    loop {
+        if held.len() > bytes_max {
+            return Poll::Ready(Ok(Some(false)));
+        }
+        match transfer.next(input)? {
+            TransferStep::Write { bytes, .. } => {
+                held.extend_from_slice(bytes);
+                let count = bytes.len();
+                transfer.handle_written(count, false, clock::now_us);
+            }
+            TransferStep::Forward { count, ends } => {
+                held.extend_from_slice(input.filled().get(..count).unwrap_or_default());
+                transfer.handle_forwarded(count, (count, ends), false, input)?;
+            }
+            TransferStep::WriteAndForward { bytes, count } => {
+                held.extend_from_slice(bytes);
+                held.extend_from_slice(input.filled().get(..count).unwrap_or_default());
+                let written = bytes.len() + count;
+                transfer.handle_written_and_forwarded(written, count, false, input, clock::now_us)?;
+            }
+            TransferStep::Read => match poll_read(cx, transfer, reader, input, None) {
+                Poll::Ready(read) => read?,
+                // The deadline moves.
+                Poll::Pending if held.len() > before => return Poll::Ready(Ok(None)),
+                Poll::Pending => return Poll::Pending,
+            },
+            TransferStep::Done => return Poll::Ready(Ok(Some(true))),
+            TransferStep::SendHead { .. }
+            | TransferStep::SendTrailers(_)
+            | TransferStep::Flush
+            | TransferStep::FillPipe(_)
+            | TransferStep::DrainPipe => {
+                return Poll::Ready(Err(TransferError::Write(io::ErrorKind::Unsupported.into())));
+            }
+        }
+        release(transfer, reader);
+    }
+}
+
 /// Reads a message to its end and discards it.
 ///
 /// # Errors

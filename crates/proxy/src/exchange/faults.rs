@@ -54,6 +54,8 @@ pub(crate) enum InjectedFault {
     KeepsDeadline,
     /// A request passes although its password is wrong.
     PassesWrongPasswords,
+    /// A request passes although the authorization service refuses it or does not answer.
+    PassesRefused,
 }
 
 /// Whether this fault is injected.
@@ -75,7 +77,7 @@ pub(crate) mod test {
 
     use super::InjectedFault;
 
-    pub(crate) const ALL: [InjectedFault; 25] = [
+    pub(crate) const ALL: [InjectedFault; 26] = [
         InjectedFault::ResetIsProof,
         InjectedFault::ReusedIsStale,
         InjectedFault::RetriesPost,
@@ -101,6 +103,7 @@ pub(crate) mod test {
         InjectedFault::LeaksResponse,
         InjectedFault::KeepsDeadline,
         InjectedFault::PassesWrongPasswords,
+        InjectedFault::PassesRefused,
     ];
 
     thread_local! {

@@ -3,14 +3,15 @@
 //! [`Exchange`] is a state machine without I/O. A driver (`driver`, and the simulation in the tests) calls [`Exchange::action`] to learn
 //! what it needs, does that, and reports what happened through one of the `handle_*`; [`Env`] contains the time. The stages, in order:
 //!
-//! read the head -> route -> policy (addresses, rate limit) -> auth (and the check of a password) -> policy (redirect, split) -> prepare
-//! (rewrite, mirror, the head for the endpoint) -> lease (choose an endpoint) -> connect -> await (send, and wait for the response's head) ->
+//! read the head -> route -> policy (addresses, rate limit) -> auth (and the check of a password) -> authorize (ask a service) -> policy
+//! (redirect, split) -> prepare (rewrite, mirror, the head for the endpoint) -> lease (choose an endpoint) -> connect -> await (send, and wait for the response's head) ->
 //! relay (both bodies) or tunnel -> done. Any failure goes to [`Exchange::fail`], which responds if the client can still get a response.
 //!
 //! | what | file |
 //! |---|---|
 //! | its events | `events` |
 //! | the stages | `stages` |
+//! | asking a service whether a request may pass | `authorize` |
 //! | a body on its way | `transfer` |
 //! | one try at one endpoint | `attempt` |
 //! | the response, relayed | `relay` |
@@ -20,6 +21,7 @@
 //! | storage that is reused | `storage` |
 
 mod attempt;
+mod authorize;
 mod events;
 pub(crate) mod faults;
 mod min_rate;
@@ -50,6 +52,7 @@ pub(crate) use relay::Reuse;
 pub(crate) use storage::{Request, Response, Storage};
 
 use self::attempt::{Attempt, Awaiting, RetryCause};
+use self::authorize::{Authorizing, HeldBody};
 use self::faults::InjectedFault;
 use self::record::AccessRecord;
 use self::relay::{Relay, Terms};
@@ -59,6 +62,7 @@ use crate::auth::passwords::Check;
 use crate::auth::{self, Authenticator, Judged};
 use crate::deadline::Deadline;
 use crate::error::{Error, Side};
+use crate::external_auth::cache::Remembered;
 use crate::grpc::{self, Ongoing};
 use crate::h2;
 use crate::http::headers::{self, Client};
@@ -102,6 +106,8 @@ pub(crate) struct Env<'e> {
     pub(crate) storage: &'e Storage,
     /// The copies of requests that are in progress on this worker.
     pub(crate) mirrors: &'e InFlight,
+    /// What this worker remembers of the answers of external authorization.
+    pub(crate) remembered: &'e Remembered,
     /// Requests of this connection before this one.
     pub(crate) requests_before: u64,
     /// The connection must accept no more requests: its listener is gone, or the worker drains.
@@ -134,6 +140,10 @@ pub(crate) enum Action {
     ReadHead,
     /// Needs the result of [`Exchange::take_check`]: [`Exchange::handle_checked`].
     Authenticate,
+    /// Needs more of the request's body, in [`Exchange::held`]: [`Exchange::handle_held`].
+    HoldBody,
+    /// Needs the answer to [`Exchange::take_question`]: [`Exchange::handle_authorized`].
+    Authorize,
     /// Waits for its deadline: [`Exchange::handle_timeout`].
     Wait,
     /// Waits for room at an endpoint: [`Exchange::handle_lease`].
@@ -181,6 +191,8 @@ pub(crate) struct Exchange {
     call: Option<Ongoing>,
     /// Copies for mirrors that wait for the request's body.
     mirror: Option<Box<Copies>>,
+    /// What was held back of the request's body for external authorization.
+    held: Option<Box<HeldBody>>,
     /// Set if the upstream connection can be reused.
     reuse: Option<Reuse>,
 }
@@ -192,6 +204,8 @@ enum Phase {
     },
     /// A password is being checked.
     Authenticate(Box<Checking>),
+    /// A service is asked whether the request may use its route.
+    Authorize(Box<Authorizing>),
     /// The destination is known.
     Upstream(Routed, UpstreamPhase),
     /// Our own response is being sent. `code` is for the case that this fails.
@@ -365,6 +379,7 @@ impl Exchange {
         match &self.phase {
             Phase::ReadHead { .. } => Action::ReadHead,
             Phase::Authenticate(_) => Action::Authenticate,
+            Phase::Authorize(authorizing) => authorizing.action(),
             Phase::Upstream(_, UpstreamPhase::BackOff) => Action::Wait,
             Phase::Upstream(_, UpstreamPhase::Queue) => Action::WaitForLease,
             Phase::Upstream(_, UpstreamPhase::Connect(_)) => Action::Connect,

@@ -16,6 +16,8 @@ pub(crate) struct AccessRecord {
     begun_us: Option<u64>,
     /// How long the check of a password took, in microseconds.
     checked_us: u64,
+    /// How long external authorization took, in microseconds; `None` if no service was asked.
+    pub(crate) authorized_us: Option<u64>,
     /// When there was an upstream connection, in microseconds.
     connected_us: Option<u64>,
     /// A request's head was complete.
@@ -77,10 +79,17 @@ impl AccessRecord {
         self.checked_us = now_us.saturating_sub(self.begun_us.unwrap_or(now_us));
     }
 
+    /// Records the answer of external authorization, or its absence, after this time.
+    pub(crate) fn handle_authorized(&mut self, took_us: u64) {
+        self.authorized_us = Some(took_us);
+    }
+
     /// Records that there is an upstream connection.
     pub(crate) fn handle_connected(&mut self, is_reused: bool, now_us: u64) {
-        // The time for a new connection belongs to the network and the endpoint, not to this hop. The time for a password is long on purpose.
-        let ready_us = self.begun_us.map(|begun_us| begun_us.saturating_add(self.checked_us));
+        // The time for a new connection belongs to the network and the endpoint, not to this hop. The time for a password is long on purpose,
+        // and external authorization has a time of its own.
+        let elsewhere_us = self.checked_us.saturating_add(self.authorized_us.unwrap_or_default());
+        let ready_us = self.begun_us.map(|begun_us| begun_us.saturating_add(elsewhere_us));
         self.connected_us = if is_reused && self.attempts == 1 { ready_us } else { Some(now_us) };
     }
 

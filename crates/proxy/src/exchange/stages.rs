@@ -14,6 +14,7 @@ impl Exchange {
         self.call = None;
         // If copies still wait, they wait for a body that will not be complete.
         self.mirror = None;
+        self.held = None;
         self.reuse = None;
         self.response.take()
     }
@@ -39,7 +40,7 @@ impl Exchange {
     }
 
     /// Sends the request to its destination.
-    fn proceed(&mut self, env: &Env<'_>, number: usize, route: &Route, destination: Destination) {
+    pub(super) fn proceed(&mut self, env: &Env<'_>, number: usize, route: &Route, destination: Destination) {
         let (cluster, share) = match destination {
             Destination::Cluster(cluster, share) => (cluster, share),
             Destination::Redirect(status, location) => {
@@ -52,6 +53,7 @@ impl Exchange {
                 return self.respond(env, &Own::line(status, word), self.may_stay(env), ErrorCode::INTERNAL_ERROR);
             }
             Destination::Respond => return self.respond_fixed(env, number, route),
+            Destination::Authorize => return self.authorize(env, number, route),
             Destination::Check(checking) => {
                 self.phase = Phase::Authenticate(checking);
                 // A caller does not wait longer than it says.
@@ -128,6 +130,9 @@ impl Exchange {
         if route.policy.auth.is_some() {
             return Ok((number, route, self.authenticate(env, number, route)?));
         }
+        if route.policy.external_auth.is_some() {
+            return Ok((number, route, Destination::Authorize));
+        }
         Ok((number, route, policy::destination(env.listener, number, route, &view)?))
     }
 
@@ -162,6 +167,9 @@ impl Exchange {
         name: &str,
     ) -> Result<Destination, Error> {
         authenticator.grant(&mut self.request, name);
+        if route.policy.external_auth.is_some() {
+            return Ok(Destination::Authorize);
+        }
         let Request { head, bytes, .. } = &self.request;
         let (target, client) = (self.request.target(), client(env));
         let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
@@ -191,7 +199,7 @@ impl Exchange {
     /// Writes the request for the endpoint.
     ///
     /// # Errors
-    /// [`Reason::BodyTooLarge`]
+    /// [`Reason::BodyTooLarge`]; [`Reason::BadFraming`] if a body that was held back cannot be translated.
     fn prepare(
         &mut self,
         env: &Env<'_>,
@@ -200,7 +208,7 @@ impl Exchange {
         timeout_ms: Option<u64>,
     ) -> Result<Prepared, Error> {
         let call = self.call.as_ref();
-        let Self { request, upload, mirror, record, .. } = self;
+        let Self { request, upload, mirror, record, held, .. } = self;
         let Request { head, bytes: buffer, normal_target, upgrade } = request;
         let call_fields = call.map(|call| call.outgoing(timeout_ms));
         let client = Client { call: call_fields, request_id: record.request_id.as_deref(), ..client(env) };
@@ -245,7 +253,10 @@ impl Exchange {
             (ClusterProtocol::H2, Some(_)) => Framing::HeadOnly,
             (ClusterProtocol::H2, None) => Framing::H2(head.body),
         };
-        let out = upload.start(from, to, env.http.limits.body_bytes_max);
+        let out = match held {
+            Some(_) => upload.resume(to),
+            None => upload.start(from, to, env.http.limits.body_bytes_max),
+        };
         let values = Values { head, buffer, client: &client, names, endpoint: None };
         let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values) };
         headers::write_request(out, head, buffer, &client, cluster.scheme(), &edits);
@@ -258,6 +269,9 @@ impl Exchange {
         }
         if mirror.is_some() {
             upload.keep_copy(MIRROR_BODY_BYTES_MAX);
+        }
+        if let Some(held) = held.take() {
+            upload.put_held(&held.data).map_err(|error| TransferError::Body(error).of_request())?;
         }
         Ok(prepared)
     }
@@ -465,7 +479,10 @@ impl Exchange {
         env.listener.count(error.reason);
         let (listener, client) = (&env.listener.plan.policy.name, env.connection_info.who.client);
         tracing::debug!(listener, %client, %error, "request failed");
-        let status = respond::status(&error);
+        let status = match error.reason {
+            Reason::ExternalAuthFailed => self.status_without_answer(env).or_else(|| respond::status(&error)),
+            _ => respond::status(&error),
+        };
         let endpoints = self.response.as_ref().map(|response| response.head.status);
         let call = self.call.as_mut().map(|call| call.fail(error.reason, status, endpoints));
         let code = h2::code(&error);
@@ -486,15 +503,7 @@ impl Exchange {
         };
         let may_stay = self.may_stay(env) && error.side != Side::Downstream;
         if let Some(call) = call {
-            self.record.status = Some(200);
-            let keep_alive = self.keeps_alive(may_stay);
-            let is_h2 = self.is_h2();
-            let response = self.response.get_or_insert_with(|| env.storage.response());
-            let additions = additions(env, &self.record, &self.request);
-            let version = self.request.head.version;
-            respond::write_call(response.download.start_own(is_h2), &call, version, keep_alive, &additions);
-            response.download.send_once();
-            return self.start_response(env, if keep_alive { Disposition::KeepAlive } else { self.linger() }, code);
+            return self.respond_to_call(env, &call, may_stay, code);
         }
         let retry_after = error.retry_after_s.map(|seconds| seconds.to_string());
         let field = retry_after.as_ref().map(|seconds| ("retry-after", seconds.as_bytes()));
@@ -507,6 +516,19 @@ impl Exchange {
         let content = env.listener.plan.pages.error(self.record.route, status, word, accept);
         let own = Own { status, content, field, headers: &[] };
         self.respond(env, &own, may_stay, code);
+    }
+
+    /// Begins our own response to a gRPC call.
+    pub(super) fn respond_to_call(&mut self, env: &Env<'_>, call: &grpc::Answer, may_stay: bool, code: ErrorCode) {
+        self.record.status = Some(200);
+        let keep_alive = self.keeps_alive(may_stay);
+        let is_h2 = self.is_h2();
+        let response = self.response.get_or_insert_with(|| env.storage.response());
+        let additions = additions(env, &self.record, &self.request);
+        let version = self.request.head.version;
+        respond::write_call(response.download.start_own(is_h2), call, version, keep_alive, &additions);
+        response.download.send_once();
+        self.start_response(env, if keep_alive { Disposition::KeepAlive } else { self.linger() }, code);
     }
 
     /// What the route demands, if the status says that the request has not met it.
@@ -613,7 +635,7 @@ fn is_for(secured: &Secured, router: &Router, request: &RequestHead, buffer: &[u
 }
 
 /// The known properties of the client.
-fn client<'e>(env: &Env<'e>) -> Client<'e> {
+pub(super) fn client<'e>(env: &Env<'e>) -> Client<'e> {
     let Env { connection_info, http, .. } = *env;
     Client {
         address: connection_info.who.client,

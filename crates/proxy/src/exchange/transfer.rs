@@ -245,6 +245,29 @@ impl Transfer {
         }
     }
 
+    /// Begins the message again, towards its receiver, after a part of its body was taken for something else. [`Transfer::put_held`] adds that
+    /// part; the rest has not been read.
+    pub(crate) fn resume(&mut self, to: Framing) -> Head<'_> {
+        let source = std::mem::take(&mut self.source);
+        let (received, consumed, allowance) = (self.received, self.consumed, self.allowance);
+        self.start(Framing::H1(Body::None), to, allowance);
+        (self.source, self.received, self.consumed) = (source, received, consumed);
+        match self.sink {
+            Sink::H1 { .. } => Head::H1(&mut self.out),
+            Sink::H2 { .. } => Head::H2(&mut self.head),
+        }
+    }
+
+    /// Adds the part of the body that was taken before.
+    ///
+    /// # Errors
+    /// It cannot be translated.
+    pub(crate) fn put_held(&mut self, piece: &[u8]) -> Result<(), BodyError> {
+        self.copy(piece);
+        self.put(piece)?;
+        if self.is_read() { self.finish(&[], &[]) } else { Ok(()) }
+    }
+
     /// Drops the trailers with these names, which are in lower case.
     pub(crate) fn hide_trailers(&mut self, names: Arc<[Box<str>]>) {
         self.hidden = Some(names);

@@ -78,6 +78,10 @@ impl Status {
         match (reason, status) {
             // No connection was made, so the call has not begun anywhere and may be tried again.
             (Reason::ConnectTimeout, _) => Self::Unavailable,
+            // Whatever status the configuration gives other clients, the call may be tried again.
+            (Reason::ExternalAuthFailed, _) => Self::Unavailable,
+            // A redirect to a login, or any other way in which a service refuses.
+            (Reason::ExternalAuthDenied, Some(status)) if !matches!(status, 401 | 429) => Self::PermissionDenied,
             // The client is gone or does not read, so nothing receives the code.
             (_, None) => Self::Cancelled,
             // A time limit has passed: that of the call, of the route, or for silence.

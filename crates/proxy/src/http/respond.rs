@@ -35,7 +35,8 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         Reason::HeaderTimeout | Reason::BodyTimeout | Reason::BodyTooSlow => 408,
         Reason::ExpectationFailed => 417,
         Reason::CredentialsMissing | Reason::CredentialsInvalid => 401,
-        Reason::ClientDenied => 403,
+        // A refusal has a status of its own; this one is for calls.
+        Reason::ClientDenied | Reason::ExternalAuthDenied => 403,
         Reason::NoRoute => 404,
         // RFC 9110 section 15.5.20: the client may try again over another connection.
         Reason::Misdirected => 421,
@@ -48,6 +49,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::NoLocalResources
         | Reason::Maintenance
         | Reason::AuthenticationBusy
+        | Reason::ExternalAuthFailed
         | Reason::Draining => 503,
         // RFC 9110 section 15.6.3: the endpoint, or the path to it, gave no valid response.
         Reason::ConnectRefused

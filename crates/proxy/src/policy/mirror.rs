@@ -18,7 +18,7 @@ use super::headers::RequestEdits;
 use super::{RequestView, TrafficSplit};
 use crate::upstream::cluster::Cluster;
 use crate::upstream::connect::OnBehalfOf;
-use crate::upstream::subrequest::{Subrequest, Terms};
+use crate::upstream::subrequest::{Patience, Subrequest, Terms};
 use crate::worker::ListenerView;
 
 /// Bytes of a body that are kept for a copy. A request with a longer body is not mirrored.
@@ -125,7 +125,7 @@ impl Copies {
             let (listener, timer) = (listener.clone(), Timer::new(timers));
             tokio::task::spawn_local(async move {
                 let _guard = guard;
-                let terms = Terms { who, key, timer: &timer, time_ms_max: MIRROR_MS_MAX };
+                let terms = Terms { who, key, timer: &timer, time_ms_max: MIRROR_MS_MAX, patience: Patience::None };
                 match request.send(&cluster, &terms).await {
                     Ok(_) => cluster.counters.mirrored.inc(),
                     Err(error) => {

@@ -1,6 +1,6 @@
 //! What a route does with a request besides choosing a cluster.
 //!
-//! The stages of `exchange` call these in order: addresses, CORS, maintenance, rate limit (then `auth`), redirect, fixed response or split,
+//! The stages of `exchange` call these in order: addresses, CORS, maintenance, rate limit (then `auth` and `external_auth`), redirect, fixed response or split,
 //! rewrite and header changes, mirror, retry; and for the response, header changes, CORS and the sticky cookie. Only the mirror does I/O.
 
 pub(crate) mod addresses;
@@ -69,6 +69,8 @@ pub(crate) enum Destination {
     Preflight { is_allowed: bool },
     /// Not known before this is checked.
     Check(Box<Checking>),
+    /// Not known before a service has allowed it.
+    Authorize,
 }
 
 /// One worker's state for a route with a split or a mirror.

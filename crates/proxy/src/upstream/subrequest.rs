@@ -1,4 +1,5 @@
-//! Our own requests: they are complete when they are sent, and their responses are read here instead of being relayed to a client.
+//! Our own requests: they are complete when they are sent, and their responses are read here instead of being relayed to a client. These are
+//! copies for mirrors, whose responses nothing needs, and questions about a request that waits for the answer ([`Patience`]).
 //!
 //! They use the same parts as a client's request ([`Exchange`](crate::exchange::Exchange)): [`Transfer`] frames the body and can send it
 //! again, [`ResponseHeads`] reads the heads, another [`Transfer`] reads the body, [`ending`] says what a lost connection proves, and
@@ -7,20 +8,23 @@
 use std::future::poll_fn;
 
 use balance::Outcome;
-use model::ClusterProtocol;
+use model::{ClusterProtocol, Retry};
 use net::clock;
 use net::timer::Timer;
+use smallvec::SmallVec;
 use telemetry::Reason;
 use wire::message::{Body, Method};
 use wire::{HeadKind, ResponseHeads};
 
-use super::cluster::{Cluster, Lease};
+use super::cluster::{Cluster, Demand, Lease};
 use super::connect::{self, OnBehalfOf, Upstream, Wanted};
 use crate::deadline::Deadline;
+use crate::downstream::watch::Watched;
 use crate::driver;
 use crate::error::{Error, Side};
 use crate::exchange::transfer::{BodyError, Framing, Transfer};
 use crate::exchange::{Ending, Response, Reuse, SentRequest, TransferError, connection_outcome, ending};
+use crate::grpc;
 use crate::http::headers;
 use crate::http::receive::response_reason;
 use crate::policy::RequestView;
@@ -30,10 +34,34 @@ use crate::stream::Stream;
 /// Bytes of a response's body that are read so that its connection can be reused. Beyond that, the connection is closed.
 const SKIPPED_BYTES_MAX: u64 = 256 * 1024;
 
+/// Endpoints that a request is sent to if something waits for the response.
+const TRIES_MAX: usize = 2;
+
 /// A request with its body, in the form for its endpoint.
 pub(crate) struct Subrequest {
     upload: Transfer,
     method: Method,
+    /// It is a gRPC call, whose status is in the trailers of its response.
+    is_call: bool,
+}
+
+/// A response.
+pub(crate) struct Answer {
+    pub(crate) response: Response,
+    /// Its body; `None` if it is too long or was not wanted.
+    ///
+    /// # Errors
+    /// It was cut off, or did not arrive in time. The head counts all the same.
+    pub(crate) body: Result<Option<Vec<u8>>, Error>,
+    pub(crate) grpc_status: Option<grpc::Status>,
+}
+
+/// What waits for the response.
+pub(crate) enum Patience<'t> {
+    /// Nothing.
+    None,
+    /// A client, until it leaves. The request may wait for room at an endpoint, and be sent to another one if the first gives no response.
+    For { client: Watched<'t>, body_bytes_max: usize },
 }
 
 /// The sender of a subrequest, and its time limit.
@@ -44,6 +72,7 @@ pub(crate) struct Terms<'t> {
     pub(crate) timer: &'t Timer,
     /// The limit from now to the end of the response.
     pub(crate) time_ms_max: u64,
+    pub(crate) patience: Patience<'t>,
 }
 
 /// Why there is no response.
@@ -60,7 +89,12 @@ impl Subrequest {
         let mut upload = Transfer::default();
         let out = upload.start(Framing::H1(Body::None), Framing::of(is_to_h2, view.head.body), None);
         headers::write_request(out, view.head, view.buffer, view.client, cluster.scheme(), edits);
-        Self { upload, method: view.head.method }
+        Self { upload, method: view.head.method, is_call: false }
+    }
+
+    /// It is a gRPC call.
+    pub(crate) fn of_call(self) -> Self {
+        Self { is_call: true, ..self }
     }
 
     /// Adds the body, with the length that the head states. A chunked body is sent as one chunk.
@@ -71,20 +105,70 @@ impl Subrequest {
     /// Sends it to an endpoint that the cluster chooses, and reads the response. The cluster records the endpoint's result.
     ///
     /// # Errors
-    /// Those of [`Cluster::lease_at_once`] and [`connect::checkout`]; [`Reason::ResponseTimeout`]; those of a response that is cut off or
-    /// cannot be read.
-    pub(crate) async fn send(mut self, cluster: &Cluster, terms: &Terms<'_>) -> Result<Response, Error> {
-        let now_us = clock::now_us();
-        let now_ms = now_us / 1000;
+    /// Those of [`Cluster::lease_at_once`] or [`Cluster::wait_for_lease`], and of [`connect::checkout`]; [`Reason::ResponseTimeout`]; those of
+    /// a response that is cut off or cannot be read.
+    pub(crate) async fn send(mut self, cluster: &Cluster, terms: &Terms<'_>) -> Result<Answer, Error> {
+        let now_ms = clock::now_ms();
         let deadline_ms = now_ms.saturating_add(terms.time_ms_max);
-        let lease = cluster.lease_at_once(now_ms, terms.key)?;
+        let mut tried: SmallVec<[usize; 1]> = SmallVec::new();
+        if let Patience::For { .. } = terms.patience {
+            cluster.counters.requests.inc();
+            cluster.budget.borrow_mut().on_request(now_ms);
+        }
+        loop {
+            let lease = self.lease(cluster, terms, &tried, deadline_ms).await?;
+            let error = match self.send_to(cluster, terms, &lease, deadline_ms).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            tried.push(lease.endpoint.index);
+            if !self.is_tried_elsewhere(cluster, terms, &error, &tried) {
+                return Err(error);
+            }
+        }
+    }
+
+    async fn lease(
+        &self,
+        cluster: &Cluster,
+        terms: &Terms<'_>,
+        tried: &[usize],
+        deadline_ms: u64,
+    ) -> Result<Lease, Error> {
+        let now_ms = clock::now_ms();
+        let Patience::For { client, .. } = terms.patience else { return cluster.lease_at_once(now_ms, terms.key) };
+        let demand = Demand { key: terms.key, tried, takes_ejected: false, deadline: Deadline::At(deadline_ms) };
+        cluster.lease_or_wait(now_ms, &demand, client, terms.timer).await
+    }
+
+    /// Whether it is sent to another endpoint after this failure. It asks for a statement, and changes nothing.
+    fn is_tried_elsewhere(&mut self, cluster: &Cluster, terms: &Terms<'_>, error: &Error, tried: &[usize]) -> bool {
+        let now_ms = clock::now_ms();
+        let is_waited_for = matches!(terms.patience, Patience::For { .. });
+        let is_fast = error.side == Side::Upstream && connection_outcome(error) != Outcome::Timeout;
+        let may = is_waited_for && is_fast && tried.len() < TRIES_MAX && cluster.has_other(tried, false, now_ms);
+        if may && cluster.budget.borrow_mut().try_retry(now_ms, Retry::default().budget) && self.upload.rewind() {
+            cluster.counters.retries.inc();
+            return true;
+        }
+        false
+    }
+
+    async fn send_to(
+        &mut self,
+        cluster: &Cluster,
+        terms: &Terms<'_>,
+        lease: &Lease,
+        deadline_ms: u64,
+    ) -> Result<Answer, Error> {
+        let now_us = clock::now_us();
         lease.endpoint.counters.requests.inc();
         let mut wanted = Wanted {
             who: &terms.who,
             client: None,
             begun_us: now_us,
             fresh_since_us: None,
-            now_ms,
+            now_ms: now_us / 1000,
             deadline: Deadline::At(deadline_ms),
         };
         let outcome = loop {
@@ -93,8 +177,8 @@ impl Subrequest {
                 Err(error) => break Err(error),
             };
             terms.timer.set(deadline_ms);
-            match self.exchange(cluster, &lease, upstream, terms.timer).await {
-                Ok(response) => break Ok(response),
+            match self.exchange(cluster, lease, upstream, terms).await {
+                Ok(answer) => break Ok(answer),
                 Err(Failed { is_stale: true, .. }) if self.upload.rewind() => {
                     cluster.counters.stale_reuse.inc();
                     wanted.fresh_since_us = Some(now_us);
@@ -102,10 +186,14 @@ impl Subrequest {
                 Err(Failed { error, .. }) => break Err(error),
             }
         };
+        let fault = |error: &Error| (error.side == Side::Upstream).then(|| connection_outcome(error));
         let judged = match &outcome {
-            Ok(response) if response.head.status >= 500 => Some(Outcome::Failure5xx),
-            Ok(_) => Some(Outcome::Success),
-            Err(error) => (error.side == Side::Upstream).then(|| connection_outcome(error)),
+            Ok(Answer { body: Err(error), .. }) | Err(error) => fault(error),
+            Ok(answer) => {
+                let is_fault = answer.grpc_status.is_some_and(grpc::Status::is_endpoints_fault);
+                let is_failure = answer.response.head.status >= 500 || is_fault;
+                Some(if is_failure { Outcome::Failure5xx } else { Outcome::Success })
+            }
         };
         if let Some(judged) = judged {
             cluster.record(&lease.endpoint, clock::now_ms(), judged);
@@ -119,15 +207,19 @@ impl Subrequest {
         cluster: &Cluster,
         lease: &Lease,
         mut upstream: Upstream,
-        timer: &Timer,
-    ) -> Result<Response, Failed> {
-        let method = self.method;
+        terms: &Terms<'_>,
+    ) -> Result<Answer, Failed> {
+        let Self { method, is_call, .. } = *self;
+        let body_bytes_max = match terms.patience {
+            Patience::None => None,
+            Patience::For { body_bytes_max, .. } => Some(body_bytes_max),
+        };
         // Checked only if it matters, as for a client's request.
         let is_doubtful = upstream.is_reused && !method.is_idempotent();
         let before = if is_doubtful { upstream.stream.tcp().and_then(net::socket::progress) } else { None };
         let (mut response, mut heads) = (Response::default(), ResponseHeads::default());
-        let (mut is_sent, mut was_heard) = (false, false);
-        let exchanged = timer.guard(async {
+        let (mut is_sent, mut was_heard, mut is_begun) = (false, false, false);
+        let exchanged = terms.timer.guard(async {
             let sent = poll_fn(|cx| driver::poll_write(cx, &mut self.upload, &mut upstream.stream)).await;
             sent.map_err(TransferError::of_request)?;
             is_sent = true;
@@ -142,7 +234,8 @@ impl Subrequest {
                     Err(error) => return Err(Error::upstream(response_reason(error))),
                 }
             }
-            skip_body(&mut upstream, &mut response).await
+            is_begun = true;
+            read_body(&mut upstream, &mut response, body_bytes_max, is_call).await
         });
         let outcome = exchanged.await.unwrap_or_else(|_| Err(Error::upstream(Reason::ResponseTimeout)));
         match outcome {
@@ -151,7 +244,14 @@ impl Subrequest {
                     let reuse = Reuse::of(cluster, lease, method, &response.head, clock::now_ms());
                     driver::give_back(upstream, reuse);
                 }
-                Ok(response)
+                let grpc_status = response.download.grpc_status().or_else(|| {
+                    grpc::find(&response.head.fields, &response.bytes, b"grpc-status").map(grpc::Status::parse)
+                });
+                let kept = response.download.take_copy().filter(|_| is_whole && body_bytes_max.is_some());
+                Ok(Answer { response, body: Ok(kept), grpc_status: grpc_status.filter(|_| is_call) })
+            }
+            Err(error) if is_begun && body_bytes_max.is_some() => {
+                Ok(Answer { response, body: Err(error), grpc_status: None })
             }
             Err(error) => {
                 let lost = driver::lost(&upstream, error);
@@ -181,20 +281,32 @@ fn is_sent_again(ending: Ending, method: Method) -> bool {
     }
 }
 
-/// Reads and discards the body as far as it is worthwhile. Returns false if some of it is left, or the connection ends with it.
-async fn skip_body(upstream: &mut Upstream, response: &mut Response) -> Result<bool, Error> {
+/// Reads the body as far as it is worthwhile, and keeps up to this many bytes of it. Returns false if some of it is left, or the connection
+/// ends with it and nothing is kept.
+async fn read_body(
+    upstream: &mut Upstream,
+    response: &mut Response,
+    kept_bytes_max: Option<usize>,
+    is_call: bool,
+) -> Result<bool, Error> {
     let Upstream { stream, input, .. } = upstream;
     let Response { head, download, .. } = response;
     let is_from_h2 = matches!(stream, Stream::H2(_));
     let is_too_long = match head.body {
         Body::Length(length) => length > SKIPPED_BYTES_MAX,
-        Body::UntilClose => !is_from_h2,
+        Body::UntilClose => !is_from_h2 && kept_bytes_max.is_none(),
         Body::None | Body::Chunked => false,
     };
     if is_too_long {
         return Ok(false);
     }
     download.start(Framing::of(is_from_h2, head.body), Framing::H1(Body::UntilClose), Some(SKIPPED_BYTES_MAX));
+    if is_call {
+        download.set_call(None);
+    }
+    if let Some(bytes_max) = kept_bytes_max {
+        download.keep_copy(bytes_max);
+    }
     match poll_fn(|cx| driver::poll_discard(cx, download, stream, input)).await {
         Ok(()) => Ok(true),
         Err(TransferError::Body(BodyError::TooLarge)) => Ok(false),

@@ -59,6 +59,9 @@ impl Worker {
             if let Some(status) = record.status {
                 counters.responses.inc(status);
             }
+            if let Some(took_us) = record.authorized_us {
+                counters.authorization.record(took_us);
+            }
             if let Some(upstream_us) = record.upstream_us {
                 counters.added.record(record.added_us);
                 counters.upstream.record(upstream_us);
@@ -92,6 +95,7 @@ impl Worker {
             route: route.map_or("", |(name, _)| name),
             added_us: record.added_us,
             upstream_us: record.upstream_us,
+            authorization_us: record.authorized_us,
         };
         let cluster = match (&record.cluster, &record.detached) {
             (Some(cluster), _) => cluster.plan.policy.name.as_str(),

@@ -23,6 +23,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::downstream::listener::{self, ActiveListener};
 use crate::exchange::Storage;
+use crate::external_auth::cache::Remembered;
 use crate::grpc::{self, Methods, Source};
 use crate::policy::TrafficSplit;
 use crate::policy::mirror::InFlight;
@@ -63,6 +64,8 @@ pub(crate) struct Worker {
     clusters: RefCell<Vec<Rc<Cluster>>>,
     pub(crate) storage: Storage,
     pub(crate) mirrors: InFlight,
+    /// Answers of external authorization.
+    pub(crate) remembered: Remembered,
     logger: RefCell<Option<Logger>>,
     draining: Cell<bool>,
     /// The drain has taken too long, so everything that is left ends now.
@@ -171,6 +174,7 @@ impl Worker {
             clusters: RefCell::default(),
             storage: Storage::default(),
             mirrors: InFlight::default(),
+            remembered: Remembered::default(),
             logger: RefCell::default(),
             draining: Cell::new(false),
             drain_over: Cell::new(false),

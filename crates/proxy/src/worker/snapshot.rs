@@ -11,6 +11,7 @@ use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot};
 use crate::auth::passwords::PasswordCounts;
 use crate::auth::{Authenticators, ListenerAuth};
 use crate::exchange::route::Router;
+use crate::external_auth::{Authorizers, ListenerAuthorizers};
 use crate::http::pages::{PageFiles, Pages};
 use crate::named_files::NamedFiles;
 use crate::policy::addresses::AddressTable;
@@ -31,6 +32,7 @@ pub struct Compiled {
     /// The clients that rate limits remember; `None` if there are no rate limits.
     clients: Option<Arc<Clients>>,
     authenticators: Authenticators,
+    authorizers: Authorizers,
 }
 
 /// A listener, ready for use.
@@ -48,6 +50,8 @@ pub struct ListenerPlan {
     pub(crate) route_addresses: Arc<HashMap<usize, AddressTable>>,
     /// What routes demand of requests.
     pub(crate) auth: ListenerAuth,
+    /// The services that are asked about requests.
+    pub(crate) external_auth: ListenerAuthorizers,
     pub(crate) pages: Pages,
     pub(crate) maintenance: Arc<Maintenance>,
     /// Open downstream connections of all workers.
@@ -126,12 +130,21 @@ impl Compiled {
         let known = previous.map(|previous| &previous.authenticators);
         // Routes that demanded nothing and are the same are not looked at again.
         let may_demand = |listener: &Listener| {
-            same_routes(listener, before.listener(listener)).is_none_or(|old| !old.auth.is_empty())
+            let demands = |old: &Arc<ListenerPlan>| !old.auth.is_empty() || !old.external_auth.is_empty();
+            same_routes(listener, before.listener(listener)).is_none_or(demands)
         };
-        let demanding = snapshot.listeners.iter().filter(|listener| may_demand(listener));
-        let authenticators = Authenticators::new(demanding.flat_map(routes), &files.auth, known);
+        let demanding = || snapshot.listeners.iter().filter(|listener| may_demand(listener)).flat_map(routes);
+        let authenticators = Authenticators::new(demanding(), &files.auth, known);
+        let known = previous.map(|previous| &previous.authorizers);
+        let authorizers = Authorizers::new(demanding(), &snapshot.clusters, known);
         let listeners = snapshot.listeners.iter().map(|listener| {
             let old = before.listener(listener);
+            let (mut auth, mut external_auth) = (ListenerAuth::default(), ListenerAuthorizers::default());
+            if may_demand(listener) {
+                auth = authenticators.of(routes(listener));
+                external_auth = authorizers.of(routes(listener), &snapshot.clusters);
+                auth.add_claims(external_auth.claims());
+            }
             Arc::new(ListenerPlan {
                 policy: listener.clone(),
                 router: router(listener, old),
@@ -139,7 +152,8 @@ impl Compiled {
                 limiters: limiters(listener, old, clients.as_ref()),
                 addresses: addresses(listener, old),
                 route_addresses: route_addresses(listener, old),
-                auth: if may_demand(listener) { authenticators.of(routes(listener)) } else { ListenerAuth::default() },
+                auth,
+                external_auth,
                 pages: pages(listener, &files.pages),
                 maintenance: old.map_or_else(Arc::default, |old| old.maintenance.clone()),
                 open: old.map_or_else(Arc::default, |old| old.open.clone()),
@@ -168,7 +182,7 @@ impl Compiled {
             })
         });
         let (listeners, clusters) = (listeners.collect(), clusters.collect());
-        Self { listeners, clusters, clients, authenticators, snapshot }
+        Self { listeners, clusters, clients, authenticators, authorizers, snapshot }
     }
 
     /// The checks of passwords; `None` if no route demands one.
@@ -328,8 +342,9 @@ pub(crate) mod fixture {
     use std::time::Duration;
 
     use model::{
-        Auth, BasicAuth, ClusterId, Cors, CorsNames, CorsOrigins, Dns, Endpoint, ForwardedHeaders, Generation,
-        HttpListener, ListenerLimits, PasswordHash, PathRules, TcpListener, TlsListener, TlsMode, TlsRoute, Users,
+        Auth, AuthProtocol, BasicAuth, ClusterId, Cors, CorsNames, CorsOrigins, Dns, Endpoint, ExternalAuth,
+        ForwardedHeaders, Generation, HttpAuth, HttpListener, ListenerLimits, PasswordHash, PathRules, TcpListener,
+        TlsListener, TlsMode, TlsRoute, Users,
     };
 
     use super::*;
@@ -391,6 +406,22 @@ pub(crate) mod fixture {
         let hash = PasswordHash::parse("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=").unwrap();
         let (users, user_header) = (Users::Inline(vec![("joe".into(), hash)]), Some("x-user".into()));
         Auth::Basic(BasicAuth { realm: "staff".into(), users, user_header, forward: false })
+    }
+
+    /// A policy that asks a service, which may set `x-service`.
+    pub(crate) fn asks_a_service() -> ExternalAuth {
+        ExternalAuth {
+            to: ClusterId(0),
+            protocol: AuthProtocol::Http(HttpAuth { path: "/".into(), host: None }),
+            timeout: Duration::from_millis(200),
+            fail_open: false,
+            failure_status: 503,
+            request_headers: None,
+            response_headers: vec!["x-service".into()],
+            refusal_headers: Vec::new(),
+            body: None,
+            cache: None,
+        }
     }
 
     pub(crate) fn endpoint(port: u16, weight: u32) -> Endpoint {

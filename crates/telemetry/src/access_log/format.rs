@@ -35,6 +35,9 @@ fn text(out: &mut Vec<u8>, record: &Record<'_>) {
     put(out, format_args!(" endpoint={} total_ms={}", dash(record.endpoint), Millis(record.total_us)));
     if let Some(http) = &record.http {
         put(out, format_args!(" added_us={} upstream_ms={}", http.added_us, dash(http.upstream_us.map(Millis))));
+        if let Some(took_us) = http.authorization_us {
+            put(out, format_args!(" authorization_ms={}", Millis(took_us)));
+        }
     }
     put(out, format_args!(" attempts={} reason={}", record.attempts, dash(record.reason)));
 }
@@ -91,6 +94,9 @@ fn json(out: &mut Vec<u8>, record: &Record<'_>) {
     if let Some(http) = &record.http {
         let upstream = null(http.upstream_us.map(Millis));
         put(out, format_args!(",\"added_us\":{},\"upstream_ms\":{upstream}", http.added_us));
+        if let Some(took_us) = http.authorization_us {
+            put(out, format_args!(",\"authorization_ms\":{}", Millis(took_us)));
+        }
     }
     put(out, format_args!(",\"attempts\":{}", record.attempts));
     json_text(out, "reason", record.reason.map_or("", |reason| reason.name()).as_bytes());

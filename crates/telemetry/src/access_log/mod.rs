@@ -85,6 +85,8 @@ pub struct HttpRecord<'a> {
     pub added_us: u64,
     /// The time until the head of the endpoint's response arrived, in microseconds; `None` if it never did.
     pub upstream_us: Option<u64>,
+    /// The time that external authorization took; `None` if no service was asked.
+    pub authorization_us: Option<u64>,
 }
 
 /// The access log: its file and the thread that writes it.

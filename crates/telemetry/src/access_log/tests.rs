@@ -70,6 +70,7 @@ fn request() -> Record<'static> {
             route: "shop.example.com/",
             added_us: 41,
             upstream_us: Some(2_345),
+            authorization_us: None,
         }),
         bytes_in: 78,
         bytes_out: 1_204,
@@ -93,6 +94,7 @@ fn refused() -> Record<'static> {
         status: 400,
         route: "",
         upstream_us: None,
+        authorization_us: None,
         ..request().http.unwrap()
     };
     Record {
@@ -292,7 +294,7 @@ proptest! {
     ) {
         let http = HttpRecord {
             method: &method, target: &target, version: "1.0", host: &host, grpc_status: times.2.map(|_| 14), status,
-            request_id: "", route: &route, added_us: times.1, upstream_us: times.2,
+            request_id: "", route: &route, added_us: times.1, upstream_us: times.2, authorization_us: None,
         };
         let record = Record { unix_ms: times.0, http: Some(http), ..request() };
         for format in [Text, Json] {

@@ -11,6 +11,7 @@ use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 use super::drive::{Connecting, Upstream};
 use super::{Event, SimRequest, SimResponse, World, content};
 use crate::exchange::{Disposition, Exchange};
+use crate::external_auth::Verdict;
 use crate::worker::ListenerView;
 
 /// Bytes that may be on their way to a client.
@@ -72,6 +73,8 @@ pub(super) struct Client {
     pub(super) connecting: Option<Connecting>,
     /// When the check of its password is over, and the result.
     pub(super) checked: Option<(u64, Result<bool, Reason>)>,
+    /// When the authorization service answers, and what.
+    pub(super) answer: Option<(u64, Result<Verdict, Reason>)>,
     /// The bytes in the kernel's pipes: of the request, and of the response.
     pub(super) pipes: [Vec<u8>; 2],
     /// When it stops waiting for room at an endpoint.
@@ -114,6 +117,7 @@ impl World {
             upstream: None,
             connecting: None,
             checked: None,
+            answer: None,
             pipes: [Vec::new(), Vec::new()],
             waits_until_us: None,
             served: 0,
@@ -165,6 +169,9 @@ impl World {
         if !login.is_empty() {
             text += &format!("Authorization: Basic {login}\r\nX-User: root\r\n");
         }
+        if self.external_auth.is_some() {
+            text += "X-Service: forged\r\n";
+        }
         if is_http10 && self.rng.one_in(2) {
             text += "Connection: keep-alive\r\n";
         }
@@ -212,6 +219,9 @@ impl World {
         self.asked.push(SimRequest {
             is_idempotent: method != "POST",
             is_head: method == "HEAD",
+            may_pass: false,
+            questions: 0,
+            is_granted: false,
             is_from_joe: login.ends_with("3Jk"),
             is_http10,
             body,

@@ -11,6 +11,7 @@ use super::{Event, TRANSIT_US, World};
 use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::exchange::{Action, Connected, ConnectionInfo, Disposition, Env, Exchange, Reuse, Routed, TransferError};
+use crate::external_auth::{Grant, Refusal, Verdict};
 use crate::h2::StreamEnd;
 use crate::upstream::connect::OnBehalfOf;
 
@@ -126,14 +127,27 @@ impl World {
                 true
             }
             Action::ReadHead => self.read_head(index, exchange, &env, &mut client_input, is_due),
-            Action::Authenticate | Action::Wait | Action::WaitForLease | Action::Connect if was_reset => {
+            Action::Authenticate
+            | Action::HoldBody
+            | Action::Authorize
+            | Action::Wait
+            | Action::WaitForLease
+            | Action::Connect
+                if was_reset =>
+            {
                 exchange.handle_client_gone(&env, gone());
                 true
             }
-            Action::Authenticate | Action::Wait if is_due => {
+            Action::Authenticate | Action::Authorize | Action::Wait if is_due => {
+                if action == Action::Authorize {
+                    let request = self.clients[index].requests[self.clients[index].served as usize];
+                    self.asked[request].may_pass = self.external_auth.as_ref().is_some_and(|auth| auth.fail_open);
+                }
                 exchange.handle_timeout(&env, &client_input, &Buffer::none());
                 true
             }
+            Action::HoldBody => self.hold_body(index, exchange, &env, &mut client_input, is_due),
+            Action::Authorize => self.authorize(index, exchange, &env),
             Action::Wait => false,
             Action::Authenticate => self.authenticate(index, exchange, &env),
             Action::WaitForLease => self.wait_for_lease(index, exchange, &env),
@@ -188,6 +202,71 @@ impl World {
             return false;
         };
         exchange.handle_checked(env, result.map_err(Error::internal));
+        true
+    }
+
+    fn hold_body(
+        &mut self,
+        index: usize,
+        exchange: &mut Exchange,
+        env: &Env<'_>,
+        input: &mut Buffer,
+        is_due: bool,
+    ) -> bool {
+        let Some((upload, data, bytes_max)) = exchange.held() else { panic!("seed {}: nothing is held", self.seed) };
+        let before = data.len();
+        let held = self.hold(index, (upload, &mut *data, bytes_max), input);
+        // One read more than the limit at most.
+        assert!(
+            data.len() <= bytes_max + 64 * 1024,
+            "seed {}: client {index}: {} bytes are held",
+            self.seed,
+            data.len()
+        );
+        let has_moved = data.len() > before;
+        match held {
+            Ok(None) if is_due => exchange.handle_timeout(env, input, &Buffer::none()),
+            Ok(None) => {
+                if has_moved {
+                    exchange.handle_held(env, Ok(None));
+                }
+                return false;
+            }
+            held => exchange.handle_held(env, held),
+        }
+        true
+    }
+
+    /// Asks the authorization service, which may hang for longer than the exchange waits.
+    fn authorize(&mut self, index: usize, exchange: &mut Exchange, env: &Env<'_>) -> bool {
+        let request = self.clients[index].requests[self.clients[index].served as usize];
+        if exchange.take_question().is_some() {
+            self.asked[request].questions += 1;
+            let at_us = self.now_us + self.rng.pick(&[0, 1_000, 50_000, 150_000, 10_000_000]);
+            let answer = match self.rng.below(6) {
+                0 => Err(Reason::UpstreamEof),
+                1 => Ok(Verdict::Denied(Box::new(Refusal {
+                    status: self.rng.pick(&[302, 401, 403]),
+                    headers: Vec::new(),
+                    content_type: None,
+                    body: self.rng.one_in(2).then(|| b"no".to_vec()),
+                }))),
+                _ => {
+                    let set = vec![("x-service".into(), (*b"yes").into())];
+                    Ok(Verdict::Allowed(Grant { set, remove: Vec::new() }))
+                }
+            };
+            self.clients[index].answer = Some((at_us, answer));
+            self.at(at_us, Event::Client(index));
+        }
+        let now_us = self.now_us;
+        let Some((_, answer)) = self.clients[index].answer.take_if(|(at_us, _)| *at_us <= now_us) else {
+            return false;
+        };
+        self.asked[request].is_granted = matches!(answer, Ok(Verdict::Allowed(_)));
+        let fails_open = self.external_auth.as_ref().is_some_and(|auth| auth.fail_open);
+        self.asked[request].may_pass = self.asked[request].is_granted || answer.is_err() && fails_open;
+        exchange.handle_authorized(env, answer.map_err(Error::upstream));
         true
     }
 
@@ -434,6 +513,9 @@ impl World {
         if exchange.action() != Action::Authenticate {
             self.clients[index].checked = None;
         }
+        if exchange.action() != Action::Authorize {
+            self.clients[index].answer = None;
+        }
         if exchange.action() != Action::WaitForLease && self.clients[index].waits_until_us.is_some() {
             self.leave_queue(index);
         }
@@ -457,6 +539,7 @@ impl World {
             Action::Authenticate if self.clients[index].checked.is_none() => {
                 panic!("seed {seed}: no password is being checked")
             }
+            Action::Authorize if self.clients[index].answer.is_none() => panic!("seed {seed}: no service is asked"),
             Action::Connect => assert!(self.clients[index].connecting.is_some(), "seed {seed}: not connecting"),
             Action::WaitForLease => assert!(self.queue.contains(&index), "seed {seed}: the client is not in the queue"),
             action => {
@@ -560,9 +643,12 @@ impl World {
     }
 }
 
-/// Whether the time of the route runs: it waits for a password, for the endpoint, or for another try at one.
+/// Whether the time of the route runs: it waits for a password, for a service, for the endpoint, or for another try at one.
 fn is_upstream(action: Action) -> bool {
-    matches!(action, Action::Authenticate | Action::Wait | Action::Await | Action::Relay)
+    matches!(
+        action,
+        Action::Authenticate | Action::HoldBody | Action::Authorize | Action::Wait | Action::Await | Action::Relay
+    )
 }
 
 fn env<'e>(
@@ -580,6 +666,7 @@ fn env<'e>(
         connection_info,
         storage: &worker.storage,
         mirrors: &worker.mirrors,
+        remembered: &worker.remembered,
         requests_before: world.clients[index].served,
         is_ending: world.is_draining,
         is_drain_over: world.is_drain_over,

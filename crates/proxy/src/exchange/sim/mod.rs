@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{ClusterProtocol, Protocol, Retry, Snapshot};
+use model::{AuthBody, ClusterProtocol, ExternalAuth, Protocol, Retry, Snapshot};
 use telemetry::Registry;
 
 use self::client::Client;
@@ -84,6 +84,11 @@ pub(super) struct SimRequest {
     is_head: bool,
     /// It has the password of its user.
     is_from_joe: bool,
+    /// The authorization service has allowed it, or need not answer.
+    may_pass: bool,
+    /// How often the service was asked about it, and whether it has allowed it.
+    questions: u32,
+    is_granted: bool,
     /// It was sent over HTTP/1.0.
     is_http10: bool,
     body: Vec<u8>,
@@ -120,6 +125,8 @@ pub(super) struct World {
     ports: Vec<u16>,
     /// The route demands a password.
     has_auth: bool,
+    /// What the route says about external authorization.
+    external_auth: Option<Arc<ExternalAuth>>,
     clients: Vec<Client>,
     links: Vec<Link>,
     /// Idle connections by endpoint.
@@ -149,7 +156,13 @@ impl World {
         let ports: Vec<u16> = (0..endpoints as u16).map(|port| 1000 + port).collect();
         let protocol = rng.pick(&[ClusterProtocol::H1, ClusterProtocol::H2]);
         let has_auth = rng.one_in(4);
-        let snapshot = snapshot(&mut rng, &ports, protocol, has_auth);
+        let external_auth = rng.one_in(4).then(|| {
+            let whole = |bytes_max| Some(AuthBody { bytes_max, partial: false });
+            let body =
+                rng.pick(&[None, None, whole(5_000), whole(100_000), Some(AuthBody { bytes_max: 600, partial: true })]);
+            Arc::new(ExternalAuth { fail_open: rng.one_in(3), body, ..fixture::asks_a_service() })
+        });
+        let snapshot = snapshot(&mut rng, &ports, protocol, has_auth, external_auth.as_ref());
         let compiled = Compiled::new(snapshot, &crate::NamedFiles::default(), None, 0);
         let worker = Rc::new(Worker::new(0, Arc::new(Workers::new(Vec::new())), Arc::new(Registry::default())));
         let view = worker.view_of(&compiled, "web");
@@ -166,6 +179,7 @@ impl World {
             compiled,
             ports,
             has_auth,
+            external_auth,
             clients: Vec::new(),
             links: Vec::new(),
             idle: vec![Vec::new(); endpoints],
@@ -240,7 +254,8 @@ impl World {
     }
 
     fn change_snapshot(&mut self) {
-        let snapshot = snapshot(&mut self.rng, &self.ports, self.cluster.plan.policy.protocol, self.has_auth);
+        let protocol = self.cluster.plan.policy.protocol;
+        let snapshot = snapshot(&mut self.rng, &self.ports, protocol, self.has_auth, self.external_auth.as_ref());
         self.compiled = Compiled::new(snapshot, &crate::NamedFiles::default(), Some(&self.compiled), 0);
         self.view = self.worker.view_of(&self.compiled, "web");
         self.cluster = self.view.clusters[0].clone();
@@ -279,6 +294,7 @@ impl World {
                 "seed {seed}: request {number}, which is not idempotent, was executed {} times",
                 asked.executions
             );
+            assert!(asked.questions <= 1, "seed {seed}: request {number} was asked about {} times", asked.questions);
             // The first, two retries, and one on a fresh connection instead of a stale one.
             assert!(asked.tries <= 4, "seed {seed}: request {number} was tried {} times", asked.tries);
         }
@@ -295,7 +311,13 @@ impl World {
 }
 
 /// A listener in front of a cluster, with random limits and policies.
-fn snapshot(rng: &mut Rng, ports: &[u16], protocol: ClusterProtocol, has_auth: bool) -> Arc<Snapshot> {
+fn snapshot(
+    rng: &mut Rng,
+    ports: &[u16],
+    protocol: ClusterProtocol,
+    has_auth: bool,
+    external_auth: Option<&Arc<ExternalAuth>>,
+) -> Arc<Snapshot> {
     let mut listener = fixture::http("web", 80);
     let Protocol::Http(http) = &mut listener.protocol else { unreachable!("a listener of HTTP") };
     http.limits.stall_timeout = Duration::from_secs(20);
@@ -320,6 +342,7 @@ fn snapshot(rng: &mut Rng, ports: &[u16], protocol: ClusterProtocol, has_auth: b
         route.policy.retry = retry.clone();
         route.policy.cors = cors.clone();
         route.policy.auth = has_auth.then(|| Arc::new(fixture::only_joe()));
+        route.policy.external_auth = external_auth.cloned();
         route.timeout = rng.one_in(4).then(|| Duration::from_secs(5));
     }
     http.routes = routes.into();

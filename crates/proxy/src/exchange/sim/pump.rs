@@ -95,6 +95,47 @@ impl World {
         }
     }
 
+    /// Holds back what has arrived of a request's body. Returns whether that is all of it, or `None` if more may come.
+    pub(super) fn hold(
+        &mut self,
+        index: usize,
+        (transfer, held, bytes_max): (&mut Transfer, &mut Vec<u8>, usize),
+        input: &mut Buffer,
+    ) -> Result<Option<bool>, TransferError> {
+        let now_us = self.now_us;
+        loop {
+            self.note_stream_end(transfer, Side::Client(index));
+            if held.len() > bytes_max {
+                return Ok(Some(false));
+            }
+            match transfer.next(input)? {
+                transfer::TransferStep::Write { bytes, .. } => {
+                    held.extend_from_slice(bytes);
+                    let count = bytes.len();
+                    transfer.handle_written(count, false, || now_us);
+                }
+                transfer::TransferStep::Forward { count, ends } => {
+                    held.extend_from_slice(&input.filled()[..count]);
+                    transfer.handle_forwarded(count, (count, ends), false, input)?;
+                }
+                transfer::TransferStep::Done => return Ok(Some(true)),
+                transfer::TransferStep::Read => {
+                    let client = &mut self.clients[index];
+                    std::mem::swap(&mut client.input, input);
+                    let read = read_client(client);
+                    std::mem::swap(&mut client.input, input);
+                    match read {
+                        Read::Bytes(count) => transfer.handle_read(count, false),
+                        Read::End if self.clients[index].is_h2 => {}
+                        Read::End => transfer.handle_closed()?,
+                        Read::Nothing => return Ok(None),
+                    }
+                }
+                _ => unreachable!("a body is only read"),
+            }
+        }
+    }
+
     /// Puts back bytes that were read but must not be.
     fn unread(&mut self, from: Side, bytes: Vec<u8>) {
         if bytes.is_empty() {
@@ -159,7 +200,7 @@ impl World {
                 let path = String::from_utf8(head.to().path.to_vec()).expect("text");
                 let method = String::from_utf8(head.to().method.to_vec()).expect("text");
                 let field = |name: &str| head.find(name.as_bytes()).map(|value| format!("{name}: {value}\r\n"));
-                let fields: String = ["x-user", "authorization"].into_iter().filter_map(field).collect();
+                let fields: String = ["x-user", "x-service", "authorization"].into_iter().filter_map(field).collect();
                 let text = format!("{method} {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
                 self.links[index].in_flight = 0;
                 self.write_link(index, text.as_bytes(), ends).map(|_| ())

@@ -1,0 +1,137 @@
+//! External authorization.
+
+use std::sync::Arc;
+
+use model::{AuthBody, AuthCache, AuthProtocol, ExternalAuth, GrpcAuth, HttpAuth};
+
+use super::route::listed;
+use super::{ClusterIds, count, positive};
+use crate::defaults;
+use crate::diagnostic::{Report, Wrong, ticked};
+use crate::raw::{RawAuthCache, RawExternalAuth, RawExternalAuthObject};
+use crate::read::{Flag, Located};
+use crate::text::{ChangedHeader, duration_text};
+
+/// The most names in one of its lists. Each is compared with every field of a request or an answer.
+const NAMES_MAX: usize = 32;
+
+/// The service that is asked about the requests of a listener or a route. A route that says nothing takes that of its listener.
+pub fn external_auth(
+    raw: &Option<Located<RawExternalAuth>>,
+    inherited: Option<&Arc<ExternalAuth>>,
+    ids: &ClusterIds,
+    report: &mut Report,
+) -> Option<Arc<ExternalAuth>> {
+    let Some(Located { location, value }) = raw else { return inherited.cloned() };
+    let RawExternalAuth::Object(object) = value else {
+        if inherited.is_none() {
+            let wrong = Wrong::new("`external_auth: off` has no effect: the listener has no `external_auth`");
+            report.add(*location, wrong.hint("remove it"));
+        }
+        return None;
+    };
+    service(object, ids, report).map(Arc::new)
+}
+
+/// Returns `None` if a required key is missing; the report says so.
+fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -> Option<ExternalAuth> {
+    let to = raw.to.as_ref().and_then(|to| ids.find(to, report));
+    if let (Some(grpc), Some(to)) = (&raw.grpc, &raw.to)
+        && ids.speaks_h1(&to.value)
+    {
+        let name = ticked(&to.value.0);
+        let wrong = Wrong::new(format!("the cluster {name} speaks HTTP/1.1, and a gRPC service needs HTTP/2"));
+        report.add(grpc.location, wrong.hint(format!("add `protocol: h2` to {name}")));
+    }
+    let protocol = match (&raw.http, &raw.grpc) {
+        (Some(http), _) => Some(AuthProtocol::Http(HttpAuth {
+            path: http.value.path.as_ref().map_or("/", |path| &path.value.0).to_owned(),
+            host: http.value.host.as_ref().map(|host| host.value.0.clone()),
+        })),
+        (None, Some(grpc)) => {
+            let context = grpc.value.context.iter().flat_map(|context| &context.value.0);
+            let pairs = context.filter_map(|entry| Some((entry.name.0.clone(), entry.value.as_ref()?.0.clone())));
+            let host = grpc.value.host.as_ref().map(|host| host.value.0.clone());
+            Some(AuthProtocol::Grpc(GrpcAuth { host, context: pairs.collect() }))
+        }
+        (None, None) => None,
+    };
+    let response_headers = listed(&raw.response_headers, |name| name.0.clone());
+    for name in raw.response_headers.iter().flat_map(|names| &names.value.0) {
+        refuse_cookie(name, report);
+    }
+    let refusal_headers = match &raw.refusal_headers {
+        Some(_) => listed(&raw.refusal_headers, |name| name.0.clone()),
+        None => defaults::REFUSAL_HEADERS.map(str::to_owned).into(),
+    };
+    let request_headers = raw.request_headers.as_ref().map(|_| listed(&raw.request_headers, |name| name.0.clone()));
+    let lists = [
+        ("request_headers", raw.request_headers.as_ref().map(|list| (list.location, list.value.0.len()))),
+        ("response_headers", raw.response_headers.as_ref().map(|list| (list.location, list.value.0.len()))),
+        ("refusal_headers", raw.refusal_headers.as_ref().map(|list| (list.location, list.value.0.len()))),
+    ];
+    for (key, list) in lists {
+        if let Some((location, length)) = list.filter(|(_, length)| *length > NAMES_MAX) {
+            report.add(location, Wrong::new(format!("`{key}` has {length} names; the limit is {NAMES_MAX}")));
+        }
+    }
+    let body = raw.body.as_ref().and_then(|body| {
+        let bytes_max = count(body.value.bytes.as_ref()?.value.0);
+        Some(AuthBody { bytes_max, partial: is_set(&body.value.partial) })
+    });
+    let cache = raw.cache.as_ref().and_then(|written| cache(written, raw, report));
+    let status = raw.failure_status.as_ref().map_or(defaults::EXTERNAL_AUTH_STATUS, |status| {
+        u16::try_from(status.value.0).unwrap_or(defaults::EXTERNAL_AUTH_STATUS)
+    });
+    Some(ExternalAuth {
+        to: to?,
+        protocol: protocol?,
+        timeout: positive(&raw.timeout, defaults::EXTERNAL_AUTH_TIMEOUT),
+        fail_open: is_set(&raw.fail_open),
+        failure_status: status,
+        request_headers,
+        response_headers,
+        refusal_headers,
+        body,
+        cache,
+    })
+}
+
+/// The service would never see the cookies that it decides by.
+fn refuse_cookie(name: &Located<ChangedHeader>, report: &mut Report) {
+    if name.value.0 == "cookie" {
+        let wrong = Wrong::new("`response_headers` has `cookie`, which only clients send");
+        report.add(name.location, wrong.hint("let the service use another header"));
+    }
+}
+
+/// Returns `None` if a required key is missing; the report says so.
+fn cache(written: &Located<RawAuthCache>, of: &RawExternalAuthObject, report: &mut Report) -> Option<AuthCache> {
+    let raw = &written.value;
+    let headers = listed(&raw.header, |name| name.0.clone());
+    let cookies = listed(&raw.cookie, |name| name.0.clone());
+    if headers.is_empty() && cookies.is_empty() {
+        let wrong = Wrong::new("the cache does not say what its answers depend on");
+        report.add(written.location, wrong.hint("add `header: authorization` or `cookie: NAME_OF_THE_SESSION`"));
+    }
+    if headers.len() + cookies.len() > NAMES_MAX {
+        let (found, max) = (headers.len() + cookies.len(), NAMES_MAX);
+        report.add(written.location, Wrong::new(format!("the key of the cache has {found} names; the limit is {max}")));
+    }
+    if let Some(body) = &of.body {
+        let wrong = Wrong::new(
+            "`cache` has no effect beside `body`: an answer depends on the body, which is no part of the key",
+        );
+        report.add(body.location, wrong.hint("remove one of the two"));
+    }
+    let ttl = raw.ttl.as_ref()?;
+    if ttl.value.0 > defaults::EXTERNAL_AUTH_TTL_MAX {
+        let max = duration_text(defaults::EXTERNAL_AUTH_TTL_MAX);
+        report.add(ttl.location, Wrong::new(format!("`ttl` is {}; the limit is {max}", duration_text(ttl.value.0))));
+    }
+    Some(AuthCache { headers, cookies, any_request: is_set(&raw.any_request), ttl: ttl.value.0 })
+}
+
+fn is_set(flag: &Option<Located<Flag>>) -> bool {
+    flag.as_ref().is_some_and(|flag| flag.value.0)
+}

@@ -1,0 +1,92 @@
+//! The keys of external authorization.
+
+use super::Off;
+use crate::defaults;
+use crate::define::{Kind, keys};
+use crate::diagnostic::{Report, Wrong};
+use crate::read::{Flag, Int, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
+use crate::text::{
+    ByteSize, ChangedHeader, CookieName, HeaderName, HeaderValue, HostHeader, HttpPath, Label, Positive, QueryName,
+    duration_text,
+};
+use crate::yaml::{Node, Value};
+
+keys! {
+    /// A service that is asked whether a request may use the route, before an endpoint gets it. [External
+    /// authorization](external-authorization.md) has the details.
+    pub struct RawExternalAuthObject as "an external authorization", one of [http, grpc] {
+        /// The cluster of the service. Its breaker, health checks, ejection and TLS are those of any cluster.
+        required to: Label;
+        /// Ask by an HTTP request (forward-auth, `auth_request`).
+        optional http: RawHttpAuth;
+        /// Ask by a gRPC call (`envoy.service.auth.v3.Authorization/Check`, which Envoy calls `ext_authz`).
+        optional grpc: RawGrpcAuth;
+        /// From the question to the end of the answer.
+        optional timeout: Positive, default duration_text(defaults::EXTERNAL_AUTH_TIMEOUT);
+        /// Let requests pass while the service gives no answer. A refusal is an answer.
+        optional fail_open: Flag, default "false";
+        /// What clients get while the service gives no answer.
+        optional failure_status: Int<400, 599>, default defaults::EXTERNAL_AUTH_STATUS.to_string();
+        /// The headers of a request that the service gets. Headers that Steelyard adds, such as `X-Forwarded-For`, are not affected.
+        optional request_headers: OneOrMany<HeaderName>, default "all";
+        /// The headers of a positive answer that the endpoint gets. What a client sends in them is removed, on all routes of the listener;
+        /// `authorization` only on routes with this service, which sees the client's.
+        optional response_headers: OneOrMany<ChangedHeader>, default "none";
+        /// The headers of a refusal that the client gets, in addition to those that describe its body.
+        optional refusal_headers: OneOrMany<ChangedHeader>, default format!("[{}]", defaults::REFUSAL_HEADERS.join(", "));
+        /// Hold back the body of a request, and send it to the service, too.
+        optional body: RawAuthBody, default "the service gets no body";
+        /// Remember positive answers.
+        optional cache: RawAuthCache, default "ask about every request";
+    }
+}
+
+keys! {
+    /// The HTTP request to the service. Its method is GET, or POST if it has a body.
+    pub struct RawHttpAuth as "the HTTP request of an external authorization" {
+        /// The path, perhaps with a query. Path and query of the client's request are in `X-Forwarded-Uri`.
+        optional path: HttpPath, default "/";
+        /// The `Host`. `X-Forwarded-Host` has the client's.
+        optional host: HostHeader, default "the client's";
+    }
+}
+
+keys! {
+    /// The gRPC call to the service. The cluster needs `protocol: h2`.
+    pub struct RawGrpcAuth as "the gRPC call of an external authorization" {
+        /// The `:authority`.
+        optional host: HostHeader, default "the name of the cluster";
+        /// `context_extensions`: names and values that the service gets with each question.
+        optional context: Named<QueryName, HeaderValue>, default "none";
+    }
+}
+
+keys! {
+    /// How much of a request's body the service gets. The endpoint gets nothing before the service has answered.
+    pub struct RawAuthBody as "the body for an external authorization" {
+        /// A request with a larger body is answered 413. From 1 byte to 1MiB.
+        required bytes: ByteSize<1, 1_048_576>;
+        /// Send the first `bytes` of a larger body, instead of refusing the request.
+        optional partial: Flag, default "false";
+    }
+}
+
+keys! {
+    /// Which positive answers are remembered. A request that has none of the headers and cookies is always asked about. Each worker
+    /// remembers up to 4,096 answers of at most 1KiB.
+    pub struct RawAuthCache as "the cache of an external authorization" {
+        /// The headers that the service decides by.
+        optional header: OneOrMany<HeaderName>, default "none";
+        /// The cookies that it decides by.
+        optional cookie: OneOrMany<CookieName>, default "none";
+        /// An answer holds for every request with the same values of these, whatever its method, host, path and query are.
+        optional any_request: Flag, default "false";
+        /// How long an answer holds.
+        required ttl: Positive;
+    }
+}
+
+text_or_object! {
+    /// `off`, or the service.
+    RawExternalAuth = OneOf<Off> | RawExternalAuthObject
+}

@@ -1,0 +1,94 @@
+//! External authorization: a service says whether a request may use a route.
+
+use std::time::Duration;
+
+use crate::ClusterId;
+
+/// A service that is asked about each request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ExternalAuth {
+    /// The cluster of the service.
+    pub to: ClusterId,
+    /// How it is asked.
+    pub protocol: AuthProtocol,
+    /// The limit from the question to the end of the answer.
+    pub timeout: Duration,
+    /// Whether a request passes if there is no answer.
+    pub fail_open: bool,
+    /// What a client gets if there is no answer.
+    pub failure_status: u16,
+    /// The headers of the request that the service gets, in lower case; `None` means all.
+    pub request_headers: Option<Vec<String>>,
+    /// The headers that the service may set for the endpoint, in lower case. What a client sends in them is removed.
+    pub response_headers: Vec<String>,
+    /// The headers of a refusal that the client gets, in lower case.
+    pub refusal_headers: Vec<String>,
+    /// How much of the request's body the service gets; `None` means nothing.
+    pub body: Option<AuthBody>,
+    /// Which answers are remembered; `None` means none.
+    pub cache: Option<AuthCache>,
+}
+
+/// How a service is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum AuthProtocol {
+    /// By an HTTP request (forward-auth).
+    Http(HttpAuth),
+    /// By a call of `envoy.service.auth.v3.Authorization/Check`.
+    Grpc(GrpcAuth),
+}
+
+/// The HTTP request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HttpAuth {
+    /// Its path, and perhaps a query.
+    pub path: String,
+    /// Its `Host`; `None` means that of the client's request.
+    pub host: Option<String>,
+}
+
+/// The call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GrpcAuth {
+    /// Its `:authority`; `None` means the name of the cluster.
+    pub host: Option<String>,
+    /// `context_extensions`: names and values that the service gets with every question.
+    pub context: Vec<(String, String)>,
+}
+
+/// How much of a request's body is held back for the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AuthBody {
+    /// The largest body, in bytes.
+    pub bytes_max: usize,
+    /// Whether the service gets the beginning of a larger one. Otherwise the request is refused.
+    pub partial: bool,
+}
+
+/// Which answers are remembered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AuthCache {
+    /// The headers, in lower case, whose values are a part of the key.
+    pub headers: Vec<String>,
+    /// The cookies whose values are a part of the key.
+    pub cookies: Vec<String>,
+    /// Whether an answer holds for all requests with the same values, whatever their method, host and path are.
+    pub any_request: bool,
+    /// How long an answer holds.
+    pub ttl: Duration,
+}
+
+impl ExternalAuth {
+    /// What it is called in the configuration and in `status`.
+    pub fn kind(&self) -> &'static str {
+        match self.protocol {
+            AuthProtocol::Http(_) => "external http",
+            AuthProtocol::Grpc(_) => "external grpc",
+        }
+    }
+
+    /// Whether clients prove with this header who they are, so that the service has to see it even if it replaces it for the endpoint.
+    pub fn is_credential(name: &str) -> bool {
+        name == "authorization"
+    }
+}

@@ -1,0 +1,246 @@
+//! The stage at which a service is asked whether the request may use its route.
+//!
+//! If the service gets the body, that is held back first ([`Action::HoldBody`]), as far as the policy says. Then the service is asked
+//! ([`Action::Authorize`]) once, however often the request is sent to endpoints afterwards. A request that may pass goes on to its
+//! destination; what was held back of its body is sent before the rest.
+
+use super::*;
+use crate::external_auth::cache::Key;
+use crate::external_auth::{Authorizer, Grant, Question, Refusal, Verdict};
+use crate::http::pages::Page;
+use crate::http::respond::Content;
+
+/// A request about which a service is asked.
+pub(crate) struct Authorizing {
+    /// The route's index in the listener.
+    number: usize,
+    authorizer: Arc<Authorizer>,
+    /// When the wait for the answer began, in microseconds.
+    since_us: u64,
+    /// What is remembered of the answer.
+    key: Option<Key>,
+    step: AuthorizeStep,
+}
+
+enum AuthorizeStep {
+    /// The body arrives.
+    Hold,
+    /// The question is present until it is asked.
+    Ask(Option<Box<Question>>),
+}
+
+/// The beginning of a request's body that was held back.
+#[derive(Default)]
+pub(crate) struct HeldBody {
+    pub(super) data: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl Authorizing {
+    pub(super) fn action(&self) -> Action {
+        match self.step {
+            AuthorizeStep::Hold => Action::HoldBody,
+            AuthorizeStep::Ask(_) => Action::Authorize,
+        }
+    }
+}
+
+impl Exchange {
+    /// Asks about the request, unless the answer is known.
+    pub(super) fn authorize(&mut self, env: &Env<'_>, number: usize, route: &Route) {
+        if env.is_drain_over {
+            return self.fail(env, Error::internal(Reason::Draining));
+        }
+        // Every route with a policy has an authorizer. If one had none, nothing would pass.
+        let Some(authorizer) = env.listener.plan.external_auth.of(number).cloned() else {
+            return self.fail(env, Error::internal(Reason::Internal));
+        };
+        let client = stages::client(env);
+        let key = authorizer.cache_key(&view(&self.request, env, &client));
+        if let Some(grant) = key.and_then(|key| env.remembered.find(&key, env.now_ms())) {
+            authorizer.strip(&mut self.request);
+            return self.granted(env, number, route, &grant);
+        }
+        let holds = match (self.request.head.body, authorizer.policy.body) {
+            (Body::None, _) | (_, None) => None,
+            (body, Some(held)) => Some((body, held)),
+        };
+        let step = AuthorizeStep::Hold;
+        let authorizing = Box::new(Authorizing { number, authorizer, since_us: env.now_us, key, step });
+        let Some((body, held)) = holds else { return self.ask(env, authorizing) };
+        let max = env.http.limits.body_bytes_max;
+        if let Body::Length(length) = body
+            && (max.is_some_and(|max| length > max) || !held.partial && length > held.bytes_max as u64)
+        {
+            return self.fail(env, Error::downstream(Reason::BodyTooLarge));
+        }
+        self.upload.start(Framing::of(self.is_h2(), body), Framing::H1(Body::None), max);
+        self.held = Some(Box::new(HeldBody { data: Vec::new(), bytes_max: held.bytes_max }));
+        self.phase = Phase::Authorize(authorizing);
+        self.deadline_ms = Some(self.hold_until_ms(env, route));
+    }
+
+    /// How long the client may be silent while its body is held back.
+    fn hold_until_ms(&self, env: &Env<'_>, route: &Route) -> u64 {
+        let ends_ms = self.ends_ms(route).unwrap_or(u64::MAX);
+        env.stalls_at_ms().min(ends_ms)
+    }
+
+    /// The end of the request's time, if it has one.
+    fn ends_ms(&self, route: &Route) -> Option<u64> {
+        let timeouts = route.timeout.into_iter().chain(self.call.as_ref().and_then(|call| call.timeout));
+        Some((self.record.begun_us()? / 1000).saturating_add(timeouts.map(crate::millis).min()?))
+    }
+
+    /// What arrives of the body, where to put it, and how much of it. Only with [`Action::HoldBody`].
+    pub(crate) fn held(&mut self) -> Option<(&mut Transfer, &mut Vec<u8>, usize)> {
+        let HeldBody { data, bytes_max } = self.held.as_deref_mut()?;
+        Some((&mut self.upload, data, *bytes_max))
+    }
+
+    /// Whether the client waits for a 100 before it sends its body. The caller sends it.
+    pub(crate) fn take_expectation(&mut self) -> bool {
+        std::mem::take(&mut self.request.head.expect_continue)
+    }
+
+    /// More of the body was held back. `is_over`: `Some(true)` if that was all of it, `Some(false)` if there is more than is held back.
+    pub(crate) fn handle_held(&mut self, env: &Env<'_>, held: Result<Option<bool>, TransferError>) {
+        let Phase::Authorize(authorizing) = &mut self.phase else { return };
+        let (number, partial) =
+            (authorizing.number, authorizing.authorizer.policy.body.is_some_and(|body| body.partial));
+        match held {
+            Err(failure) => self.fail(env, failure.of_request()),
+            Ok(Some(false)) if !partial => self.fail(env, Error::downstream(Reason::BodyTooLarge)),
+            Ok(Some(_)) => {
+                let Phase::Authorize(authorizing) = std::mem::take(&mut self.phase) else { return };
+                self.ask(env, authorizing);
+            }
+            Ok(None) => {
+                let until_ms = env.route(number).map(|route| self.hold_until_ms(env, route));
+                self.deadline_ms = until_ms.or(self.deadline_ms);
+            }
+        }
+    }
+
+    fn ask(&mut self, env: &Env<'_>, mut authorizing: Box<Authorizing>) {
+        let Some(route) = env.route(authorizing.number) else {
+            return self.fail(env, Error::internal(Reason::Internal));
+        };
+        let policy = &authorizing.authorizer.policy;
+        let ends_ms = env.now_ms().saturating_add(crate::millis(policy.timeout));
+        // A caller does not wait longer than it says.
+        let ends_ms = self.ends_ms(route).map_or(ends_ms, |route_ms| route_ms.min(ends_ms));
+        let timeout_ms = ends_ms.saturating_sub(env.now_ms()).max(1);
+        let held = self.held.as_deref().map(|held| {
+            let first = held.data.get(..held.bytes_max);
+            (
+                first.unwrap_or(&held.data),
+                first.is_none_or(|first| first.len() == held.data.len()) && self.upload.is_read(),
+            )
+        });
+        let client = Client { request_id: self.record.request_id.as_deref(), ..stages::client(env) };
+        let view = view(&self.request, env, &client);
+        let who = env.connection_info.who;
+        let unix_ms = net::clock::unix_ms();
+        let question = authorizing.authorizer.question(env.listener, &view, who, held, unix_ms, timeout_ms);
+        let Some(question) = question else { return self.fail(env, Error::internal(Reason::Internal)) };
+        // From now on, the endpoint gets these from the service or not at all.
+        authorizing.authorizer.strip(&mut self.request);
+        authorizing.since_us = env.now_us;
+        authorizing.step = AuthorizeStep::Ask(Some(Box::new(question)));
+        self.phase = Phase::Authorize(authorizing);
+        self.deadline_ms = Some(ends_ms);
+    }
+
+    /// The question that it waits for, once.
+    pub(crate) fn take_question(&mut self) -> Option<Box<Question>> {
+        let Phase::Authorize(authorizing) = &mut self.phase else { return None };
+        let AuthorizeStep::Ask(question) = &mut authorizing.step else { return None };
+        question.take()
+    }
+
+    /// The service has answered, or has not.
+    pub(crate) fn handle_authorized(&mut self, env: &Env<'_>, answer: Result<Verdict, Error>) {
+        if !matches!(self.phase, Phase::Authorize(_)) {
+            return;
+        }
+        let Phase::Authorize(authorizing) = std::mem::take(&mut self.phase) else { return };
+        let Authorizing { number, authorizer, since_us, key, .. } = *authorizing;
+        self.deadline_ms = None;
+        self.record.handle_authorized(env.now_us.saturating_sub(since_us));
+        let Some(route) = env.route(number) else { return self.fail(env, Error::internal(Reason::Internal)) };
+        let passes_all = faults::is_injected(InjectedFault::PassesRefused);
+        match answer {
+            Ok(Verdict::Allowed(grant)) => {
+                if let Some(key) = &key {
+                    env.remembered.put(key, &grant, env.now_ms());
+                }
+                self.granted(env, number, route, &grant);
+            }
+            Ok(Verdict::Denied(refusal)) if !passes_all => self.refuse(env, *refusal),
+            Err(error) if !authorizer.policy.fail_open && !passes_all => {
+                let source = std::io::Error::other(error);
+                self.fail(env, Error::internal(Reason::ExternalAuthFailed).because(source));
+            }
+            Ok(Verdict::Denied(_)) => self.granted(env, number, route, &Grant::default()),
+            Err(error) => {
+                env.listener.count(Reason::ExternalAuthFailed);
+                let listener = &env.listener.plan.policy.name;
+                tracing::debug!(listener, %error, "external authorization failed, and the request passes");
+                self.granted(env, number, route, &Grant::default());
+            }
+        }
+    }
+
+    fn granted(&mut self, env: &Env<'_>, number: usize, route: &Route, grant: &Grant) {
+        grant.apply(&mut self.request);
+        let client = stages::client(env);
+        let destination = policy::destination(env.listener, number, route, &view(&self.request, env, &client));
+        match destination {
+            Ok(destination) => self.proceed(env, number, route, destination),
+            Err(error) => self.fail(env, error),
+        }
+    }
+
+    /// Passes a refusal on to the client.
+    fn refuse(&mut self, env: &Env<'_>, refusal: Refusal) {
+        let Refusal { status, headers, content_type, body } = refusal;
+        let (reason, may_stay, code) = (Reason::ExternalAuthDenied, self.may_stay(env), ErrorCode::INTERNAL_ERROR);
+        self.record.reason = Some(reason);
+        env.listener.count(reason);
+        if let Some(call) = self.call.as_mut().map(|call| call.fail(reason, Some(status), None)) {
+            return self.respond_to_call(env, &call, may_stay, code);
+        }
+        let page = body.map(|body| Page { content_type: content_type.unwrap_or_default().into(), body: body.into() });
+        let content = match &page {
+            Some(page) => Content::Page(page),
+            None => {
+                let accept = pages::accept(&self.request.head.fields, &self.request.bytes);
+                env.listener.plan.pages.error(self.record.route, status, respond::word(reason), accept)
+            }
+        };
+        self.respond(env, &Own { status, content, field: None, headers: &headers }, may_stay, code);
+    }
+
+    /// What a client gets while the service of its route does not answer.
+    pub(super) fn status_without_answer(&self, env: &Env<'_>) -> Option<u16> {
+        Some(env.listener.plan.external_auth.of(self.record.route?)?.policy.failure_status)
+    }
+
+    /// The wait for the body or for the answer has taken too long.
+    pub(super) fn handle_authorize_timeout(&mut self, env: &Env<'_>) {
+        let Phase::Authorize(authorizing) = &self.phase else { return };
+        let ends_ms = env.route(authorizing.number).and_then(|route| self.ends_ms(route));
+        let is_over = ends_ms.is_some_and(|ends_ms| ends_ms <= env.now_ms());
+        match authorizing.action() {
+            Action::HoldBody if is_over => self.fail(env, Error::internal(Reason::RequestTimeout)),
+            Action::HoldBody => self.fail(env, Error::downstream(Reason::BodyTimeout)),
+            _ => self.handle_authorized(env, Err(Error::upstream(Reason::ResponseTimeout))),
+        }
+    }
+}
+
+fn view<'v>(request: &'v Request, env: &Env<'_>, client: &'v Client<'v>) -> RequestView<'v> {
+    let Request { head, bytes, .. } = request;
+    RequestView { head, buffer: bytes, target: request.target(), paths: env.http.paths, client }
+}

@@ -1,0 +1,353 @@
+//! External authorization: a service says whether a request may use a route.
+//!
+//! An exchange makes a [`Question`] of its request. The driver asks it with [`Question::ask`], which is a request of our own to a cluster like
+//! any other, and the exchange goes on with the [`Verdict`]. Whatever the service answers, only what the configuration names goes from its
+//! answer to the endpoint, and from a refusal to the client.
+//!
+//! | what | file |
+//! |---|---|
+//! | the question and the answer over HTTP | `http` |
+//! | the same over gRPC | `grpc` |
+//! | what is remembered of answers | `cache` |
+
+pub(crate) mod cache;
+mod grpc;
+mod http;
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use model::{AuthProtocol, ExternalAuth, Route};
+use net::timer::Timer;
+use telemetry::Reason;
+use wire::message::{Field, FieldId};
+
+use self::cache::Key;
+use crate::auth::present;
+use crate::downstream::watch::Watched;
+use crate::error::Error;
+use crate::exchange::Request;
+use crate::policy::RequestView;
+use crate::policy::headers::is_alike;
+use crate::upstream::cluster::Cluster;
+use crate::upstream::connect::OnBehalfOf;
+use crate::upstream::subrequest::{Answer, Patience, Subrequest, Terms};
+use crate::worker::ListenerView;
+
+/// Bytes of the body of an answer. A refusal with a longer body keeps its status and its headers, and gets a body of ours.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of names and values that one answer may set or remove, so that the head for the endpoint stays small.
+const CHANGES_BYTES_MAX: usize = 16 * 1024;
+
+/// The services of a snapshot, each once.
+#[derive(Default)]
+pub(crate) struct Authorizers(HashMap<(Arc<ExternalAuth>, String), Arc<Authorizer>>);
+
+/// Those of the routes of a listener, by the route's number.
+#[derive(Default)]
+pub(crate) struct ListenerAuthorizers(HashMap<usize, Arc<Authorizer>>);
+
+/// A service, ready for use.
+pub(crate) struct Authorizer {
+    pub(crate) policy: Arc<ExternalAuth>,
+    /// Identifies it in the caches of all workers, as long as its policy stays the same.
+    id: u64,
+}
+
+impl Authorizers {
+    /// The services of these routes. Keeps those of `previous` that are the same, so that the caches stay valid.
+    pub(crate) fn new<'r>(
+        routes: impl Iterator<Item = &'r Route>,
+        clusters: &[Arc<model::Cluster>],
+        previous: Option<&Self>,
+    ) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let mut all = HashMap::new();
+        for policy in routes.filter_map(|route| route.policy.external_auth.as_ref()) {
+            let key = key(policy, clusters);
+            let known = previous.and_then(|previous| previous.0.get(&key)).cloned();
+            all.entry(key).or_insert_with(|| {
+                let make = || Authorizer { policy: policy.clone(), id: NEXT_ID.fetch_add(1, Relaxed) };
+                known.unwrap_or_else(|| Arc::new(make()))
+            });
+        }
+        Self(all)
+    }
+
+    /// Those of these routes.
+    pub(crate) fn of(&self, routes: &[Route], clusters: &[Arc<model::Cluster>]) -> ListenerAuthorizers {
+        let of = |(number, route): (usize, &Route)| {
+            let policy = route.policy.external_auth.as_ref()?;
+            Some((number, self.0.get(&key(policy, clusters))?.clone()))
+        };
+        ListenerAuthorizers(routes.iter().enumerate().filter_map(of).collect())
+    }
+}
+
+/// The number of a cluster means another one in another snapshot, and its name does not.
+fn key(policy: &Arc<ExternalAuth>, clusters: &[Arc<model::Cluster>]) -> (Arc<ExternalAuth>, String) {
+    (policy.clone(), clusters.get(policy.to.0).map_or_else(String::new, |cluster| cluster.name.clone()))
+}
+
+impl ListenerAuthorizers {
+    /// The service that is asked about the requests of the route with this number.
+    pub(crate) fn of(&self, number: usize) -> Option<&Arc<Authorizer>> {
+        self.0.get(&number)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The fields that only a service may set, on all routes. A field with which clients prove who they are is not among them: the service
+    /// has to see it.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = &str> {
+        let names = self.0.values().flat_map(|authorizer| &authorizer.policy.response_headers);
+        names.map(String::as_str).filter(|name| !ExternalAuth::is_credential(name))
+    }
+}
+
+impl Authorizer {
+    /// What is remembered of answers about this request; `None` if nothing is.
+    pub(crate) fn cache_key(&self, asked: &RequestView<'_>) -> Option<Key> {
+        Key::of(self.id, self.policy.cache.as_ref()?, asked)
+    }
+
+    /// What the service has to be asked about this request. `body` is as much of its body as the service gets, and whether that is all.
+    pub(crate) fn question(
+        &self,
+        listener: &ListenerView,
+        asked: &RequestView<'_>,
+        who: OnBehalfOf,
+        body: Option<(&[u8], bool)>,
+        unix_ms: u64,
+        timeout_ms: u64,
+    ) -> Option<Question> {
+        let cluster = listener.clusters.get(self.policy.to.0)?.clone();
+        let request = match &self.policy.protocol {
+            AuthProtocol::Http(http) => http::question(&self.policy, http, &cluster, asked, body),
+            AuthProtocol::Grpc(grpc) => {
+                grpc::question(&self.policy, grpc, &cluster, asked, who, body, unix_ms, timeout_ms)
+            }
+        };
+        let key = cluster.hash_key();
+        let key = key.map_or(0, |key| crate::upstream::hash::key(key, asked.head, asked.buffer, asked.client));
+        Some(Question { cluster, request, who, key, timeout_ms, policy: self.policy.clone() })
+    }
+
+    /// Removes what the client has sent in fields that the endpoint gets from the service alone.
+    pub(crate) fn strip(&self, request: &mut Request) {
+        let Request { head, bytes, .. } = request;
+        let names = &self.policy.response_headers;
+        if names.iter().any(|name| ExternalAuth::is_credential(name)) {
+            head.fields.retain(|field| {
+                field.id == FieldId::Identity
+                    || !names.iter().any(|name| is_alike(field.name.get(bytes), name.as_bytes()))
+            });
+        }
+    }
+}
+
+/// What the driver asks.
+pub(crate) struct Question {
+    cluster: Rc<Cluster>,
+    request: Subrequest,
+    who: OnBehalfOf,
+    /// For consistent hashing.
+    key: u64,
+    timeout_ms: u64,
+    policy: Arc<ExternalAuth>,
+}
+
+/// What the service says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Allowed(Grant),
+    Denied(Box<Refusal>),
+}
+
+/// What the endpoint gets of a positive answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Names, in lower case, and values.
+    pub(crate) set: Vec<(Box<str>, Box<[u8]>)>,
+    /// Names of fields that it does not get.
+    pub(crate) remove: Vec<Box<str>>,
+}
+
+/// What the client gets of a refusal.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) content_type: Option<String>,
+    /// `None` if it is not known or too long.
+    pub(crate) body: Option<Vec<u8>>,
+}
+
+impl Question {
+    /// Asks, as long as the client is there.
+    ///
+    /// # Errors
+    /// There is no answer, or none that has a meaning; those of [`Error::client_io`] if the client leaves meanwhile.
+    pub(crate) async fn ask(self, client: Watched<'_>, timer: &Timer) -> Result<Verdict, Error> {
+        let Self { cluster, request, who, key, timeout_ms, policy } = self;
+        let patience = Patience::For { client, body_bytes_max: ANSWER_BYTES_MAX };
+        let terms = Terms { who, key, timer, time_ms_max: timeout_ms, patience };
+        let answer = tokio::select! {
+            biased;
+            error = client.gone() => return Err(error),
+            answer = request.send(&cluster, &terms) => answer?,
+        };
+        match &policy.protocol {
+            AuthProtocol::Http(_) => http::verdict(&policy, answer),
+            AuthProtocol::Grpc(_) => grpc::verdict(&policy, answer),
+        }
+    }
+}
+
+impl Grant {
+    /// Changes the request for the endpoint. The service cannot set anything that the configuration does not name, and its answer cannot
+    /// remove what this hop has added.
+    pub(crate) fn apply(&self, request: &mut Request) {
+        if !self.remove.is_empty() {
+            let Request { head, bytes, .. } = &mut *request;
+            head.fields.retain(|field| {
+                let is_removed = |name: &Box<str>| is_alike(field.name.get(bytes), name.as_bytes());
+                !is_removable(field) || !self.remove.iter().any(is_removed)
+            });
+        }
+        for (name, value) in &self.set {
+            present::add_identity(request, name, value);
+        }
+    }
+
+    /// Bytes of all names and values.
+    fn bytes(&self) -> usize {
+        let set = self.set.iter().map(|(name, value)| name.len() + value.len());
+        set.chain(self.remove.iter().map(|name| name.len())).sum()
+    }
+
+    /// # Errors
+    /// It is too large.
+    fn checked(self) -> Result<Self, Error> {
+        if self.bytes() > CHANGES_BYTES_MAX { Err(bad("too many headers to set or remove")) } else { Ok(self) }
+    }
+}
+
+/// Whether a service may have the field removed. It decides neither the framing nor the host of a request.
+fn is_removable(field: &Field) -> bool {
+    matches!(field.id, FieldId::Cookie | FieldId::Date | FieldId::Claim | FieldId::Other)
+}
+
+/// The error for an answer that has no meaning.
+fn bad(what: &'static str) -> Error {
+    Error::upstream(Reason::UpstreamBadHead).because(std::io::Error::new(std::io::ErrorKind::InvalidData, what))
+}
+
+/// The value of a field that may be sent on: what HTTP/2 and gRPC carry is not limited to it by itself.
+fn is_value(value: &[u8]) -> bool {
+    !value.iter().any(|byte| matches!(byte, 0..=8 | 10..=31 | 127))
+        && value.first().is_none_or(|byte| !matches!(byte, b' ' | b'\t'))
+        && value.last().is_none_or(|byte| !matches!(byte, b' ' | b'\t'))
+}
+
+/// What the client gets of these fields of a refusal: their names, in any case, and values. The type of the body is apart.
+fn passed_on<'f>(
+    policy: &ExternalAuth,
+    fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
+) -> (Vec<(String, String)>, Option<String>) {
+    let (mut headers, mut content_type, mut bytes) = (Vec::new(), None, 0);
+    for (name, value) in fields {
+        let (Ok(name), Ok(value)) = (std::str::from_utf8(name), std::str::from_utf8(value)) else { continue };
+        let name = name.to_ascii_lowercase();
+        let is_of_body = matches!(name.as_str(), "content-encoding" | "content-language");
+        let is_named = policy.refusal_headers.contains(&name);
+        bytes += name.len() + value.len();
+        if !is_value(value.as_bytes()) || bytes > CHANGES_BYTES_MAX {
+            continue;
+        }
+        match name.as_str() {
+            "content-type" => content_type = Some(value.to_owned()),
+            _ if is_named || is_of_body => headers.push((name, value.to_owned())),
+            _ => {}
+        }
+    }
+    (headers, content_type)
+}
+
+/// Whether there was an answer at all: everything else is a failure of the service.
+fn whole(answer: Answer) -> Result<(crate::exchange::Response, Option<Vec<u8>>, Option<crate::grpc::Status>), Error> {
+    let Answer { response, body, grpc_status } = answer;
+    Ok((response, body?, grpc_status))
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::h1::parse_request;
+
+    use super::*;
+
+    pub(super) fn policy(protocol: AuthProtocol) -> ExternalAuth {
+        ExternalAuth {
+            to: model::ClusterId(0),
+            protocol,
+            timeout: std::time::Duration::from_millis(200),
+            fail_open: false,
+            failure_status: 503,
+            request_headers: None,
+            response_headers: vec!["x-user".into(), "authorization".into()],
+            refusal_headers: vec!["location".into(), "set-cookie".into()],
+            body: None,
+            cache: None,
+        }
+    }
+
+    fn request(fields: &str) -> Request {
+        let text = format!("GET /a?b=c HTTP/1.1\r\nHost: shop\r\n{fields}\r\n");
+        let mut request = Request::default();
+        parse_request(text.as_bytes(), 100, &mut request.head).unwrap();
+        request.bytes = text.into_bytes();
+        request
+    }
+
+    fn fields(request: &Request) -> String {
+        let field = |field: &Field| {
+            let text = |span: wire::message::Span| String::from_utf8_lossy(span.get(&request.bytes)).into_owned();
+            format!("{}: {}", text(field.name), text(field.value))
+        };
+        request.head.fields.iter().skip(1).map(field).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn the_endpoint_gets_what_the_service_says_and_not_what_the_client_says() {
+        let authorizer = Authorizer {
+            policy: Arc::new(policy(AuthProtocol::Http(model::HttpAuth { path: "/".into(), host: None }))),
+            id: 1,
+        };
+        let mut request = request("Authorization: Bearer mine\r\nCookie: a=b\r\nx_debug: 1\r\nContent-Length: 1\r\n");
+        authorizer.strip(&mut request);
+        assert_eq!(fields(&request), "Cookie: a=b, x_debug: 1, Content-Length: 1");
+        let grant = Grant {
+            set: vec![("x-user".into(), (*b"joe").into()), ("authorization".into(), (*b"Bearer yours").into())],
+            remove: vec!["x-debug".into(), "content-length".into(), "host".into(), "x-user".into()],
+        };
+        grant.apply(&mut request);
+        assert_eq!(fields(&request), "Cookie: a=b, Content-Length: 1, x-user: joe, authorization: Bearer yours");
+        assert!(request.head.fields.iter().any(|field| field.id == FieldId::Host));
+    }
+
+    #[test]
+    fn values_end_no_line() {
+        let check = |value: &str, expect| assert_eq!(is_value(value.as_bytes()), expect, "{value:?}");
+        check("", true);
+        check("a\tb", true);
+        check("a\r\nb: c", false);
+        check("a\0", false);
+        check(" a", false);
+        check("a ", false);
+    }
+}
