@@ -138,7 +138,7 @@ fn make_certificate(directory: &Path) -> Result<PathBuf, String> {
 }
 
 /// Starts a program and waits until it accepts connections on these ports.
-fn start(name: &str, command: &mut Command, ports: &[u16]) -> Result<Program, String> {
+pub fn start(name: &str, command: &mut Command, ports: &[u16]) -> Result<Program, String> {
     let failed = |failure: testkit::Failure| failure.to_string();
     let mut program = Program::spawn(name, command).map_err(failed)?;
     for port in ports {

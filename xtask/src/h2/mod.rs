@@ -1,11 +1,13 @@
 //! `cargo xtask test h2`: tests HTTP/2 and gRPC through the built binary with the suites of other projects.
 //!
-//! There are two suites, both in Go and pinned by `hack/interop`: h2spec with all of its cases, strictly, and the gRPC
-//! interoperability suite with all cases that need no cloud. Each runs against a listener in cleartext and one over
+//! There are three suites, all in Go and pinned by `hack/interop`: h2spec with all of its cases, strictly, the gRPC
+//! interoperability suite with all cases that need no cloud, and external authorization by a service that is written
+//! against Envoy's protos. Each of the first two runs against a listener in cleartext and one over
 //! TLS; h2spec also in front of origins of both protocols. If a case fails, is skipped or does not run, the verb fails.
 //!
 //! Not here: attacks, and behaviour beyond the standards. The tests in `e2e` cover them.
 
+mod authz;
 mod field;
 mod grpc;
 mod h2spec;
@@ -17,14 +19,15 @@ use crate::cargo::metadata;
 use crate::{setup, test};
 use field::{Field, Side};
 
-const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc]";
+const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc|authz]";
 
-/// Runs both suites, or the named one.
+/// Runs all suites, or the named one.
 pub fn run(arguments: &[String]) -> Result<(), String> {
-    let (with_h2spec, with_grpc) = match arguments {
-        [] => (true, true),
-        [suite] if suite == "h2spec" => (true, false),
-        [suite] if suite == "grpc" => (false, true),
+    let (with_h2spec, with_grpc, with_authz) = match arguments {
+        [] => (true, true, true),
+        [suite] if suite == "h2spec" => (true, false, false),
+        [suite] if suite == "grpc" => (false, true, false),
+        [suite] if suite == "authz" => (false, false, true),
         _ => return Err(USAGE.into()),
     };
     setup::install_for("test")?;
@@ -48,6 +51,11 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
             let outcome = grpc::run(&tools.client, side, &field);
             outcomes.push((format!("grpc   {side} -> h2c"), start.elapsed().as_secs(), outcome));
         }
+    }
+    if with_authz {
+        let start = Instant::now();
+        let outcome = authz::run(&binary, &tools.authz, &directory);
+        outcomes.push(("external authorization".into(), start.elapsed().as_secs(), outcome));
     }
     report(&outcomes)
 }
@@ -73,8 +81,8 @@ fn report(outcomes: &[(String, u64, Result<Score, String>)]) -> Result<(), Strin
     println!();
     for (name, seconds, outcome) in outcomes {
         match outcome {
-            Ok(score) => println!("  {name:<20} {:>3} of {} in {seconds} s", score.held, score.all),
-            Err(_) => println!("  {name:<20} did not run"),
+            Ok(score) => println!("  {name:<22} {:>3} of {} in {seconds} s", score.held, score.all),
+            Err(_) => println!("  {name:<22} did not run"),
         }
     }
     let is_good = |outcome: &Result<Score, String>| outcome.as_ref().is_ok_and(|score| score.held == score.all);

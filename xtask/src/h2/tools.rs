@@ -13,6 +13,7 @@ const MODULE: &str = "hack/interop";
 const H2SPEC: (&str, &str) = ("github.com/summerwind/h2spec/cmd/h2spec", "h2spec");
 const SERVER: (&str, &str) = ("google.golang.org/grpc/interop/server", "server");
 const CLIENT: (&str, &str) = ("./client", "client");
+const AUTHZ: (&str, &str) = ("./authz", "authz");
 
 /// The built programs.
 pub struct Tools {
@@ -20,13 +21,15 @@ pub struct Tools {
     /// The gRPC suite's server, and our command that runs the cases of its client.
     pub server: PathBuf,
     pub client: PathBuf,
+    /// An authorization service written against Envoy's protos.
+    pub authz: PathBuf,
 }
 
 /// Builds them. This takes a minute or two the first time, and a second after that.
 pub fn build(directory: &Path) -> Result<Tools, String> {
     let start = Instant::now();
-    run_command(go::build(MODULE, directory)?.args([H2SPEC.0, SERVER.0, CLIENT.0]))?;
+    run_command(go::build(MODULE, directory)?.args([H2SPEC.0, SERVER.0, CLIENT.0, AUTHZ.0]))?;
     println!("interop: built in {} s", start.elapsed().as_secs());
     let built = |(_, name): (&str, &str)| directory.join(name);
-    Ok(Tools { h2spec: built(H2SPEC), server: built(SERVER), client: built(CLIENT) })
+    Ok(Tools { h2spec: built(H2SPEC), server: built(SERVER), client: built(CLIENT), authz: built(AUTHZ) })
 }
