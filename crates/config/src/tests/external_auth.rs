@@ -54,6 +54,16 @@ fn what_a_service_cannot_be() {
             "to: web, path: /f, external_auth: {to: web, http: {}, cache: {ttl: 25h}}",
             "to: web, path: /g, external_auth: {to: web, http: {}, body: {bytes: 2MiB}, cache: {header: a, ttl: 1s}}",
         ],
-        "",
+        r#"7:41: `external_auth: off` has no effect: the listener has no `external_auth`; remove it
+8:41: an external authorization needs `http` or `grpc`
+9:46: `to` names the cluster `webb`, which is not in `clusters`; did you mean `web`?
+9:62: an external authorization has both `grpc` and `http`; keep one of them
+10:57: the cluster `web` speaks HTTP/1.1, and a gRPC service needs HTTP/2; add `protocol: h2` to `web`
+11:80: `response_headers` has `cookie`, which only clients send; let the service use another header
+11:88: an entry of `response_headers`: "host" cannot be changed; set the host that the endpoint sees with `rewrite: {host: ...}`
+12:68: the cache does not say what its answers depend on; add `header: authorization` or `cookie: NAME_OF_THE_SESSION`
+12:74: `ttl` is 25h; the limit is 1d
+13:67: `cache` has no effect beside `body`: an answer depends on the body, which is no part of the key; remove one of the two
+13:75: `bytes`: "2MiB" is out of range; write 1B to 1MiB"#,
     );
 }

@@ -263,6 +263,8 @@ impl Subrequest {
                     failed: !is_sent,
                     before,
                 };
+                // A question changes nothing at the endpoint, whatever its method is.
+                let method = if body_bytes_max.is_some() { Method::Get } else { method };
                 let is_stale =
                     upstream.is_reused && !was_heard && is_sent_again(ending(&lost, &sent, clock::now_us()), method);
                 Err(Failed { error: lost.error, is_stale })
