@@ -11,7 +11,7 @@ use model::{ExternalAuth, ForwardedHeaders, GrpcAuth, HeaderChanges};
 use prost::Message;
 use wire::message::{Body, Field, FieldId, Method, RequestHead, Span, Version};
 
-use super::{Grant, Refusal, Verdict, bad, is_value, passed_on, whole};
+use super::{Grant, Refusal, Verdict, bad, is_value, passed_on};
 use crate::error::Error;
 use crate::grpc::Status as Code;
 use crate::http::client_address::known_client_ip;
@@ -329,7 +329,8 @@ fn headers(policy: &ExternalAuth, asked: &RequestView<'_>) -> HashMap<String, St
 }
 
 pub(super) fn verdict(policy: &ExternalAuth, answer: Answer) -> Result<Verdict, Error> {
-    let (response, body, status) = whole(answer)?;
+    let Answer { response, body, grpc_status: status } = answer;
+    let body = body?;
     if response.head.status != 200 || status != Some(Code::Ok) {
         return Err(bad("the call of Check failed"));
     }

@@ -14,7 +14,7 @@
 use model::{ExternalAuth, ForwardedHeaders, HeaderChanges, HttpAuth};
 use wire::message::{Body, Field, FieldId, Method, RequestHead, Span};
 
-use super::{Grant, Refusal, Verdict, bad, passed_on, whole};
+use super::{Grant, Refusal, Verdict, bad, passed_on};
 use crate::error::Error;
 use crate::exchange::Response;
 use crate::http::headers::Client;
@@ -114,7 +114,8 @@ pub(super) fn verdict(policy: &ExternalAuth, answer: Answer) -> Result<Verdict, 
     match status {
         200..=299 => {
             // Its body means nothing, but an answer that is cut off may be half of another one.
-            let (response, ..) = whole(answer)?;
+            let Answer { response, body, .. } = answer;
+            body?;
             grant(policy, &response).map(Verdict::Allowed)
         }
         300..=499 => {

@@ -33,7 +33,7 @@ use crate::policy::RequestView;
 use crate::policy::headers::is_alike;
 use crate::upstream::cluster::Cluster;
 use crate::upstream::connect::OnBehalfOf;
-use crate::upstream::subrequest::{Answer, Patience, Subrequest, Terms};
+use crate::upstream::subrequest::{Patience, Subrequest, Terms};
 use crate::worker::ListenerView;
 
 /// Bytes of the body of an answer. A refusal with a longer body keeps its status and its headers, and gets a body of ours.
@@ -216,8 +216,8 @@ impl Grant {
         if !self.remove.is_empty() {
             let Request { head, bytes, .. } = &mut *request;
             head.fields.retain(|field| {
-                let is_removed = |name: &Box<str>| is_alike(field.name.get(bytes), name.as_bytes());
-                !is_removable(field) || !self.remove.iter().any(is_removed)
+                let found = field.name.get(bytes);
+                !is_removable(field) || !self.remove.iter().any(|name| is_alike(found, name.as_bytes()))
             });
         }
         for (name, value) in &self.set {
@@ -277,12 +277,6 @@ fn passed_on<'f>(
         }
     }
     (headers, content_type)
-}
-
-/// Whether there was an answer at all: everything else is a failure of the service.
-fn whole(answer: Answer) -> Result<(crate::exchange::Response, Option<Vec<u8>>, Option<crate::grpc::Status>), Error> {
-    let Answer { response, body, grpc_status } = answer;
-    Ok((response, body?, grpc_status))
 }
 
 #[cfg(test)]

@@ -153,6 +153,7 @@ impl World {
         self.clients.push(client);
     }
 
+    #[expect(clippy::too_many_lines, reason = "one request, from its line to its last piece")]
     fn add_request(&mut self, client: &mut Client, mut at_us: u64) -> u64 {
         let number = self.asked.len();
         let method = self.rng.pick(&["GET", "GET", "POST", "POST", "PUT", "HEAD"]);
