@@ -141,8 +141,7 @@ impl Exchange {
         let client = Client { request_id: self.record.request_id.as_deref(), ..stages::client(env) };
         let view = view(&self.request, env, &client);
         let who = env.connection_info.who;
-        let unix_ms = net::clock::unix_ms();
-        let question = authorizing.authorizer.question(env.listener, &view, who, held, unix_ms, timeout_ms);
+        let question = authorizing.authorizer.question(env.listener, &view, who, held, timeout_ms);
         let Some(question) = question else { return self.fail(env, Error::internal(Reason::Internal)) };
         // From now on, the endpoint gets these from the service or not at all.
         authorizing.authorizer.strip(&mut self.request);

@@ -74,18 +74,8 @@ struct SocketAddress {
 
 #[derive(Clone, PartialEq, Message)]
 struct Request {
-    #[prost(message, optional, tag = "1")]
-    time: Option<Timestamp>,
     #[prost(message, optional, tag = "2")]
     http: Option<HttpRequest>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Timestamp {
-    #[prost(int64, tag = "1")]
-    seconds: i64,
-    #[prost(int32, tag = "2")]
-    nanos: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -174,10 +164,6 @@ struct Header {
     raw_value: Vec<u8>,
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "all of them are borrowed from one place, and half of them is the request"
-)]
 pub(super) fn question(
     policy: &ExternalAuth,
     grpc: &GrpcAuth,
@@ -185,10 +171,9 @@ pub(super) fn question(
     asked: &RequestView<'_>,
     who: OnBehalfOf,
     body: Option<(&[u8], bool)>,
-    unix_ms: u64,
     timeout_ms: u64,
 ) -> Subrequest {
-    let message = request(policy, grpc, asked, who, body, unix_ms).encode_to_vec();
+    let message = request(policy, grpc, asked, who, body).encode_to_vec();
     let mut framed = Vec::with_capacity(PREFIX_BYTES + message.len());
     framed.push(0);
     framed.extend_from_slice(&(message.len() as u32).to_be_bytes());
@@ -235,7 +220,6 @@ fn request(
     asked: &RequestView<'_>,
     who: OnBehalfOf,
     body: Option<(&[u8], bool)>,
-    unix_ms: u64,
 ) -> CheckRequest {
     let RequestView { head, buffer, client, .. } = *asked;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -276,13 +260,12 @@ fn request(
         body,
         raw_body,
     };
-    let time = Timestamp { seconds: (unix_ms / 1000) as i64, nanos: (unix_ms % 1000) as i32 * 1_000_000 };
     let sni = client.secured.and_then(|secured| secured.sni()).map(str::to_owned);
     CheckRequest {
         attributes: Some(Attributes {
             source: peer(source, certificate.map_or("", |certificate| certificate.subject())),
             destination: peer(who.local, ""),
-            request: Some(Request { time: Some(time), http: Some(http) }),
+            request: Some(Request { http: Some(http) }),
             context_extensions: grpc.context.iter().cloned().collect(),
             tls_session: sni.map(|sni| TlsSession { sni }),
         }),
@@ -467,13 +450,11 @@ mod tests {
             local: "127.0.0.1:8080".parse().unwrap(),
         };
         let grpc = GrpcAuth { host: None, context: vec![("tier".into(), "gold".into())] };
-        let sent = |is_trusted| {
-            asked(lines, is_trusted, |view| request(&policy(), &grpc, view, who, Some((b"\xff", true)), 1_500))
-        };
+        let sent =
+            |is_trusted| asked(lines, is_trusted, |view| request(&policy(), &grpc, view, who, Some((b"\xff", true))));
         let attributes = sent(false).attributes.unwrap();
         assert_eq!(attributes.context_extensions["tier"], "gold");
-        let Request { http: Some(http), time: Some(time) } = attributes.request.unwrap() else { panic!("a request") };
-        assert_eq!((time.seconds, time.nanos), (1, 500_000_000));
+        let http = attributes.request.unwrap().http.unwrap();
         assert_eq!((http.method.as_str(), http.path.as_str(), http.host.as_str()), ("GET", "/a?b=c", "shop"));
         assert_eq!((http.headers["x-a"].as_str(), http.headers["cookie"].as_str()), ("1,2", "a=b; c=d"));
         assert_eq!((http.headers["x-forwarded-for"].as_str(), http.headers.get("x-real-ip")), ("10.0.0.9", None));

@@ -123,15 +123,12 @@ impl Authorizer {
         asked: &RequestView<'_>,
         who: OnBehalfOf,
         body: Option<(&[u8], bool)>,
-        unix_ms: u64,
         timeout_ms: u64,
     ) -> Option<Question> {
         let cluster = listener.clusters.get(self.policy.to.0)?.clone();
         let request = match &self.policy.protocol {
             AuthProtocol::Http(http) => http::question(&self.policy, http, &cluster, asked, body),
-            AuthProtocol::Grpc(grpc) => {
-                grpc::question(&self.policy, grpc, &cluster, asked, who, body, unix_ms, timeout_ms)
-            }
+            AuthProtocol::Grpc(grpc) => grpc::question(&self.policy, grpc, &cluster, asked, who, body, timeout_ms),
         };
         let key = cluster.hash_key();
         let key = key.map_or(0, |key| crate::upstream::hash::key(key, asked.head, asked.buffer, asked.client));
