@@ -314,11 +314,15 @@ fn headers(policy: &ExternalAuth, asked: &RequestView<'_>) -> HashMap<String, St
 pub(super) fn verdict(policy: &ExternalAuth, answer: Answer) -> Result<Verdict, Error> {
     let Answer { response, body, grpc_status: status } = answer;
     let body = body?;
-    if response.head.status != 200 || status != Some(Code::Ok) {
-        return Err(bad("the call of Check failed"));
+    let failed = || bad("the call of Check failed");
+    if response.head.status != 200 {
+        return Err(failed());
     }
-    // It may be a no with a long page, which must not pass by `fail_open`.
+    // It may be a no with a long page, which must not pass by `fail_open`. Its trailers are not read.
     let Some(body) = body else { return Ok(Verdict::Denied(Box::new(refusal(policy, Denied::default())))) };
+    if status != Some(Code::Ok) {
+        return Err(failed());
+    }
     let message = match body.split_at_checked(PREFIX_BYTES) {
         Some(([0, length @ ..], message)) if length == (message.len() as u32).to_be_bytes() => message,
         _ => return Err(bad("the answer is not one message that is not compressed")),
@@ -413,8 +417,10 @@ mod tests {
         for status in [None, Some(Code::Unavailable), Some(Code::PermissionDenied)] {
             assert!(verdict(&policy(), answer(&message, status)).is_err(), "{status:?}");
         }
-        let long = Answer { body: Ok(None), ..answer(&message, Some(Code::Ok)) };
-        assert!(matches!(verdict(&policy(), long), Ok(Verdict::Denied(_))));
+        for status in [None, Some(Code::Ok)] {
+            let long = Answer { body: Ok(None), ..answer(&message, status) };
+            assert!(matches!(verdict(&policy(), long), Ok(Verdict::Denied(_))));
+        }
         for broken in [&b"\xff\xff"[..], b"\x0a\x7f"] {
             assert!(verdict(&policy(), answer(broken, Some(Code::Ok))).is_err());
         }
