@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use model::{
     AccessLogFormat, Algorithm, Cluster, ClusterLimits, ClusterProtocol, Dns, ForwardPath, ForwardedHeaders, HashKey,
-    HealthCheck, ListenerLimits, MinRate, Outlier, PathRules, Ping, Probe, ProxyProtocol, TlsVersion,
+    ListenerLimits, MinRate, PathRules, Ping, ProxyProtocol, TlsVersion,
 };
 
 use crate::defaults;
@@ -15,15 +15,13 @@ use crate::define::{Kind, Object, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
-    Admin, Bind, ByteSize, CertificateName, ChangedHeader, ClientNetwork, CookieName, EndpointText, FileName, GrpcName,
-    GrpcService, HeaderName, HeaderValue, HostHeader, HostText, HttpPath, Label, LogFile, Method, Network, Pattern,
-    Percent, Positive, ProbeText, QueryName, RouteName, RoutePath, Server, StatusRange, Text, Wait, duration_text,
-    percent_text, size_text,
+    Admin, Bind, ByteSize, CertificateName, ClientNetwork, CookieName, EndpointText, FileName, GrpcName, HeaderName,
+    HostHeader, HostText, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName, RoutePath,
+    Server, Text, Wait, duration_text, percent_text, size_text,
 };
 use crate::yaml::{Node, Value};
 
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::new("", Vec::new()));
-static PROBE: LazyLock<HealthCheck> = LazyLock::new(|| HealthCheck::new(Probe::Tcp));
 static LIMITS: LazyLock<ListenerLimits> = LazyLock::new(ListenerLimits::default);
 static MIN_RATE: LazyLock<MinRate> = LazyLock::new(MinRate::default);
 static PATHS: LazyLock<PathRules> = LazyLock::new(PathRules::default);
@@ -390,52 +388,6 @@ keys! {
 }
 
 keys! {
-    /// An active probe.
-    pub struct RawHealthCheck as "a health check", one of [http, grpc, tcp] {
-        /// Send `GET` for this path, in the protocol of the cluster, or in HTTP/1.1 if another `port` is set; the status must be in
-        /// `expect`.
-        optional http: HttpPath;
-        /// Call `grpc.health.v1.Health/Check` for this service; it must be SERVING. `""` asks about the endpoint as a whole.
-        optional grpc: GrpcService;
-        /// The TCP handshake must complete.
-        optional tcp: True;
-        /// The `Host` header, or `:authority`. Only with `http` or `grpc`.
-        optional host: HostHeader, default "the endpoint's address";
-        /// Names and values of further headers of the request. Only with `http`.
-        optional headers: Named<ChangedHeader, HeaderValue>, default "none";
-        /// The statuses that count as success, each a status or a range. Only with `http`.
-        optional expect: OneOrMany<StatusRange>, default format!("{}-{}", defaults::EXPECTED_STATUSES.0, defaults::EXPECTED_STATUSES.1);
-        /// A text that the first 16 KiB of the response's body must contain, byte by byte. Without it the body is not read. Only with `http`.
-        optional body: ProbeText, default "any body";
-        /// The time from the start of one probe to the start of the next, plus or minus a tenth.
-        optional interval: Positive, default duration_text(PROBE.interval);
-        /// The time for the whole probe.
-        optional timeout: Positive, default duration_text(PROBE.timeout);
-        /// Failures in a row that make a healthy endpoint unhealthy.
-        optional unhealthy_after: Int<1, 1000>, default PROBE.unhealthy_after.to_string();
-        /// Successes in a row that make an unhealthy endpoint healthy.
-        optional healthy_after: Int<1, 1000>, default PROBE.healthy_after.to_string();
-        /// Probe this port instead of the endpoint's own.
-        optional port: Int<1, 65535>, default "the endpoint's";
-    }
-}
-
-keys! {
-    /// Passive ejection: real requests act as the probe.
-    pub struct RawOutlierObject as "the outlier ejection" {
-        /// Responses from 500 to 599, failed connections, resets and timeouts in a row that eject an endpoint.
-        optional consecutive_5xx: Int<1, 1_000_000>, default Outlier::default().consecutive_5xx.to_string();
-        /// The duration of the first ejection; the n-th in a row lasts n times as long, at most ten times. It ends early when the endpoint
-        /// proves that it works: by a health check that passes (unless it was ejected for responses from 500 to 599), or by serving a
-        /// request that had no other endpoint to go to.
-        optional eject_for: Positive, default duration_text(Outlier::default().eject_for);
-        /// The share of the endpoints that may be ejected at once. With two or more endpoints, one may always be ejected. At the limit, an
-        /// endpoint that takes no connections replaces the ejected endpoint that would return first, if no other endpoint is known to work.
-        optional max_ejected: Percent, default percent_text(Outlier::default().max_ejected);
-    }
-}
-
-keys! {
     /// Limits on the load that a cluster takes before it refuses more. All workers share them.
     pub struct RawClusterLimits as "the limits of a cluster" {
         /// Concurrent requests at each endpoint, or connections with TCP. Idle connections in the pool do not count, and each request on a
@@ -515,12 +467,14 @@ macro_rules! text_or_object {
 
 mod auth;
 mod external_auth;
+mod health;
 mod listener;
 mod policy;
 mod vip;
 
 pub use auth::{RawApiKey, RawAuth, RawBasic};
 pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject};
+pub use health::{RawHealthCheck, RawOutlierObject};
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use policy::{
     RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond, RawRetry,
