@@ -243,7 +243,7 @@ fn policies_that_the_api_server_refuses() {
                 json!({"retry": {"retryOn": [503, "502", "reset"], "perTryTimeout": "1s"}, "allow": ["10.0.0.0/8", "::1"]}),
             ),
             cluster(
-                json!({"healthCheck": {"http": "/", "expect": 204}, "ping": {"disabled": true}, "panicThreshold": "50%"}),
+                json!({"healthCheck": {"http": "/", "expect": [204, "200-299"]}, "ping": {"disabled": true}, "panicThreshold": "50%"}),
             ),
             cluster(json!({"balance": {"maglev": {"key": {"cookie": "user"}}}})),
         ];
