@@ -29,7 +29,7 @@ listeners:
       - {path: /asked, external_auth: {to: web, grpc: {}}, to: web}
       - {to: web, rate_limit: {requests: 1000, per: 1s, by: client_ip}}
 clusters:
-  web: {endpoints: [127.0.0.1:9001], protocol: h2c}
+  web: {endpoints: [127.0.0.1:9001, {address: '127.0.0.1:9002', priority: 1}], protocol: h2c}
 vips:
   dns: {address: 192.0.2.7:53/udp, interfaces: [veth0], endpoints: [192.0.2.21:53], mode: full_nat, sources: [192.0.2.1]}
 ";

@@ -404,6 +404,12 @@ fn of_cluster(cluster: &ClusterStatus, found: &mut Found) {
         found.wrong("panic", name, text);
     } else if cluster.endpoints.iter().filter(usable).count() == 0 {
         found.wrong("no_usable_endpoint", name, format!("{name} gets no requests: none of its endpoints is usable"));
+    } else if let Some(used) = cluster.priority
+        && let Some(first) = cluster.endpoints.iter().map(|endpoint| endpoint.priority).min()
+        && used > first
+    {
+        let text = format!("{name} uses endpoints of priority {used}: too few of those with a lower number are usable");
+        found.wrong("backups_in_use", name, text);
     }
     let states =
         cluster.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));

@@ -156,17 +156,19 @@ fn clusters(clusters: &[ClusterStatus]) -> String {
 
 fn endpoints(clusters: &[ClusterStatus]) -> String {
     let of_cluster = |cluster: &'_ ClusterStatus| {
-        let name = cluster.name.clone();
-        cluster.endpoints.clone().into_iter().map(move |endpoint| (name.clone(), endpoint))
+        let (name, used) = (cluster.name.clone(), cluster.priority);
+        let stands_by = move |endpoint: &EndpointStatus| used.is_some_and(|used| used != endpoint.priority);
+        cluster.endpoints.clone().into_iter().map(move |endpoint| (name.clone(), stands_by(&endpoint), endpoint))
     };
-    let mut endpoints: Vec<(String, EndpointStatus)> = clusters.iter().flat_map(of_cluster).collect();
+    let mut endpoints: Vec<(String, bool, EndpointStatus)> = clusters.iter().flat_map(of_cluster).collect();
     // The sort is stable, so that equal endpoints stay in the order of the file.
-    endpoints.sort_by_key(|(_, endpoint)| endpoint.state.takes_work());
-    let row = |(cluster, endpoint): &(String, EndpointStatus)| {
+    endpoints.sort_by_key(|(.., endpoint)| endpoint.state.takes_work());
+    let row = |(cluster, stands_by, endpoint): &(String, bool, EndpointStatus)| {
+        let state = if *stands_by && endpoint.state.takes_work() { "standby" } else { state_name(endpoint.state) };
         let cells = [
             endpoint.address.clone(),
             cluster.clone(),
-            state_name(endpoint.state).to_owned(),
+            state.to_owned(),
             endpoint.weight.to_string(),
             endpoint.in_flight.to_string(),
             endpoint.connections.to_string(),

@@ -240,6 +240,9 @@ pub struct ClusterStatus {
     pub retries: u64,
     /// So few endpoints are usable that health and ejection are ignored.
     pub panic: bool,
+    /// The priority of the endpoints that get requests; `None` if all have the same, or in panic.
+    #[serde(default)]
+    pub priority: Option<u8>,
     /// In the order of the file. The addresses of a name are where the name is.
     pub endpoints: Vec<EndpointStatus>,
 }
@@ -251,6 +254,9 @@ pub struct EndpointStatus {
     pub address: String,
     /// The weight relative to the others. An endpoint of weight 0 gets no new work.
     pub weight: u32,
+    /// Endpoints of the lowest number get the requests while enough of them are usable.
+    #[serde(default)]
+    pub priority: u8,
     /// Whether it takes new work.
     pub state: EndpointState,
     /// What led to the state, or the last failure.
@@ -358,7 +364,12 @@ impl Status {
 
 impl ClusterStatus {
     /// Builds what the configuration and the counters say about a cluster. The caller knows the state of the endpoints.
-    pub fn new(cluster: &model::Cluster, totals: &Totals, panic: bool, endpoints: Vec<EndpointStatus>) -> Self {
+    pub fn new(
+        cluster: &model::Cluster,
+        totals: &Totals,
+        (panic, priority): (bool, Option<u8>),
+        endpoints: Vec<EndpointStatus>,
+    ) -> Self {
         let (requests, retries) =
             totals.clusters.get(cluster.name.as_str()).map_or((0, 0), |total| (total.requests, total.retries));
         let algorithm = match cluster.algorithm {
@@ -369,7 +380,7 @@ impl ClusterStatus {
             Algorithm::Maglev(_) => "maglev",
             Algorithm::PeakEwma => "peak_ewma",
         };
-        Self { name: cluster.name.clone(), algorithm: algorithm.into(), requests, retries, panic, endpoints }
+        Self { name: cluster.name.clone(), algorithm: algorithm.into(), requests, retries, panic, priority, endpoints }
     }
 }
 

@@ -19,6 +19,8 @@ pub struct ClusterState {
     endpoints: Vec<Arc<EndpointState>>,
     /// As long as `endpoints`. They belong to one snapshot, so that pickers and the maglev table use the same ones.
     weights: Vec<u32>,
+    /// As long as `endpoints`; empty if all have the same priority, as in nearly every cluster.
+    priorities: Box<[u8]>,
     /// Changes after each change of an endpoint's usability, except by the passing of time. The states of this cluster in all snapshots
     /// share it, as they share their endpoints.
     epoch: Arc<AtomicU64>,
@@ -43,6 +45,15 @@ pub enum EndpointStatus {
         /// The end of the ejection.
         until_ms: u64,
     },
+}
+
+/// Which endpoints take new work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The usable ones of this priority.
+    Priority(u8),
+    /// All that do not drain.
+    Panic,
 }
 
 /// The number of endpoints in each [`EndpointStatus`].
@@ -71,8 +82,17 @@ impl ClusterState {
             outlier: cluster.outlier.as_ref().map(|outlier| OutlierPolicy::new(outlier, endpoints.len())),
             maglev,
             weights,
+            priorities: Box::default(),
             endpoints,
         }
+    }
+
+    /// Sets the priority of each endpoint, in their order. Those of the lowest number of which enough are usable take new work.
+    #[must_use]
+    pub fn with_priorities(mut self, priorities: &[u8]) -> Self {
+        let differ = priorities.windows(2).any(|pair| pair.first() != pair.last());
+        self.priorities = if differ { priorities.into() } else { Box::default() };
+        self
     }
 
     /// The state of the same cluster in a newer snapshot, with the [`EndpointState`]s of the endpoints that stay. Requests under the older
@@ -150,11 +170,49 @@ impl ClusterState {
         counts
     }
 
-    /// Whether health and ejection are ignored, because less than the panic threshold of the weight is usable. Draining endpoints do not
-    /// count at all: their removal by the operator is no reason to doubt the verdicts on the others.
+    /// Whether health and ejection are ignored, because less than the panic threshold of the weight is usable, at every priority. Draining
+    /// endpoints do not count at all: their removal by the operator is no reason to doubt the verdicts on the others.
     pub fn panicking(&self, now_ms: u64) -> bool {
+        self.turn(now_ms) == Turn::Panic
+    }
+
+    /// The priority of the endpoints that take new work; `None` if all have the same, or in panic.
+    pub fn priority_in_use(&self, now_ms: u64) -> Option<u8> {
+        match self.turn(now_ms) {
+            Turn::Priority(priority) if !self.priorities.is_empty() => Some(priority),
+            Turn::Priority(_) | Turn::Panic => None,
+        }
+    }
+
+    /// 0 in a cluster whose endpoints have the same priority.
+    pub fn priority(&self, index: usize) -> u8 {
+        self.priorities.get(index).copied().unwrap_or(0)
+    }
+
+    /// Which endpoints take new work: those of the first priority that has enough usable ones. If there is none, all do, in panic.
+    pub(crate) fn turn(&self, now_ms: u64) -> Turn {
+        let first = self.priorities.iter().min().copied().unwrap_or(0);
+        let mut panics = false;
+        let mut next = Some(first);
+        while let Some(priority) = next {
+            let (usable, total) = self.weights_of(priority, now_ms);
+            let has_enough = usable as f64 >= self.panic_threshold * total as f64;
+            if usable > 0 && has_enough {
+                return Turn::Priority(priority);
+            }
+            panics |= !has_enough;
+            next = self.priorities.iter().copied().filter(|other| *other > priority).min();
+        }
+        if panics { Turn::Panic } else { Turn::Priority(first) }
+    }
+
+    /// The usable weight and the whole weight of the endpoints of a priority, without those that drain.
+    fn weights_of(&self, priority: u8, now_ms: u64) -> (u64, u64) {
         let (mut usable, mut total) = (0u64, 0u64);
         for (index, weight) in self.weights.iter().enumerate() {
+            if self.priority(index) != priority {
+                continue;
+            }
             match self.status(index, now_ms) {
                 Some(EndpointStatus::Draining) | None => {}
                 Some(EndpointStatus::Healthy) => {
@@ -164,7 +222,7 @@ impl ClusterState {
                 Some(_) => total += u64::from(*weight),
             }
         }
-        (usable as f64) < self.panic_threshold * total as f64
+        (usable, total)
     }
 
     /// Records how a request ended at an endpoint. Returns the ejection if this failure caused one.
@@ -261,6 +319,46 @@ mod tests {
         assert_eq!(cluster.counts(0), Counts { healthy: 2, draining: 1, ..Counts::default() });
         assert_eq!([0, 1, 2].map(|index| cluster.usable(index, 0)), [false, true, false]);
         assert_eq!(cluster.status(3, 0), None);
+    }
+
+    /// The weights, priorities and usability of endpoints, and the priority in use; `Err` is panic.
+    #[test]
+    fn the_first_priority_with_enough_usable_endpoints_is_used() {
+        let check = |threshold: f64, endpoints: &[(u32, u8, bool)], expect: Result<Option<u8>, ()>| {
+            let weights: Vec<u32> = endpoints.iter().map(|(weight, ..)| *weight).collect();
+            let priorities: Vec<u8> = endpoints.iter().map(|(_, priority, _)| *priority).collect();
+            let cluster = cluster_with(Algorithm::Random, &weights, |cluster| cluster.panic_threshold = threshold);
+            let cluster = cluster.with_priorities(&priorities);
+            for (index, (.., usable)) in endpoints.iter().enumerate() {
+                cluster.set_healthy(index, *usable, 0);
+            }
+            let found = if cluster.panicking(0) { Err(()) } else { Ok(cluster.priority_in_use(0)) };
+            assert_eq!(found, expect, "{threshold} {endpoints:?}");
+        };
+        check(0.5, &[(1, 0, true), (1, 0, false)], Ok(None));
+        check(0.5, &[(1, 3, true), (1, 3, true)], Ok(None));
+        check(0.5, &[(1, 1, true), (1, 0, true)], Ok(Some(0)));
+        check(0.5, &[(1, 0, true), (1, 0, false), (1, 7, true)], Ok(Some(0)));
+        // Few usable endpoints would have to carry everything; the backups can do that better.
+        check(0.5, &[(1, 0, true), (2, 0, false), (1, 7, true)], Ok(Some(7)));
+        check(0.5, &[(1, 0, false), (1, 2, false), (1, 5, true)], Ok(Some(5)));
+        check(0.5, &[(1, 0, false), (1, 2, false)], Err(()));
+        check(0.5, &[(1, 0, true), (2, 0, false), (1, 1, true), (2, 1, false)], Err(()));
+        // Without a threshold, one is enough, and nothing is used that is not usable.
+        check(0.0, &[(1, 0, true), (9, 0, false), (1, 1, true)], Ok(Some(0)));
+        check(0.0, &[(9, 0, false), (1, 1, true)], Ok(Some(1)));
+        check(0.0, &[(9, 0, false), (1, 1, false)], Ok(Some(0)));
+        // Those of weight 0 take nothing, and prove nothing.
+        check(0.5, &[(0, 0, true), (1, 1, true)], Ok(Some(1)));
+        check(0.5, &[(0, 0, true), (1, 1, false)], Err(()));
+    }
+
+    #[test]
+    fn draining_all_of_a_priority_is_no_panic() {
+        let cluster = cluster_with(Algorithm::Random, &[1, 1], |cluster| cluster.panic_threshold = 0.5);
+        let cluster = cluster.with_priorities(&[0, 1]);
+        cluster.set_draining(0, true, 0);
+        assert_eq!((cluster.panicking(0), cluster.priority_in_use(0)), (false, Some(1)));
     }
 
     #[test]

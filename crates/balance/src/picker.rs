@@ -74,15 +74,21 @@ impl Picker {
         matches!(self.strategy, Strategy::Maglev)
     }
 
-    /// Picks an endpoint for new work; `None` if none takes it, or only endpoints in `tried` do.
+    /// Picks an endpoint for new work; `None` if none takes it, or only endpoints in `tried` do. If those are all of the priority in use, an endpoint
+    /// of another one is picked.
     ///
     /// `cluster` is the one that the picker was made for, `key` is a [`crate::hash_key`], and `tried` has the endpoints that have failed
     /// this request.
     pub fn pick(&mut self, cluster: &ClusterState, now_ms: u64, key: u64, tried: &[usize]) -> Option<Pick> {
-        self.pick_unless(cluster, now_ms, key, |index| tried.contains(&index))
+        let picked = self.pick_unless(cluster, now_ms, key, |index| tried.contains(&index));
+        picked.or_else(|| {
+            let index = self.view.spares.iter().copied().find(|index| !tried.contains(index))?;
+            Some(Pick { index, panicked: false })
+        })
     }
 
-    /// Like [`Self::pick`], with any reason to exclude an endpoint: tried, or no room. If it excludes many, the cost grows with the number
+    /// Like [`Self::pick`], with any reason to exclude an endpoint: tried, or no room. Endpoints of other priorities are not picked: a request waits for
+    /// room rather than overflow to them. If it excludes many, the cost grows with the number
     /// of endpoints.
     pub fn pick_unless(
         &mut self,
@@ -315,6 +321,36 @@ mod tests {
                 }
                 assert_eq!(picker.pick(&cluster, 0, 1, &[0, 1, 2, 3]), None);
             }
+        }
+    }
+
+    /// Backups are picked when they are in use, or for work that has tried all others; not because those have no room.
+    #[test]
+    fn backups_are_picked_in_their_turn() {
+        for algorithm in algorithms() {
+            let cluster = cluster_with(algorithm.clone(), &[1, 1, 1, 1], |cluster| cluster.panic_threshold = 0.3);
+            let cluster = cluster.with_priorities(&[2, 0, 1, 0]);
+            let mut picker = picker(&algorithm, 5);
+            let mut seen = |tried: &[usize]| -> Vec<usize> {
+                let picks: Vec<usize> = (0..100)
+                    .filter_map(|key| Some(picker.pick(&cluster, 0, crate::hash::mix(key), tried)?.index))
+                    .collect();
+                (0..4).filter(|index| picks.contains(index)).collect()
+            };
+            assert_eq!((seen(&[]), seen(&[1]), seen(&[3, 1])), (vec![1, 3], vec![3], vec![2]), "{algorithm:?}");
+            assert_eq!((seen(&[3, 1, 2]), seen(&[0, 1, 2, 3])), (vec![0], vec![]), "{algorithm:?}");
+            cluster.set_healthy(1, false, 0);
+            assert_eq!(seen(&[]), [3]);
+            cluster.set_healthy(3, false, 0);
+            assert_eq!((seen(&[]), seen(&[2])), (vec![2], vec![0]));
+            cluster.set_healthy(2, false, 0);
+            assert_eq!(seen(&[]), [0]);
+            cluster.set_healthy(0, false, 0);
+            assert_eq!(seen(&[]), [0, 1, 2, 3], "{algorithm:?}: in panic");
+            cluster.set_healthy(1, true, 0);
+            assert_eq!(seen(&[]), [1]);
+            let mut full = self::picker(&algorithm, 5);
+            assert_eq!(full.pick_unless(&cluster, 0, 7, |index| index == 1), None);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::cluster::{ClusterState, EndpointStatus};
+use crate::cluster::{ClusterState, EndpointStatus, Turn};
 
 /// The share of an endpoint that has its full weight.
 pub(crate) const WHOLE: u16 = 1000;
@@ -32,6 +32,8 @@ pub(crate) struct View {
     pub(crate) panicked: bool,
     /// In the order of the cluster.
     pub(crate) members: Vec<Member>,
+    /// Usable endpoints of other priorities, in the order of these, for work that has tried all members.
+    pub(crate) spares: Vec<usize>,
     /// As long as the cluster's endpoints: the member's share, 0 for endpoints that are not members.
     shares: Vec<u16>,
 }
@@ -47,8 +49,10 @@ impl View {
         // Read first: a change during this call changes the epoch again, and the list is made again.
         self.epoch = cluster.epoch();
         self.valid_until_ms = u64::MAX;
-        self.panicked = cluster.panicking(now_ms);
+        let turn = cluster.turn(now_ms);
+        self.panicked = turn == Turn::Panic;
         self.members.clear();
+        self.spares.clear();
         for index in 0..cluster.endpoints().len() {
             let weight = cluster.weight(index);
             let eligible = match cluster.status(index, now_ms) {
@@ -61,10 +65,17 @@ impl View {
                 Some(EndpointStatus::Draining) | None => false,
             };
             if weight > 0 && eligible {
+                if let Turn::Priority(priority) = turn
+                    && priority != cluster.priority(index)
+                {
+                    self.spares.push(index);
+                    continue;
+                }
                 let share = self.share(cluster, index, now_ms);
                 self.members.push(Member { index, weight, share });
             }
         }
+        self.spares.sort_by_key(|index| cluster.priority(*index));
         self.favour_the_most_favoured();
         self.shares.clear();
         self.shares.resize(cluster.endpoints().len(), 0);

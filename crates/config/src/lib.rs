@@ -155,8 +155,12 @@ pub fn parse_vip(name: &str, description: &str) -> Result<Vip, String> {
 /// The snapshot for `steelyard proxy --listen ADDRESS --to A,B`: one listener that sends everything to one cluster, with defaults for
 /// everything else.
 pub fn proxy_snapshot(listen: SocketAddr, to: &[EndpointAddress], tcp: bool) -> Snapshot {
-    let endpoint =
-        |address: &EndpointAddress| Endpoint { address: address.clone(), weight: defaults::WEIGHT, host: None };
+    let endpoint = |address: &EndpointAddress| Endpoint {
+        address: address.clone(),
+        weight: defaults::WEIGHT,
+        priority: 0,
+        host: None,
+    };
     let cluster = Cluster::new("proxy", to.iter().map(endpoint).collect());
     lower::one_listener("proxy", listen, tcp, cluster)
 }

@@ -357,6 +357,9 @@ keys! {
         required address: EndpointText;
         /// Relative to the other weights; an endpoint with weight 0 takes no new work.
         optional weight: Int<0, 65535>, default defaults::WEIGHT.to_string();
+        /// Backups have a higher number than the endpoints that they stand in for. The endpoints with the lowest number of which at least
+        /// `panic_threshold` of the weight is usable take all requests.
+        optional priority: Int<0, 7>, default "0";
     }
 }
 

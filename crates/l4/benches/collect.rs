@@ -105,7 +105,12 @@ mod collection {
 
     fn vip() -> Vip {
         let at: std::net::SocketAddr = VIP.parse().unwrap();
-        let endpoint = Endpoint { address: EndpointAddress::Socket(ENDPOINT.parse().unwrap()), weight: 1, host: None };
+        let endpoint = Endpoint {
+            address: EndpointAddress::Socket(ENDPOINT.parse().unwrap()),
+            weight: 1,
+            priority: 0,
+            host: None,
+        };
         Vip {
             interfaces: vec!["client0".to_owned(), "ep0".to_owned()],
             endpoints: vec![endpoint],

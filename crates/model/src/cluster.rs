@@ -71,6 +71,8 @@ pub struct Endpoint {
     pub address: EndpointAddress,
     /// 0 to 65535, relative to the others; 0 takes no new work.
     pub weight: u32,
+    /// Endpoints of the lowest number take the requests while enough of them are usable; see [`Cluster::panic_threshold`].
+    pub priority: u8,
     /// The name from which the address was resolved. `None` if the address was given, or the name has not been resolved yet.
     pub host: Option<String>,
 }

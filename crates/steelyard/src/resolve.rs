@@ -109,6 +109,7 @@ pub(crate) fn expand(snapshot: &Snapshot, addresses: &Addresses) -> Snapshot {
             cluster.endpoints.extend(ips.iter().map(|ip| Endpoint {
                 address: EndpointAddress::Socket(SocketAddr::new(*ip, *port)),
                 weight: endpoint.weight,
+                priority: endpoint.priority,
                 host: Some(host.clone()),
             }));
         }
@@ -234,6 +235,7 @@ mod tests {
         let endpoint = |(host, weight): &(&str, u32)| Endpoint {
             address: EndpointAddress::Name { host: (*host).to_owned(), port: 80 },
             weight: *weight,
+            priority: 0,
             host: None,
         };
         Snapshot {

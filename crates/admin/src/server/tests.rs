@@ -95,6 +95,7 @@ fn status() -> Status {
     let endpoint = EndpointStatus {
         address: "127.0.0.1:9001".into(),
         weight: 1,
+        priority: 0,
         state: EndpointState::Ejected,
         why: Some("5 failures in a row".into()),
         in_flight: 0,
@@ -128,7 +129,7 @@ fn status() -> Status {
         routes: Vec::new(),
         password_checks: None,
         methods: Vec::new(),
-        clusters: vec![crate::ClusterStatus::new(&cluster, &totals, false, vec![endpoint])],
+        clusters: vec![crate::ClusterStatus::new(&cluster, &totals, (false, None), vec![endpoint])],
         kernel_plane: None,
         vips: Vec::new(),
         maintenance: Vec::new(),

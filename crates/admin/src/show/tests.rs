@@ -12,6 +12,7 @@ pub(crate) fn endpoint(address: &str, state: EndpointState, why: Option<&str>) -
     EndpointStatus {
         address: address.into(),
         weight: 1,
+        priority: 0,
         state,
         why: why.map(str::to_owned),
         in_flight: 2,
@@ -54,6 +55,7 @@ pub(crate) fn status() -> Status {
         requests: 70_000,
         retries: 3,
         panic: false,
+        priority: None,
         endpoints: vec![
             endpoint("127.0.0.1:9001", EndpointState::Healthy, None),
             endpoint("127.0.0.1:9002", EndpointState::Unchecked, None),

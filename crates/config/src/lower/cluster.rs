@@ -99,9 +99,11 @@ fn endpoints(raw: Located<Many<RawEndpoint>>, name: &str, report: &mut Report) -
     let mut first: HashMap<EndpointAddress, Location> = HashMap::new();
     let mut endpoints = Vec::with_capacity(raw.value.0.len());
     for Located { location, value } in raw.value.0 {
-        let (address, weight) = match value {
-            RawEndpoint::Text(address) => (Some(address), None),
-            RawEndpoint::Object(object) => (object.address.map(|address| address.value), object.weight),
+        let (address, weight, priority) = match value {
+            RawEndpoint::Text(address) => (Some(address), None, None),
+            RawEndpoint::Object(object) => {
+                (object.address.map(|address| address.value), object.weight, object.priority)
+            }
         };
         let Some(address) = address.map(|address| address.0) else { continue };
         if let Some(first) = first.insert(address.clone(), location) {
@@ -109,7 +111,8 @@ fn endpoints(raw: Located<Many<RawEndpoint>>, name: &str, report: &mut Report) -
             report.add(location, Wrong::new(format!("an endpoint of {} is given twice", ticked(name))).hint(hint));
         }
         let weight = weight.map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
-        endpoints.push(Endpoint { address, weight: weight.unwrap_or(defaults::WEIGHT), host: None });
+        let priority = priority.map_or(0, |priority| u8::try_from(priority.value.0).unwrap_or(u8::MAX));
+        endpoints.push(Endpoint { address, weight: weight.unwrap_or(defaults::WEIGHT), priority, host: None });
     }
     if !endpoints.is_empty() && endpoints.iter().all(|endpoint| endpoint.weight == 0) {
         let hint = "no endpoint would get traffic; give at least one a weight above 0";

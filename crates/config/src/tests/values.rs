@@ -130,7 +130,10 @@ fn every_key_of_a_cluster() {
     let socket = EndpointAddress::Socket("[fd00::1]:80".parse().unwrap());
     assert_eq!(
         cluster.endpoints,
-        [Endpoint { address: name, weight: 0, host: None }, Endpoint { address: socket, weight: 1, host: None }]
+        [
+            Endpoint { address: name, weight: 0, priority: 0, host: None },
+            Endpoint { address: socket, weight: 1, priority: 0, host: None }
+        ]
     );
     assert_eq!(cluster.algorithm, Algorithm::Maglev(HashKey::Header("x-user".to_owned())));
     let check = cluster.health_check.as_ref().unwrap();
@@ -323,6 +326,7 @@ fn every_key_of_a_vip() {
     let endpoint = |address: &str, weight| Endpoint {
         address: EndpointAddress::Socket(address.parse().unwrap()),
         weight,
+        priority: 0,
         host: None,
     };
     assert_eq!(nat.endpoints, [endpoint("[fd00::1]:0", 1), endpoint("[fd00::2]:0", 7)]);

@@ -246,8 +246,12 @@ pub(crate) fn endpoints_where(
     let of = |share: &Share| addresses(index, &share.service, share.port, share.transport, is_wanted);
     let found: Vec<Vec<SocketAddr>> = shares.iter().map(of).collect();
     let weights = weights(shares.iter().zip(&found).map(|(share, found)| (share.weight, found.len())));
-    let endpoint =
-        |address: &SocketAddr, weight| Endpoint { address: EndpointAddress::Socket(*address), weight, host: None };
+    let endpoint = |address: &SocketAddr, weight| Endpoint {
+        address: EndpointAddress::Socket(*address),
+        weight,
+        priority: 0,
+        host: None,
+    };
     // A cluster is kept as long as its Service, so its list has no spare room.
     let mut endpoints = Vec::with_capacity(found.iter().map(Vec::len).sum());
     for (found, weight) in found.iter().zip(weights) {

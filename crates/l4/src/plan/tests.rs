@@ -8,6 +8,7 @@ fn vip(name: &str, address: &str, ports: (u16, u16), endpoints: &[(&str, u32)]) 
     let endpoint = |(address, weight): &(&str, u32)| Endpoint {
         address: EndpointAddress::Socket(address.parse().unwrap()),
         weight: *weight,
+        priority: 0,
         host: None,
     };
     let ports = PortRange { first: ports.0, last: ports.1 };

@@ -65,8 +65,12 @@ impl Lab {
     }
 
     fn vip(&self, endpoints: &[u8]) -> Vip {
-        let endpoint =
-            |number: &u8| Endpoint { address: EndpointAddress::Socket(address(*number)), weight: 1, host: None };
+        let endpoint = |number: &u8| Endpoint {
+            address: EndpointAddress::Socket(address(*number)),
+            weight: 1,
+            priority: 0,
+            host: None,
+        };
         let interfaces = (0..self.endpoints.len()).map(|number| format!("ep{number}")).chain(["client0".to_owned()]);
         let at: SocketAddr = VIP.parse().unwrap();
         let ports = PortRange { first: at.port(), last: at.port() };
@@ -284,7 +288,12 @@ fn both_ends_of_an_idle_connection_see_a_reset() {
         let listener = lab.endpoints[0].inside(|| TcpListener::bind(endpoint)).unwrap();
         let mut idle = Vip {
             address: vip.ip(),
-            endpoints: vec![Endpoint { address: EndpointAddress::Socket(endpoint), weight: 1, host: None }],
+            endpoints: vec![Endpoint {
+                address: EndpointAddress::Socket(endpoint),
+                weight: 1,
+                priority: 0,
+                host: None,
+            }],
             mode,
             ..lab.vip(&[])
         };

@@ -165,11 +165,12 @@ impl Compiled {
             if let Some(same) = old.filter(|old| Arc::ptr_eq(&old.policy, cluster) && is_same(&old.tls, &tls)) {
                 return same.clone();
             }
-            let endpoints = endpoints(cluster, old, now_ms);
+            let (endpoints, priorities) = endpoints(cluster, old, now_ms);
             let state = match old {
                 Some(old) => ClusterState::replacing(&old.state, cluster, endpoints),
                 None => ClusterState::new(cluster, endpoints),
             };
+            let state = state.with_priorities(&priorities);
             let addresses = state.endpoints().iter().map(|endpoint| endpoint.address());
             let sticky = cluster.sticky.as_ref().map(|sticky| StickyCookie::new(sticky, &cluster.name, addresses));
             Arc::new(ClusterPlan {
@@ -312,12 +313,17 @@ fn hosts(cluster: &Cluster) -> HashMap<SocketAddr, String> {
     hosts
 }
 
-/// The endpoints with their weights. States that are in use are not changed, because the snapshot may still be refused.
-fn endpoints(cluster: &Cluster, old: Option<&Arc<ClusterPlan>>, now_ms: u64) -> Vec<(Arc<EndpointState>, u32)> {
+/// The endpoints with their weights, and their priorities. States that are in use are not changed, because the snapshot may still be refused.
+fn endpoints(
+    cluster: &Cluster,
+    old: Option<&Arc<ClusterPlan>>,
+    now_ms: u64,
+) -> (Vec<(Arc<EndpointState>, u32)>, Vec<u8>) {
     let known: HashMap<SocketAddr, &Arc<EndpointState>> = old
         .map(|old| old.state.endpoints().iter().map(|endpoint| (endpoint.address(), endpoint)).collect())
         .unwrap_or_default();
     let mut states: Vec<(Arc<EndpointState>, u32)> = Vec::with_capacity(cluster.endpoints.len());
+    let mut priorities = Vec::with_capacity(cluster.endpoints.len());
     let mut seen = HashSet::with_capacity(cluster.endpoints.len());
     for endpoint in &cluster.endpoints {
         let EndpointAddress::Socket(address) = endpoint.address else { continue };
@@ -331,8 +337,9 @@ fn endpoints(cluster: &Cluster, old: Option<&Arc<ClusterPlan>>, now_ms: u64) -> 
             (None, None) => Arc::new(EndpointState::new(address)),
         };
         states.push((state, endpoint.weight));
+        priorities.push(endpoint.priority);
     }
-    states
+    (states, priorities)
 }
 
 #[cfg(test)]
@@ -425,7 +432,7 @@ pub(crate) mod fixture {
     }
 
     pub(crate) fn endpoint(port: u16, weight: u32) -> Endpoint {
-        Endpoint { address: EndpointAddress::Socket(([127, 0, 0, 1], port).into()), weight, host: None }
+        Endpoint { address: EndpointAddress::Socket(([127, 0, 0, 1], port).into()), weight, priority: 0, host: None }
     }
 
     pub(crate) fn snapshot(listeners: Vec<Listener>, endpoints: Vec<Endpoint>) -> Arc<Snapshot> {

@@ -286,6 +286,7 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Spans<Outcomes
         EndpointStatus {
             address: address.to_string(),
             weight: plan.state.weight(index),
+            priority: plan.state.priority(index),
             state: endpoint_state(plan, index, &key, now_ms, probes),
             why,
             in_flight: u64::from(endpoint.in_flight()),
@@ -298,7 +299,8 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Spans<Outcomes
         }
     };
     let endpoints = plan.state.endpoints().iter().enumerate().map(endpoint).collect();
-    ClusterStatus::new(&plan.policy, totals, plan.state.panicking(now_ms), endpoints)
+    let turn = (plan.state.panicking(now_ms), plan.state.priority_in_use(now_ms));
+    ClusterStatus::new(&plan.policy, totals, turn, endpoints)
 }
 
 fn endpoint_state(plan: &ClusterPlan, index: usize, key: &EndpointKey, now_ms: u64, probes: &Probes) -> EndpointState {
@@ -424,6 +426,15 @@ fn endpoint_samples<'p>(plans: impl Iterator<Item = &'p Arc<ClusterPlan>> + Clon
             labels: vec![("cluster", plan.policy.name.clone())],
             value: f64::from(plan.state.panicking(now_ms)),
         });
+        if let Some(priority) = plan.state.priority_in_use(now_ms) {
+            samples.push(Sample {
+                name: "steelyard_cluster_priority",
+                help: "The priority of the endpoints that get the requests of the cluster, if its endpoints differ in it.",
+                kind: Kind::Gauge,
+                labels: vec![("cluster", plan.policy.name.clone())],
+                value: f64::from(priority),
+            });
+        }
     }
     samples
 }

@@ -58,7 +58,10 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
 fn cluster(name: &str, addresses: &[EndpointAddress]) -> Cluster {
     Cluster::new(
         name,
-        addresses.iter().map(|address| Endpoint { address: address.clone(), weight: 1, host: None }).collect(),
+        addresses
+            .iter()
+            .map(|address| Endpoint { address: address.clone(), weight: 1, priority: 0, host: None })
+            .collect(),
     )
 }
 

@@ -4,8 +4,12 @@ use super::*;
 
 /// A vip without interfaces, with these endpoints.
 fn routed_vip(lab: &Lab, endpoints: &[&str]) -> Vip {
-    let endpoint =
-        |address: &&str| Endpoint { address: EndpointAddress::Socket(address.parse().unwrap()), weight: 1, host: None };
+    let endpoint = |address: &&str| Endpoint {
+        address: EndpointAddress::Socket(address.parse().unwrap()),
+        weight: 1,
+        priority: 0,
+        host: None,
+    };
     Vip { interfaces: Vec::new(), endpoints: endpoints.iter().map(endpoint).collect(), ..lab.vip(&[]) }
 }
 
