@@ -44,7 +44,7 @@ const VERBS: &[Verb] = &[
     Verb {
         name: "test",
         arguments: "[h2|kube|cluster|conformance|kernels|dist] [ARGS]",
-        about: "run every test, as root also those that need root; or (h2) h2spec and the gRPC interoperability suite; \
+        about: "run every test, as root also those that need root; or (h2) h2spec, gRPC's interoperability suite and services of others; \
                 or (kube) the tests on a real API server; or (cluster) the tests on real nodes; or (conformance) the \
                 conformance suite of the Gateway API; or (kernels) the kernel plane on Debian's kernels under qemu; or (dist) the \
                 packages",

@@ -1,9 +1,9 @@
 //! `cargo xtask test h2`: tests HTTP/2 and gRPC through the built binary with the suites of other projects.
 //!
-//! There are three suites, all in Go and pinned by `hack/interop`: h2spec with all of its cases, strictly, the gRPC
-//! interoperability suite with all cases that need no cloud, and external authorization by a service that is written
-//! against Envoy's protos. Each of the first two runs against a listener in cleartext and one over
-//! TLS; h2spec also in front of origins of both protocols. If a case fails, is skipped or does not run, the verb fails.
+//! There are four suites, all in Go and pinned by `hack/interop` and `hack/oauth2-proxy`: h2spec with all of its cases,
+//! strictly, the gRPC interoperability suite with all cases that need no cloud, external authorization by a service
+//! that is written against Envoy's protos, and a login at oauth2-proxy. Each of the first two runs against a listener
+//! in cleartext and one over TLS; h2spec also in front of origins of both protocols. If a case fails, is skipped or does not run, the verb fails.
 //!
 //! Not here: attacks, and behaviour beyond the standards. The tests in `e2e` cover them.
 
@@ -11,6 +11,7 @@ mod authz;
 mod field;
 mod grpc;
 mod h2spec;
+mod oauth2_proxy;
 mod tools;
 
 use std::time::Instant;
@@ -19,17 +20,17 @@ use crate::cargo::metadata;
 use crate::{setup, test};
 use field::{Field, Side};
 
-const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc|authz]";
+const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc|authz|oauth2-proxy]";
 
 /// Runs all suites, or the named one.
 pub fn run(arguments: &[String]) -> Result<(), String> {
-    let (with_h2spec, with_grpc, with_authz) = match arguments {
-        [] => (true, true, true),
-        [suite] if suite == "h2spec" => (true, false, false),
-        [suite] if suite == "grpc" => (false, true, false),
-        [suite] if suite == "authz" => (false, false, true),
+    const SUITES: [&str; 4] = ["h2spec", "grpc", "authz", "oauth2-proxy"];
+    let only = match arguments {
+        [] => None,
+        [suite] if SUITES.contains(&suite.as_str()) => Some(suite.as_str()),
         _ => return Err(USAGE.into()),
     };
+    let [with_h2spec, with_grpc, with_authz, with_login] = SUITES.map(|suite| only.is_none_or(|only| only == suite));
     setup::install_for("test")?;
     let binary = test::build_steelyard(&[])?;
     let target = metadata()?.target_directory;
@@ -56,6 +57,12 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         let start = Instant::now();
         let outcome = authz::run(&binary, &tools.authz, &directory);
         outcomes.push(("external authorization".into(), start.elapsed().as_secs(), outcome));
+    }
+    if with_login {
+        let oauth2_proxy = tools::build_login(&directory)?;
+        let start = Instant::now();
+        let outcome = oauth2_proxy::run(&binary, &oauth2_proxy, &directory);
+        outcomes.push(("login at oauth2-proxy".into(), start.elapsed().as_secs(), outcome));
     }
     report(&outcomes)
 }
