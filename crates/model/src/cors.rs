@@ -103,8 +103,13 @@ impl<'o> Origin<'o> {
         };
         let port = match port {
             None => scheme.port(),
-            Some(digits) if (1..=5).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                digits.parse().ok().filter(|port| *port > 0)?
+            // No browser writes a zero in front (URL standard, section "host serializing").
+            Some(digits)
+                if (1..=5).contains(&digits.len())
+                    && !digits.starts_with('0')
+                    && digits.bytes().all(|byte| byte.is_ascii_digit()) =>
+            {
+                digits.parse().ok()?
             }
             Some(_) => return None,
         };
@@ -210,6 +215,8 @@ mod tests {
             "https://evil.test@www.bar.com",
             "https://evil.test, https://www.bar.com",
             "https://www.bar.com:0",
+            "https://www.bar.com:0443",
+            "https://www.bar.com:00443",
             "https://www.bar.com:+1",
             "https://www.bar.com:65536",
             "https://www.bar.com:",
