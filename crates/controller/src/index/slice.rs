@@ -90,6 +90,9 @@ impl SliceEntry {
             let standing = Standing::of(endpoint.conditions.as_ref());
             // According to the API, all addresses of an endpoint are the same endpoint, and clients use the first.
             let Some(address) = endpoint.addresses.first().and_then(|address| address.parse().ok()) else { continue };
+            if is_this_host(address) {
+                continue;
+            }
             let node = endpoint.node_name.as_deref().map(Into::into);
             endpoints.push(SliceEndpoint { address, standing, node });
         }
@@ -97,9 +100,27 @@ impl SliceEntry {
     }
 }
 
+/// Whether the address leads to this process itself and its neighbours, such as the control API, which has no authentication. The API server
+/// refuses such addresses; this does not rely on it.
+fn is_this_host(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback() || address.is_unspecified()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_of_this_host() {
+        let check = |text: &str, expect: bool| assert_eq!(is_this_host(text.parse().unwrap()), expect, "{text}");
+        for text in ["127.0.0.1", "127.1.2.3", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1", "::ffff:0.0.0.0"] {
+            check(text, true);
+        }
+        for text in ["10.0.0.1", "fd00::1", "::ffff:10.0.0.1"] {
+            check(text, false);
+        }
+    }
 
     #[test]
     fn standings() {
