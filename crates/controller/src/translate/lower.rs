@@ -23,8 +23,6 @@ pub(crate) const HTTP_KINDS: &[RouteKind] = &[RouteKind::Http, RouteKind::Grpc];
 
 /// Features that the controller claims (`pkg/features` of the Gateway API v1.6). Each of them is implemented completely. `UDPRoute` is
 /// added if there is a kernel plane.
-///
-/// Of the standard channel, GatewayInfrastructure is missing (nothing is created for a Gateway).
 pub(crate) const FEATURES: &[&str] = &[
     "BackendTLSPolicy",
     "BackendTLSPolicySANValidation",
@@ -103,11 +101,20 @@ pub(crate) struct Lowering<'t> {
     pub(crate) nowhere: ClusterId,
 }
 
-/// The routes of a rule of an HTTPRoute, one for each of its matches, without hosts.
+/// The routes of a rule of an HTTPRoute, one for each of its matches, without hosts. If the rule asks for something that is not supported,
+/// they answer 500, as the API demands of filters: another rule might let its requests through without what this one would do to them.
 ///
 /// # Errors
-/// Returns a sentence if the rule asks for something that is not supported.
+/// Returns a sentence if its matches are not supported. Then it is not known which requests are meant.
 pub(crate) fn http(rule: &HttpRule, with: &mut Lowering<'_>) -> Result<Vec<Route>, String> {
+    let all = http_rule(rule, with);
+    let everything = [HttpMatch::default()];
+    let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
+    with.numbered(all, matches, http_match)
+}
+
+/// A route with everything that the rule says except its matches.
+fn http_rule(rule: &HttpRule, with: &mut Lowering<'_>) -> Result<Route, String> {
     if let Some(field) = rule.others.keys().next() {
         return Err(format!("`{field}` is not supported"));
     }
@@ -119,41 +126,55 @@ pub(crate) fn http(rule: &HttpRule, with: &mut Lowering<'_>) -> Result<Vec<Route
         }
         timeouts(rule.timeouts.as_ref(), &mut all)?;
     }
-    let everything = [HttpMatch::default()];
-    let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
-    numbered(all, matches, with.regexes, http_match)
+    Ok(all)
 }
 
-/// The routes of a rule of a GRPCRoute.
+/// The routes of a rule of a GRPCRoute, as [`http`].
 ///
 /// # Errors
 /// As [`http`].
 pub(crate) fn grpc(rule: &GrpcRule, with: &mut Lowering<'_>) -> Result<Vec<Route>, String> {
+    let all = grpc_rule(rule, with);
+    let everything = [GrpcMatch::default()];
+    let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
+    with.numbered(all, matches, grpc_match)
+}
+
+fn grpc_rule(rule: &GrpcRule, with: &mut Lowering<'_>) -> Result<Route, String> {
     if let Some(field) = rule.others.keys().next() {
         return Err(format!("`{field}` is not supported"));
     }
     let mut all = with.everything(&rule.filters, &rule.backend_refs)?;
     with.apply(rule.matches.len(), &mut all);
-    let everything = [GrpcMatch::default()];
-    let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
-    numbered(all, matches, with.regexes, grpc_match)
-}
-
-fn numbered<M>(
-    all: Route,
-    matches: &[M],
-    regexes: &mut Regexes,
-    put: fn(&M, &mut Route, &mut Regexes) -> Result<(), String>,
-) -> Result<Vec<Route>, String> {
-    let one = |(place, wanted): (usize, &M)| {
-        let mut route = Route { name: format!("{}.{place}", all.name), ..all.clone() };
-        put(wanted, &mut route, regexes)?;
-        Ok(route)
-    };
-    matches.iter().enumerate().map(one).collect()
+    Ok(all)
 }
 
 impl Lowering<'_> {
+    /// A route for each of the matches, made of `all`. If that is what is wrong with the rule, they answer 500.
+    fn numbered<M>(
+        &mut self,
+        all: Result<Route, String>,
+        matches: &[M],
+        put: fn(&M, &mut Route, &mut Regexes) -> Result<(), String>,
+    ) -> Result<Vec<Route>, String> {
+        let (all, wrong) = match all {
+            Ok(all) => (all, None),
+            Err(why) => (Route::to_all(self.label.clone(), self.nowhere.into()), Some(why)),
+        };
+        let one = |(place, wanted): (usize, &M)| {
+            let mut route = Route { name: format!("{}.{place}", all.name), ..all.clone() };
+            put(wanted, &mut route, self.regexes)?;
+            Ok(route)
+        };
+        let routes = matches.iter().enumerate().map(one).collect::<Result<_, String>>()?;
+        self.made.dropped.extend(wrong.map(|why| self.told_closed(&why)));
+        Ok(routes)
+    }
+
+    fn told_closed(&self, why: &str) -> String {
+        format!("rule {}: {why}; its requests get 500", self.place)
+    }
+
     /// A route that takes every request, with its clusters and filters.
     fn everything(&mut self, filters: &[HttpFilter], backends: &[BackendRef]) -> Result<Route, String> {
         let mut route = Route::to_all(self.label.clone(), RouteAction::Clusters(Vec::new()));
@@ -190,8 +211,9 @@ impl Lowering<'_> {
     /// Puts the policies of the rule over a route that has its filters. Returns whether that is possible.
     fn apply(&mut self, matches: usize, route: &mut Route) -> bool {
         let outcome = self.policies.apply(&self.scope, self.nowhere, matches.max(1) * self.places, route);
-        let why = outcome.as_ref().err();
-        self.made.dropped.extend(why.map(|why| format!("rule {}: {why}; its requests get 500", self.place)));
+        if let Err(why) = &outcome {
+            self.made.dropped.push(self.told_closed(why));
+        }
         outcome.is_ok()
     }
 

@@ -337,7 +337,8 @@ fn serve(
     }
 }
 
-/// Translates each rule on its own: a rule that cannot be served is dropped, and the others are served.
+/// Translates each rule on its own: a rule that cannot be served answers 500, or is dropped if it is not known which requests it means.
+/// The others are served.
 fn rules_of<R>(
     index: &Index,
     (kind, name, entry): Found<'_>,
@@ -348,6 +349,8 @@ fn rules_of<R>(
     out: &mut Attaching<'_, '_>,
 ) -> Made {
     let mut made = Made::default();
+    // A rule may have several faults.
+    let mut faulty = 0;
     // Two variants may have one address, where each route needs a name of its own.
     let variant = if variant == 0 { String::new() } else { format!("+{variant}") };
     for (place, rule) in rules.iter().enumerate() {
@@ -356,6 +359,7 @@ fn rules_of<R>(
         let scope = policies.of_rule(kind, name, name_of(rule), inherited);
         clusters.set_policies(policies.of_clusters(&scope));
         let made = &mut made;
+        let faults = made.dropped.len();
         let (nowhere, places_count) = (out.nowhere, places.len());
         let mut with = lower::Lowering {
             index,
@@ -375,7 +379,7 @@ fn rules_of<R>(
             Ok(routes) => routes,
             Err(why) => {
                 made.dropped.push(format!("rule {place}: {why}"));
-                continue;
+                Vec::new()
             }
         };
         for (matching, route) in routes.into_iter().enumerate() {
@@ -391,9 +395,10 @@ fn rules_of<R>(
                 }
             }
         }
+        faulty += usize::from(made.dropped.len() > faults);
     }
     out.clusters.set_policies(Default::default());
-    if !rules.is_empty() && made.dropped.len() >= rules.len() {
+    if !rules.is_empty() && faulty == rules.len() {
         made.refused = Some(Why::new("UnsupportedValue", made.dropped.join("; ")));
     }
     made
