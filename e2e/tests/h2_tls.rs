@@ -27,6 +27,7 @@ struct Edge {
     balancer: Steelyard,
     address: SocketAddr,
     pki: Pki,
+    config: String,
     _origin: Side,
     _scratch: Scratch,
 }
@@ -63,7 +64,7 @@ listeners:
             pair("other"),
             origin.address
         );
-        Self { balancer: Steelyard::serve(&config, 1), address, pki, _origin: origin, _scratch: scratch }
+        Self { balancer: Steelyard::serve(&config, 1), address, pki, config, _origin: origin, _scratch: scratch }
     }
 
     /// A connection of a client that offers these protocols, and the negotiated one.
@@ -83,6 +84,31 @@ async fn get(send: &SendRequest<Bytes>, host: &str) -> u16 {
     let request = Request::get(format!("https://{host}/small")).body(()).unwrap();
     let (response, _) = send.clone().ready().await.unwrap().send_request(request, true).unwrap();
     timeout(PATIENCE, response).await.unwrap().unwrap().status().as_u16()
+}
+
+/// A client that was admitted without a certificate must not stay when the listener begins to ask for one.
+#[test]
+fn a_connection_whose_client_is_no_longer_admitted_ends() {
+    let mut edge = Edge::start();
+    let clients = Pki::new(&edge.pki.path("clients"));
+    let runtime = runtime();
+    let (send, ended) = runtime.block_on(async {
+        let (stream, _) = edge.connect(&["h2"]).await;
+        let (send, connection) = h2::client::handshake(stream).await.unwrap();
+        let ended = tokio::spawn(connection);
+        assert_eq!(get(&send, "www.example.com").await, 200);
+        (send, ended)
+    });
+    let config =
+        edge.config.replace("tls: {", &format!("tls: {{client_ca: {{ca: {}}}, ", clients.path("ca.pem").display()));
+    let before = edge.balancer.generation();
+    edge.balancer.reload(&config, |status| status["generation"].as_u64() > Some(before));
+    runtime.block_on(async {
+        assert_eq!(get(&send, "www.example.com").await, 421);
+        // GOAWAY, so that the client repeats the request on another connection.
+        timeout(PATIENCE, ended).await.expect("the connection stays").unwrap().unwrap();
+        drop(send);
+    });
 }
 
 #[test]

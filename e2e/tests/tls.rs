@@ -235,6 +235,66 @@ fn clients_that_are_not_verified_are_admitted_and_reported() {
     assert_eq!(listener(&balancer), false);
 }
 
+/// A client that was admitted before must not stay when the listener begins to ask for a certificate, or trusts another CA.
+#[test]
+fn what_is_asked_of_clients_holds_for_connections_that_are_open() {
+    let scratch = Scratch::new();
+    let folder = |name: &str| Pki::new(&scratch.path().join(name));
+    let (pki, old, new) = (folder("tls"), folder("old"), folder("new"));
+    pki.issue("www", &["www.example.com", "open.example.com"]);
+    old.issue("alice", &["alice"]);
+    new.issue("bob", &["bob"]);
+    let ca = |pki: &Pki| std::fs::read_to_string(pki.path("ca.pem")).unwrap();
+    pki.put("both.pem", &(ca(&old) + &ca(&new)));
+    let (origin, address) = (Origin::start("o"), local(port()));
+    let config = |client_ca: &str| {
+        let path = |file: &str| pki.path(file).display().to_string();
+        format!(
+            "admin: {{admin}}\nlisteners: {{edge: {{bind: '{address}', protocol: https, to: web, tls: \
+             {{certificates: [{{cert: {}, key: {}}}]{client_ca}}}}}}}\nclusters: {{web: {{endpoints: ['{}']}}}}\n",
+            path("www.pem"),
+            path("www.key"),
+            origin.address
+        )
+    };
+    let asks = |of: &std::path::Path| format!(", client_ca: {{hosts: [www.example.com], ca: {}}}", of.display());
+    let mut balancer = Steelyard::serve(&config(""), 1);
+    let mut reload = |client_ca: &str| {
+        let before = balancer.generation();
+        balancer.reload(&config(client_ca), |status| status["generation"].as_u64() > Some(before));
+    };
+    let connect = |shows: Option<(&Pki, &str)>, name: &str| {
+        let mut tls = Tls::connect(&pki.client(shows), address, name).unwrap();
+        assert_eq!(tls.get(name, "/").unwrap().0, 200, "{name}");
+        tls
+    };
+    let host = "www.example.com";
+    // Another certificate or another setting alone closes nothing.
+    let (mut nobody, mut elsewhere) = (connect(None, host), connect(None, "open.example.com"));
+    reload(", min_version: '1.3'");
+    assert_eq!(nobody.get(host, "/").unwrap().0, 200);
+
+    reload(&asks(&old.path("ca.pem")));
+    assert_eq!(nobody.get(host, "/").unwrap().0, 421);
+    assert!(nobody.get(host, "/").is_err(), "the connection is still open");
+    // Clients of other hosts are asked for nothing, but their connections are not a way around it.
+    assert_eq!(elsewhere.get("open.example.com", "/").unwrap().0, 200);
+    assert_eq!(elsewhere.get(host, "/").unwrap().0, 421);
+    assert_eq!(elsewhere.get("open.example.com", "/").unwrap().0, 200);
+
+    // The new CA comes before the old one goes, and then nobody is closed who could connect again.
+    let mut alice = connect(Some((&old, "alice")), host);
+    reload(&asks(&pki.path("both.pem")));
+    assert_eq!(alice.get(host, "/").unwrap().0, 200);
+    let mut bob = connect(Some((&new, "bob")), host);
+    reload(&asks(&new.path("ca.pem")));
+    assert_eq!(alice.get(host, "/").unwrap().0, 421);
+    assert!(alice.get(host, "/").is_err(), "the connection is still open");
+    assert_eq!(bob.get(host, "/").unwrap().0, 200);
+    reload("");
+    assert_eq!(bob.get(host, "/").unwrap().0, 200);
+}
+
 #[test]
 fn a_host_that_asks_for_a_certificate_gets_one_or_nobody() {
     let edge = Edge::start("");

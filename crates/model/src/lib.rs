@@ -70,7 +70,7 @@ pub use policy::{
 };
 pub use respond::{ErrorPage, FixedResponse, Page, PageBody};
 pub use route::Route;
-pub use tls::{Certificate, ClientCa, ClusterTls, ListenerTls, Pem, SubjectAltName, TlsVersion};
+pub use tls::{Certificate, ClientCa, ClusterTls, HostCertificates, ListenerTls, Pem, SubjectAltName, TlsVersion};
 pub use vip::{FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode};
 
 /// The version of the PROXY protocol header (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>) for an endpoint.

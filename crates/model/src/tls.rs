@@ -12,10 +12,21 @@ pub struct ListenerTls {
     /// At least one. The name that the client asks for (SNI) and the names in the certificates decide which one is presented; the first is
     /// used if none matches.
     pub certificates: Vec<Certificate>,
+    /// Hosts whose names are only served with certificates of their own, each host once. Other names can have any of `certificates`.
+    pub hosts: Vec<HostCertificates>,
     /// The CA for certificates of clients; `None` means that clients need none.
     pub client_ca: Option<ClientCa>,
     /// The oldest version that is accepted.
     pub min_version: TlsVersion,
+}
+
+/// The certificates of a host. A client that asks for one of its names gets one of them, whatever the names in other certificates are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostCertificates {
+    /// The host. If several match a name, only the most specific counts.
+    pub host: HostMatcher,
+    /// Places in [`ListenerTls::certificates`], at least one. Of those with the name, the first is presented; the first of all if there is none.
+    pub certificates: Vec<usize>,
 }
 
 /// A certificate and its key.

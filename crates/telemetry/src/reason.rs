@@ -87,7 +87,8 @@ reasons! {
     40 TlsHandshakeTimeout "tls_handshake_timeout" Downstream "The TLS handshake, or the first message of a connection with TLS \
         passthrough, was not complete in time.";
     41 Misdirected "misdirected" Downstream "The request is for a host for which its connection was not made: that host has another \
-        certificate, belongs to another isolated host, or has other requirements for client certificates.";
+        certificate, belongs to another isolated host, or has other requirements for client certificates. Or the listener has changed \
+        them, and would not admit the client any more.";
     42 UpstreamTls "upstream_tls" Upstream "The TLS handshake with the endpoint failed for a cause without a reason of its own: it does \
         not speak TLS, or shares no version, cipher or protocol with Steelyard.";
     43 H2Preface "h2_preface" Downstream "The connection does not begin like HTTP/2: the preface is wrong, or no SETTINGS follow it.";

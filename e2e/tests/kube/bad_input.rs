@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use testkit::{PATIENCE, until};
 
-use crate::edge::{Edge, answer, ask, fails, gateway, holds, origin, until_endpoints, within};
-use crate::harness::GATEWAY;
+use crate::edge::{Edge, answer, api_server, ask, fails, gateway, holds, origin, until_endpoints, within};
+use crate::harness::{GATEWAY, condition};
 use crate::support::echo::Echo;
 use crate::support::{Load, Scratch, Steelyard};
 use crate::tls::{Pki, Tls};
@@ -149,6 +149,8 @@ spec:
         edge.until_served("HTTPRoute", "ungranted");
         // Granted, and without endpoints.
         assert_eq!(ask(gateway(80), "a", "/ungranted").status, 503);
+        api_server().admin(&data).delete("ReferenceGrant", "routes");
+        check("ungranted", "RefNotPermitted", 500);
         is_the_same(&controller);
     });
 }
@@ -185,6 +187,82 @@ fn a_certificate_that_is_none() {
         });
         let mut tls = Tls::connect(&pki.client(None), gateway(443), "shop.example.com").unwrap();
         assert_eq!(tls.get("shop.example.com", "/").unwrap().0, 200);
+        is_the_same(&controller);
+    });
+}
+
+/// A rule with a filter that nobody knows here may be what protects its endpoints. The rule below must not take its requests.
+#[test]
+fn a_rule_that_cannot_be_served_lets_nothing_through() {
+    within("a_rule_that_cannot_be_served_lets_nothing_through", |edge| {
+        let web = origin(1);
+        edge.web(&[web.address]);
+        let with = |filters: &str| {
+            let admin = format!(
+                "{{matches: [{{path: {{value: /admin}}}}], filters: [{filters}], backendRefs: [{{name: web, port: 80}}]}}"
+            );
+            edge.route("HTTPRoute", "web", &format!("rules: [{admin}, {{backendRefs: [{{name: web, port: 80}}]}}]"));
+        };
+        with("{type: ExtensionRef, extensionRef: {group: example.com, kind: Login, name: staff}}");
+        let controller = edge.controller();
+        let told = edge.cluster.until("told of its rule", "HTTPRoute", "web", |route| {
+            holds(route, &route["status"]["parents"][0], &["Accepted", "ResolvedRefs", "PartiallyInvalid"])
+        });
+        let told = condition(&told["status"]["parents"][0], "PartiallyInvalid").unwrap()["message"].to_string();
+        assert!(told.contains("rule 0: the filter ExtensionRef is not supported; its requests get 500"), "{told}");
+        for path in ["/admin", "/admin/users"] {
+            assert_eq!(answer(gateway(80), "a", path), (500, String::new()), "{path}");
+        }
+        assert_eq!(answer(gateway(80), "a", "/"), (200, "pod-1".into()));
+        with("");
+        let is_served = || (answer(gateway(80), "a", "/admin") == (200, "pod-1".into())).then_some(());
+        assert!(until(PATIENCE, is_served).is_some(), "the rule is not served");
+        is_the_same(&controller);
+    });
+}
+
+/// One tenant has a wildcard certificate. Another one, with a ListenerSet of its own, has a certificate for a name of the first.
+#[test]
+fn a_certificate_for_the_name_of_another_tenant() {
+    within("a_certificate_for_the_name_of_another_tenant", |edge| {
+        let web = origin(1);
+        edge.service("web", &[web.address]);
+        let scratch = Scratch::new();
+        let [pki, other] = ["shop", "other"].map(|name| Pki::new(&scratch.path().join(name)));
+        pki.issue("wild", &["*.example.com"]);
+        other.issue("own", &["own.example.org", "pay.example.com"]);
+        edge.secret("wild", &pki, "wild");
+        edge.secret("own", &other, "own");
+        let listener = |secret: &str, host: &str| {
+            let tls = json!({"certificateRefs": [{"name": secret}]});
+            json!({"name": secret, "port": 443, "protocol": "HTTPS", "hostname": host, "tls": tls})
+        };
+        let object = |kind: &str, name: &str, spec: Value| {
+            let metadata = json!({"name": name});
+            json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec})
+        };
+        let allowed = json!({"namespaces": {"from": "Same"}});
+        let listeners = [listener("wild", "*.example.com")];
+        let spec = json!({"gatewayClassName": edge.name, "allowedListeners": allowed, "listeners": listeners});
+        // The tenant with the other certificate comes first.
+        let set = json!({"parentRef": {"name": "edge"}, "listeners": [listener("own", "own.example.org")]});
+        edge.cluster.apply_object(object("ListenerSet", "tenant", set)).unwrap();
+        edge.cluster.apply_object(object("Gateway", "edge", spec)).unwrap();
+        edge.route("HTTPRoute", "web", "rules: [{backendRefs: [{name: web, port: 80}]}]");
+        let controller = edge.controller();
+        edge.until_served("HTTPRoute", "web");
+        edge.cluster.until("programmed", "ListenerSet", "tenant", |set| {
+            holds(set, &set["status"], &["Accepted", "Programmed"])
+        });
+        let mut tls = Tls::connect(&other.client(None), gateway(443), "own.example.org").unwrap();
+        assert_eq!(tls.shown(), other.certificate("own"));
+        for name in ["pay.example.com", "www.example.com"] {
+            let mut tls = Tls::connect(&pki.client(None), gateway(443), name).unwrap();
+            assert_eq!(tls.shown(), pki.certificate("wild"), "{name}");
+            assert_eq!(tls.get(name, "/").unwrap().0, 200, "{name}");
+        }
+        // What is not of its host, its connection does not carry.
+        assert_eq!(tls.get("pay.example.com", "/").unwrap().0, 421);
         is_the_same(&controller);
     });
 }

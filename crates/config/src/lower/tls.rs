@@ -22,6 +22,7 @@ pub fn listener(raw: &RawListenerTls, base: &Path) -> Option<ListenerTls> {
     });
     Some(ListenerTls {
         certificates: written.value.0.iter().filter_map(|raw| certificate(&raw.value, base)).collect(),
+        hosts: Vec::new(),
         client_ca,
         min_version: raw.min_version.as_ref().map_or(defaults::TLS_MIN_VERSION, |version| version.value.0),
     })

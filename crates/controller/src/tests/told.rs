@@ -63,6 +63,12 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
     for certificate in listener.tls.iter().flat_map(|tls| &tls.certificates) {
         let _ = write!(text, " [{}]", certificate.cert);
     }
+    // Which host has which of them, where it has not all.
+    if let Some(tls) = &listener.tls {
+        for own in tls.hosts.iter().filter(|own| own.certificates.len() < tls.certificates.len()) {
+            let _ = write!(text, " {}={:?}", own.host, own.certificates);
+        }
+    }
     if let Some(asked) = listener.tls.as_ref().and_then(|tls| tls.client_ca.as_ref()) {
         let verified = if asked.verify { "" } else { " or not" };
         let _ = write!(text, " clients of {} by {}{verified}", hosts(&asked.hosts), asked.ca);

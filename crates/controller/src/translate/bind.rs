@@ -8,8 +8,8 @@ use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 
 use model::{
-    ClientCa, ClusterId, HostMatcher, HttpListener, Listener, ListenerTls, PathMatcher, Pem, Protocol, Route,
-    TcpListener, TextMatcher, TlsListener, TlsRoute,
+    ClientCa, ClusterId, HostCertificates, HostMatcher, HttpListener, Listener, ListenerTls, PathMatcher, Pem,
+    Protocol, Route, TcpListener, TextMatcher, TlsListener, TlsRoute,
 };
 
 use super::clients::ClientPolicy;
@@ -86,6 +86,9 @@ struct Bind {
     /// The first object that asked for such requests, by their fingerprints.
     claimed: HashMap<u64, Name>,
     certificates: Vec<(Name, Keypair)>,
+    /// The Secrets of hosts whose names are served with no other certificates. Without this, the owner of one host could have a certificate
+    /// shown for another.
+    own: HashMap<HostMatcher, Vec<Name>>,
     clients: Clients,
     /// The hosts of the listeners of Gateways.
     isolated: Isolated,
@@ -164,6 +167,7 @@ impl Binds {
             routes: Vec::new(),
             claimed: HashMap::new(),
             certificates: Vec::new(),
+            own: HashMap::new(),
             clients: Clients::default(),
             isolated: Isolated::default(),
             has_ingresses: false,
@@ -195,19 +199,30 @@ impl Binds {
         Ok(older)
     }
 
-    pub(crate) fn certificate(&mut self, place: SocketAddr, secret: &Name, keypair: &Keypair) {
-        if let Some(bind) = self.places.get_mut(&place)
-            && bind.certificates.iter().all(|(name, _)| name != secret)
-        {
+    /// Shows this certificate to clients that ask for a name of these hosts, or for a name of no host that has certificates of its own.
+    pub(crate) fn certificate(
+        &mut self,
+        place: SocketAddr,
+        hosts: impl Iterator<Item = HostMatcher>,
+        (secret, keypair): (&Name, &Keypair),
+    ) {
+        let Some(bind) = self.places.get_mut(&place) else { return };
+        for host in hosts {
+            let own = bind.own.entry(host).or_default();
+            if !own.contains(secret) {
+                own.push(secret.clone());
+            }
+        }
+        if bind.certificates.iter().all(|(name, _)| name != secret) {
             bind.certificates.push((secret.clone(), keypair.clone()));
         }
     }
 
-    /// Gives a host (`None`: every host that has no listener of its own) to a listener of this Gateway.
-    pub(crate) fn isolate(&mut self, place: SocketAddr, host: Option<&str>, gateway: &Name) {
-        if let Some(bind) = self.places.get_mut(&place) {
-            bind.isolated.add(host.map_or(HostMatcher::Any, self::host), gateway);
-        }
+    /// Gives a host (`None`: every host that has no listener of its own) to a listener of this Gateway. Returns the older Gateway that has the
+    /// same host, if there is one.
+    pub(crate) fn isolate(&mut self, place: SocketAddr, host: Option<&str>, gateway: &Name) -> Option<&Name> {
+        let first = self.places.get_mut(&place)?.isolated.add(host.map_or(HostMatcher::Any, self::host), gateway);
+        Some(first).filter(|first| *first != gateway)
     }
 
     /// The Gateway with a listener that takes the requests for a route's host from the listener `own`; `None` if none does.
@@ -227,7 +242,7 @@ impl Binds {
     pub(crate) fn default_certificate(&mut self, place: SocketAddr, secret: &Name, keypair: &Keypair) {
         let Some(bind) = self.places.get_mut(&place) else { return };
         if bind.isolated.of(&HostMatcher::Any).is_some() {
-            return self.certificate(place, secret, keypair);
+            return self.certificate(place, std::iter::empty(), (secret, keypair));
         }
         bind.certificates.retain(|(name, _)| name != secret);
         bind.certificates.insert(0, (secret.clone(), keypair.clone()));
@@ -301,6 +316,7 @@ impl Bind {
             return None;
         }
         let isolated_hosts = self.isolated_hosts();
+        let own_certificates = self.own_certificates();
         let protocol = match self.speaks {
             Speaks::Http | Speaks::Https => Protocol::Http(HttpListener {
                 routes: sorted(std::mem::take(&mut self.routes)).into(),
@@ -328,6 +344,7 @@ impl Bind {
         // A TLS listener that only passes TLS through has no certificates.
         let tls = (!self.certificates.is_empty()).then(|| ListenerTls {
             certificates: self.certificates.iter().map(|(name, keypair)| cluster::certificate(name, keypair)).collect(),
+            hosts: own_certificates,
             client_ca: self.clients.into_model(),
             min_version: self.policy.min_tls_version,
         });
@@ -340,6 +357,22 @@ impl Bind {
             addresses: model::AddressRules::default(),
             connections_max: self.policy.connections_max,
         })
+    }
+
+    /// In an order that depends on nothing else. A sole certificate needs no hosts.
+    fn own_certificates(&mut self) -> Vec<HostCertificates> {
+        if self.certificates.len() < 2 {
+            return Vec::new();
+        }
+        let places: HashMap<&Name, usize> =
+            self.certificates.iter().enumerate().map(|(place, (name, _))| (name, place)).collect();
+        let own = std::mem::take(&mut self.own).into_iter().map(|(host, secrets)| HostCertificates {
+            host,
+            certificates: secrets.iter().filter_map(|secret| places.get(secret).copied()).collect(),
+        });
+        let mut own: Vec<HostCertificates> = own.collect();
+        own.sort_by_cached_key(|own| (own.host.to_string(), own.host.rank().1));
+        own
     }
 
     fn isolated_hosts(&mut self) -> Vec<HostMatcher> {

@@ -73,7 +73,7 @@ pub(crate) struct GatewayListener<'i> {
     pub(crate) certificates: Vec<(Name, Keypair)>,
     /// What is asked of its clients; `None` means nothing.
     pub(crate) ask: Option<Ask>,
-    /// Why its clients are not treated by the parameters of its Gateway.
+    /// Why an older Gateway decides how its clients are treated, or serves its host too.
     pub(crate) overruled: Option<Why>,
     pub(crate) attached: BTreeSet<(RouteKind, Name)>,
     /// The hosts of its HTTPRoutes, and of its GRPCRoutes.

@@ -39,9 +39,9 @@ impl Hosts {
 pub(crate) struct Isolated(HashMap<HostMatcher, Name>);
 
 impl Isolated {
-    /// If several Gateways want the same host, it counts as that of the first.
-    pub(crate) fn add(&mut self, host: HostMatcher, gateway: &Name) {
-        self.0.entry(host).or_insert_with(|| gateway.clone());
+    /// If several Gateways want the same host, it counts as that of the first, which this returns.
+    pub(crate) fn add(&mut self, host: HostMatcher, gateway: &Name) -> &Name {
+        self.0.entry(host).or_insert_with(|| gateway.clone())
     }
 
     /// The most specific of these hosts that covers `host`, and its Gateway.
@@ -157,7 +157,7 @@ mod tests {
         let check = |listeners: &[&str], of: &str, expect: Option<&str>| {
             let matcher = |text: &str| if text.is_empty() { HostMatcher::Any } else { host(text) };
             let mut isolated = Isolated::default();
-            listeners.iter().for_each(|text| isolated.add(matcher(text), &Name::new("shop", "edge")));
+            listeners.iter().for_each(|text| _ = isolated.add(matcher(text), &Name::new("shop", "edge")));
             let found = isolated.of(&matcher(of)).map(|(host, _)| host.clone());
             assert_eq!(found, expect.map(matcher), "{of} {listeners:?}");
         };

@@ -3,7 +3,7 @@
 //! Every rule is served over HTTP, and also over HTTPS if its host has a certificate. If two Ingresses claim the same path, the older one
 //! wins and the newer one is told so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 
 use model::{HostMatcher, PathMatcher, Route, Transport};
@@ -48,7 +48,8 @@ pub(crate) fn translate(index: &Index, class: &Class, circumstances: &Circumstan
         out.binds.default_certificate(*place, secret, keypair);
     }
     for (name, entry) in ours {
-        let mut one = One { index, name, entry, default: default.as_ref(), claimed: &mut claimed, out };
+        let tls_hosts = entry.tls.iter().map(|tls| TlsHosts::of(&tls.hosts)).collect();
+        let mut one = One { index, name, entry, tls_hosts, default: default.as_ref(), claimed: &mut claimed, out };
         let plain = one.or_told(plain.clone());
         let tls = if entry.tls.is_empty() { None } else { one.or_told(tls.clone()) };
         one.certificates(tls);
@@ -98,6 +99,29 @@ fn place(
     outcome.map(|()| place).map_err(|why| Why::new("PortUnavailable", why))
 }
 
+/// The hosts of an entry of `tls`, indexed, because an Ingress may have thousands of hosts and as many rules.
+struct TlsHosts(HashSet<HostMatcher>);
+
+impl TlsHosts {
+    fn of(hosts: &[Box<str>]) -> Self {
+        Self(hosts.iter().map(|text| host(text)).collect())
+    }
+
+    /// Whether the entry is for this host of a rule; `None` means that the rule is for all hosts.
+    fn covers(&self, host: Option<&HostMatcher>) -> bool {
+        let Self(hosts) = self;
+        let is_below = |name: &str| {
+            let parent = name.split_once('.').map(|(_, domain)| HostMatcher::OneLabel(domain.to_owned()));
+            parent.is_some_and(|parent| hosts.contains(&parent))
+        };
+        hosts.is_empty()
+            || host.is_some_and(|host| match host {
+                HostMatcher::Exact(name) => hosts.contains(host) || is_below(name),
+                _ => hosts.contains(host),
+            })
+    }
+}
+
 /// A certificate, and what is wrong with a newer one.
 type Found = (Name, Keypair, Option<Why>);
 
@@ -106,6 +130,8 @@ struct One<'t, 'o> {
     index: &'t Index,
     name: &'t Name,
     entry: &'t IngressEntry,
+    /// The hosts of each entry of its `tls`.
+    tls_hosts: Vec<TlsHosts>,
     /// The certificate for hosts without one of their own, or why there is none.
     default: Option<&'t Result<Found, Why>>,
     claimed: &'t mut Claimed,
@@ -122,8 +148,16 @@ impl One<'_, '_> {
     }
 
     fn certificates(&mut self, place: Option<SocketAddr>) {
-        for tls in &self.entry.tls {
+        for (tls, hosts) in self.entry.tls.iter().zip(std::mem::take(&mut self.tls_hosts)) {
+            // Only hosts of its rules: anybody can write the hosts of others here.
+            let rules = self.entry.rules.iter().filter_map(|rule| rule.host.as_deref().map(host));
+            let served: Vec<HostMatcher> = rules.filter(|host| hosts.covers(Some(host))).collect();
+            self.tls_hosts.push(hosts);
+            let default = self.default.and_then(|default| default.as_ref().ok());
             let Some(secret) = &tls.secret else {
+                if let (Some(place), Some((secret, keypair, _))) = (place, default) {
+                    self.out.binds.certificate(place, served.into_iter(), (secret, keypair));
+                }
                 match self.default {
                     Some(Ok((.., wrong))) => wrong.iter().for_each(|why| self.tell(why.clone())),
                     Some(Err(why)) => self.tell(why.clone()),
@@ -137,7 +171,10 @@ impl One<'_, '_> {
             match certificate(self.index, Name::new(&self.name.namespace, secret)) {
                 Ok((secret, keypair, wrong)) => {
                     if let Some(place) = place {
-                        self.out.binds.certificate(place, &secret, &keypair);
+                        self.out.binds.certificate(place, served.iter().cloned(), (&secret, &keypair));
+                        if let Some((secret, keypair, _)) = default {
+                            self.out.binds.certificate(place, served.into_iter(), (secret, keypair));
+                        }
                     }
                     wrong.into_iter().for_each(|why| self.tell(why));
                 }
@@ -149,10 +186,9 @@ impl One<'_, '_> {
     /// Whether this host is served over HTTPS.
     fn has_certificate(&self, host: Option<&str>) -> bool {
         let has_default = matches!(self.default, Some(Ok(_)));
-        self.entry.tls.iter().filter(|tls| has_default || tls.secret.is_some()).any(|tls| {
-            let names = |name: &str| host.is_some_and(|host| self::host(name).covers(&self::host(host)));
-            tls.hosts.is_empty() || tls.hosts.iter().any(|name| names(name))
-        })
+        let host = host.map(self::host);
+        let mut all = self.entry.tls.iter().zip(&self.tls_hosts);
+        all.any(|(tls, hosts)| (has_default || tls.secret.is_some()) && hosts.covers(host.as_ref()))
     }
 
     fn rules(&mut self, plain: Option<SocketAddr>, tls: Option<SocketAddr>) {

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
-use model::{AdminAddress, Transport};
+use model::{AdminAddress, HostMatcher, Transport};
 
-use super::bind::{Ask, Binds, Speaks};
+use super::bind::{Ask, Binds, Speaks, host};
 use super::gateway::{GatewayListener, Plan};
 use super::policy::Authority;
 use super::reference::{self, Why};
@@ -308,12 +308,21 @@ pub(crate) fn claim(
         }
         if speaks != Speaks::Tcp {
             // Even if it cannot be served, because its requests are for no other listener.
-            binds.isolate(*place, listener.hostname(), listener.gateway);
+            if let Some(older) = binds.isolate(*place, listener.hostname(), listener.gateway) {
+                let host = listener.hostname().unwrap_or("every host");
+                let message = format!(
+                    "the older Gateway {older} also has a listener for {host} at {place}: both serve the routes of both"
+                );
+                listener.overruled.get_or_insert_with(|| Why::new("OtherGateway", message));
+            }
         }
         if speaks == Speaks::Https {
             binds.note_clients(*place, listener.hostname(), listener.ask.as_ref());
         }
-        listener.certificates.iter().for_each(|(secret, keypair)| binds.certificate(*place, secret, keypair));
+        let host = || std::iter::once(listener.hostname().map_or(HostMatcher::Any, host));
+        for (secret, keypair) in &listener.certificates {
+            binds.certificate(*place, host(), (secret, keypair));
+        }
     }
     listener.places = places;
 }

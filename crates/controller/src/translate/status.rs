@@ -188,7 +188,7 @@ fn of_gateway(plan: &Plan<'_>, listeners: &[GatewayListener<'_>], circumstances:
     conditions
 }
 
-/// Says that an older Gateway decides how clients of these listeners are treated; `None` if none does.
+/// Says that an older Gateway decides how clients of these listeners are treated, or has the same host; `None` if none does.
 fn overruled(listeners: &[GatewayListener<'_>], generation: i64) -> Option<Condition> {
     let Why { reason, message } = listeners.iter().find_map(|listener| listener.overruled.clone())?;
     Some(at(Condition::holds(OVERLAPPED, reason, message), generation))

@@ -148,11 +148,12 @@ impl<F: Future<Output = ()>, B: Fn(Rc<NextJob<Job>>) -> F> Session<'_, F, B> {
         }
     }
 
-    /// Announces the end if the listener ends, or the connection has served its share of requests.
+    /// Announces the end if the listener ends, the connection has served its share of requests, or its client is no longer admitted.
     fn drain_if_due(&mut self, http: &HttpListener, now_ms: u64) {
-        let Clients { worker, active, requests, .. } = &self.clients;
+        let Clients { worker, active, requests, downstream, .. } = &self.clients;
         let has_had_enough = http.limits.requests_per_connection_max.is_some_and(|max| *requests >= max);
-        if self.drain_ms.is_none() && (active.is_ending(worker) || has_had_enough) {
+        let is_outdated = || downstream.connection_info.secured.as_ref().is_some_and(|secured| secured.is_outdated());
+        if self.drain_ms.is_none() && (active.is_ending(worker) || has_had_enough || is_outdated()) {
             self.drain_ms = Some(now_ms);
             self.io.connection.drain();
         }

@@ -56,7 +56,7 @@ use self::authorize::{Authorizing, HeldBody};
 use self::faults::InjectedFault;
 use self::record::AccessRecord;
 use self::relay::{Relay, Terms};
-use self::route::{HostText, Router};
+use self::route::HostText;
 use self::transfer::{BodyError, Framing, Head, Transfer};
 use crate::auth::passwords::Check;
 use crate::auth::{self, Authenticator, Judged};
@@ -81,6 +81,7 @@ use crate::tls::Secured;
 use crate::upstream::cluster::{Cluster, Demand, Endpoint, Full, Lease};
 use crate::upstream::connect::OnBehalfOf;
 use crate::worker::ListenerView;
+use crate::worker::snapshot::ListenerPlan;
 
 /// Enough for the longest IP address.
 pub(crate) type IpText = SmallVec<[u8; 45]>;

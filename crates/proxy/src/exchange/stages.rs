@@ -105,7 +105,7 @@ impl Exchange {
         }
         let Request { head, bytes, .. } = &self.request;
         if let Some(secured) = &env.connection_info.secured
-            && !is_for(secured, &env.listener.plan.router, head, bytes)
+            && !is_for(secured, &env.listener.plan, head, bytes)
         {
             return Err(Error::internal(Reason::Misdirected));
         }
@@ -586,7 +586,8 @@ impl Exchange {
         let max = env.http.limits.requests_per_connection_max;
         let is_ending = env.is_ending && !faults::is_injected(InjectedFault::StaysWhenEnding);
         let max = max.filter(|_| !faults::is_injected(InjectedFault::ForgetsMax));
-        !is_ending && max.is_none_or(|max| env.requests_before + u64::from(self.record.has_head) < max)
+        let is_outdated = env.connection_info.secured.as_ref().is_some_and(|secured| secured.is_outdated());
+        !is_ending && !is_outdated && max.is_none_or(|max| env.requests_before + u64::from(self.record.has_head) < max)
     }
 
     pub(super) fn keeps_alive(&self, may_stay: bool) -> bool {
@@ -630,8 +631,8 @@ pub(super) fn start_interim(request: &Request, response: &mut Response, edits: &
 }
 
 /// Whether the request may use its connection.
-fn is_for(secured: &Secured, router: &Router, request: &RequestHead, buffer: &[u8]) -> bool {
-    secured.serves(HostText::new(request.authority.get(buffer)).as_str(), router)
+fn is_for(secured: &Secured, listener: &ListenerPlan, request: &RequestHead, buffer: &[u8]) -> bool {
+    secured.serves(HostText::new(request.authority.get(buffer)).as_str(), &listener.router, listener.tls.as_ref())
 }
 
 /// The known properties of the client.

@@ -1,13 +1,16 @@
 //! TLS with the client: which certificate it gets, whether it must show one, and for which names the connection then serves requests.
 
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use model::{ClientCa, HostMatcher, ListenerTls};
+use model::{ClientCa, HostCertificates, HostMatcher, ListenerTls};
 use rustls::crypto::aws_lc_rs::Ticketer;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{Acceptor, ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ProtocolVersion, ServerConfig};
@@ -36,6 +39,7 @@ pub(crate) struct ServerKeys {
 struct Mutual {
     /// Empty means all.
     hosts: Vec<HostMatcher>,
+    verifier: Arc<dyn ClientCertVerifier>,
     config: Arc<ServerConfig>,
 }
 
@@ -60,22 +64,17 @@ impl ServerKeys {
                 Err(error) => errors.push(error),
             }
         }
+        for host in &settings.hosts {
+            certificates.hosts.add(host);
+        }
         let certificates = Arc::new(certificates);
-        let config = |client_ca: Option<&ClientCa>, contents: &mut Contents| {
+        let config = |verifier: Option<Arc<dyn ClientCertVerifier>>| {
             let builder = ServerConfig::builder_with_provider(provider.clone())
                 .with_protocol_versions(versions(settings.min_version))
                 .map_err(|error| error.to_string())?;
-            let builder = match client_ca {
+            let builder = match verifier {
                 None => builder.with_no_client_auth(),
-                Some(client) => {
-                    let roots = files::roots(&client.ca, contents)?;
-                    if client.verify {
-                        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build();
-                        builder.with_client_cert_verifier(verifier.map_err(|error| error.to_string())?)
-                    } else {
-                        builder.with_client_cert_verifier(Arc::new(AnyClient::new(&roots, provider.clone())))
-                    }
-                }
+                Some(verifier) => builder.with_client_cert_verifier(verifier),
             };
             let mut config = builder.with_cert_resolver(certificates.clone());
             config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
@@ -86,10 +85,11 @@ impl ServerKeys {
             Ok::<_, Fault>(Arc::new(config))
         };
         let needs_all = settings.client_ca.as_ref().is_some_and(|client| client.hosts.is_empty());
-        let open = if needs_all { Ok(None) } else { config(None, &mut contents).map(Some) };
+        let open = if needs_all { Ok(None) } else { config(None).map(Some) };
         let mutual = settings.client_ca.as_ref().map(|client| {
-            let config = config(Some(client), &mut contents)?;
-            Ok::<_, Fault>(Mutual { hosts: client.hosts.clone(), config })
+            let verifier = verifier(client, &mut contents, provider)?;
+            let config = config(Some(verifier.clone()))?;
+            Ok::<_, Fault>(Mutual { hosts: client.hosts.clone(), verifier, config })
         });
         match (open, mutual.transpose()) {
             (Ok(open), Ok(mutual)) if errors.is_empty() => {
@@ -123,6 +123,26 @@ impl ServerKeys {
     fn config(&self, is_mutual: bool) -> Option<&Arc<ServerConfig>> {
         if is_mutual { self.mutual.as_ref().map(|mutual| &mutual.config) } else { self.open.as_ref() }
     }
+
+    /// Whether a client that asks for this name and shows this certificate would be admitted.
+    fn admits(&self, sni: Option<&str>, shown: Option<&ClientCertificate>) -> bool {
+        let Some(mutual) = self.mutual.as_ref().filter(|_| self.is_mutual(sni)) else { return true };
+        !mutual.verifier.client_auth_mandatory() || shown.is_some_and(|shown| shown.is_accepted_by(&*mutual.verifier))
+    }
+}
+
+/// What decides which certificates of clients are accepted.
+fn verifier(
+    client: &ClientCa,
+    contents: &mut Contents,
+    provider: &Provider,
+) -> Result<Arc<dyn ClientCertVerifier>, Fault> {
+    let roots = files::roots(&client.ca, contents)?;
+    if !client.verify {
+        return Ok(Arc::new(AnyClient::new(&roots, provider.clone())));
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build();
+    Ok(verifier.map_err(|error| error.to_string())?)
 }
 
 /// What a connection was made for.
@@ -135,6 +155,9 @@ pub(crate) struct Secured {
     version: &'static str,
     /// The client's, if it was verified.
     client_certificate: Option<Box<ClientCertificate>>,
+    /// The newer keys of the listener that were compared last, and whether they admit the client.
+    newer: RefCell<Option<(Arc<ServerKeys>, bool)>>,
+    is_outdated: Cell<bool>,
 }
 
 impl Secured {
@@ -158,30 +181,47 @@ impl Secured {
         self.is_h2
     }
 
+    /// Whether the listener would no longer admit its client. No further request may use it.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.is_outdated.get()
+    }
+
     /// Whether a request for this host may use the connection (RFC 9110 section 7.4): the connection was made for exactly this name; or the
     /// same is required of clients of both, and both belong to the same isolated host of the listener, or, if it isolates none, have the
     /// same certificate. `host` is in lower case and has no port. It is empty in an HTTP/1.0 request without `Host`, which goes to the routes
-    /// for every host; no certificate is for it.
-    pub(crate) fn serves(&self, host: &str, router: &Router) -> bool {
+    /// for every host; no certificate is for it. `now` are the keys that the listener has now, which decide what is required.
+    pub(crate) fn serves(&self, host: &str, router: &Router, now: Option<&Arc<ServerKeys>>) -> bool {
+        let now = now.unwrap_or(&self.keys);
+        if !Arc::ptr_eq(now, &self.keys) && !self.is_admitted_by(now) {
+            self.is_outdated.set(true);
+            return false;
+        }
+        // Whether a connection for this host would require the same of the client.
+        let asks_the_same = || now.is_mutual(Some(host)) == self.is_mutual;
         // A client that asked for no name got the first certificate, and has decided to trust it.
-        let Some(sni) = self.sni.as_deref() else { return self.asks_the_same_for(host) };
+        let Some(sni) = self.sni.as_deref() else { return asks_the_same() };
         if sni == host {
             return true;
         }
         if !router.isolates() {
-            return (host.is_empty() || self.keys.certificates.same(sni, host)) && self.asks_the_same_for(host);
+            return (host.is_empty() || self.keys.certificates.same(sni, host)) && asks_the_same();
         }
         match router.isolated_host(host) {
             // No other connection would serve it better. What is found, most likely 404, must not depend on a certificate that this
             // connection did not require.
-            None => self.is_mutual || self.asks_the_same_for(host),
-            there => router.isolated_host(sni) == there && self.asks_the_same_for(host),
+            None => self.is_mutual || asks_the_same(),
+            there => router.isolated_host(sni) == there && asks_the_same(),
         }
     }
 
-    /// Whether a connection for this host would have required the same of the client.
-    fn asks_the_same_for(&self, host: &str) -> bool {
-        self.keys.is_mutual(Some(host)) == self.is_mutual
+    /// Whether newer keys of the listener admit the client by what it has shown. They are compared once, and not for each request.
+    fn is_admitted_by(&self, newer: &Arc<ServerKeys>) -> bool {
+        if let Some((_, admits)) = self.newer.borrow().as_ref().filter(|(known, _)| Arc::ptr_eq(known, newer)) {
+            return *admits;
+        }
+        let admits = newer.admits(self.sni(), self.client_certificate());
+        *self.newer.borrow_mut() = Some((newer.clone(), admits));
+        admits
     }
 }
 
@@ -202,10 +242,11 @@ pub(crate) async fn accept(keys: Arc<ServerKeys>, socket: Socket) -> io::Result<
         _ => "TLSv1.2",
     };
     let is_verified = is_mutual && keys.settings.client_ca.as_ref().is_some_and(|client| client.verify);
-    let shown = connection.peer_certificates().and_then(<[_]>::first).filter(|_| is_verified);
-    let client_certificate = shown.map(|shown| Box::new(ClientCertificate::new(shown.clone().into_owned())));
+    let shown = connection.peer_certificates().filter(|_| is_verified);
+    let client_certificate = shown.and_then(ClientCertificate::of).map(Box::new);
     let is_h2 = connection.alpn_protocol() == Some(H2);
-    let secured = Secured { keys, sni, is_mutual, is_h2, version, client_certificate };
+    let (newer, is_outdated) = (RefCell::default(), Cell::new(false));
+    let secured = Secured { keys, sni, is_mutual, is_h2, version, client_certificate, newer, is_outdated };
     Ok((Stream::Tls(Box::new(stream.into())), Rc::new(secured)))
 }
 
@@ -216,6 +257,7 @@ struct Certificates {
     exact: HashMap<String, Vec<usize>>,
     /// Holds `*.example.com` as `example.com`. A wildcard stands for one label (RFC 9525 section 6.3).
     wildcard: HashMap<String, Vec<usize>>,
+    hosts: OwnCertificates,
 }
 
 impl Certificates {
@@ -235,11 +277,15 @@ impl Certificates {
         self.all.push(Arc::new(certified));
     }
 
-    /// The certificates for a name, in the order of the file. If there are none, the client gets the first of all.
-    fn of(&self, name: &str) -> &[usize] {
+    /// The certificates with a name, in the order of the file, or of the host that the name belongs to.
+    fn of(&self, name: &str) -> Cow<'_, [usize]> {
         let exact = self.exact.get(name);
-        let wildcard = || name.split_once('.').and_then(|(_, domain)| self.wildcard.get(domain));
-        exact.or_else(wildcard).map(Vec::as_slice).unwrap_or_default()
+        let wildcard = name.split_once('.').and_then(|(_, domain)| self.wildcard.get(domain));
+        if let Some(own) = self.hosts.of(name) {
+            let has_name = |index: &usize| [exact, wildcard].iter().flatten().any(|with| with.contains(index));
+            return own.iter().copied().filter(has_name).collect();
+        }
+        exact.or(wildcard).map(Vec::as_slice).unwrap_or_default().into()
     }
 
     /// Whether the certificate for `sni` is also valid for `host`.
@@ -253,17 +299,86 @@ impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name().map(str::to_ascii_lowercase);
         let fitting = name.as_deref().map(|name| self.of(name)).unwrap_or_default();
+        let own = name.as_deref().and_then(|name| self.hosts.of(name));
         // Of several certificates for one name (ECDSA and RSA), use the first that the client can verify.
         let can_check = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
-        let mut candidates = fitting.iter().filter_map(|index| self.all.get(*index)).chain(&self.all);
+        // If none has the name, the client gets another one of the host, or of the listener.
+        let all = self.all.iter().filter(|_| own.is_none());
+        let mut candidates =
+            fitting.iter().chain(own.unwrap_or_default()).filter_map(|index| self.all.get(*index)).chain(all);
         // A client that can verify none also gets the first one. Then the handshake fails when the two sides look for a common algorithm,
         // and the client gets handshake_failure (RFC 8446 section 4.1.1) instead of access_denied.
         candidates.clone().find(can_check).or_else(|| candidates.next()).cloned()
     }
 }
 
+/// The certificates of hosts that have their own.
+#[derive(Default)]
+struct OwnCertificates {
+    any: Option<Box<[usize]>>,
+    exact: HashMap<String, Box<[usize]>>,
+    one_label: HashMap<String, Box<[usize]>>,
+    suffix: HashMap<String, Box<[usize]>>,
+}
+
+impl OwnCertificates {
+    fn add(&mut self, HostCertificates { host, certificates }: &HostCertificates) {
+        let certificates = certificates.as_slice().into();
+        let (map, name) = match host {
+            HostMatcher::Any => return self.any = Some(certificates),
+            HostMatcher::Exact(name) => (&mut self.exact, name),
+            HostMatcher::OneLabel(domain) => (&mut self.one_label, domain),
+            HostMatcher::Suffix(domain) => (&mut self.suffix, domain),
+        };
+        map.insert(name.clone(), certificates);
+    }
+
+    /// Those of the most specific host that matches a name; `None` if none does.
+    fn of(&self, name: &str) -> Option<&[usize]> {
+        let mut found = self.exact.get(name);
+        let mut rest = name;
+        let mut is_first = true;
+        while found.is_none()
+            && let Some((_, domain)) = rest.split_once('.')
+        {
+            found = self.one_label.get(domain).filter(|_| is_first).or_else(|| self.suffix.get(domain));
+            (rest, is_first) = (domain, false);
+        }
+        found.or(self.any.as_ref()).map(|found| &**found)
+    }
+}
+
 impl fmt::Debug for Certificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Certificates").field("exact", &self.exact).field("wildcard", &self.wildcard).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_specific_host_decides_which_certificates_a_name_can_have() {
+        let domain = "example.com".to_owned();
+        let hosts = [
+            HostMatcher::Any,
+            HostMatcher::Suffix(domain.clone()),
+            HostMatcher::OneLabel(domain.clone()),
+            HostMatcher::Suffix(format!("a.{domain}")),
+            HostMatcher::Exact(format!("www.{domain}")),
+        ];
+        let mut own = OwnCertificates::default();
+        assert_eq!(own.of("www.example.com"), None);
+        for (number, host) in hosts.into_iter().enumerate() {
+            own.add(&HostCertificates { host, certificates: vec![number] });
+        }
+        let check = |name: &str, expect: usize| assert_eq!(own.of(name), Some(&[expect][..]), "{name}");
+        check("www.example.com", 4);
+        check("b.a.example.com", 3);
+        check("a.example.com", 2);
+        check("b.c.example.com", 1);
+        check("example.com", 0);
+        check("example.org", 0);
     }
 }

@@ -4,7 +4,8 @@ use std::cell::OnceCell;
 use std::fmt::Write;
 
 use aws_lc_rs::digest;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 
 use super::subject;
 
@@ -14,13 +15,23 @@ const PEM_LINE_BYTES: usize = 48;
 /// A certificate that was verified. Its texts are made when they are first needed, and only the short ones are kept.
 pub(crate) struct ClientCertificate {
     der: CertificateDer<'static>,
+    /// The certificates that lead from it to a root.
+    rest: Box<[CertificateDer<'static>]>,
     subject: OnceCell<Box<str>>,
     sha256: OnceCell<Box<str>>,
 }
 
 impl ClientCertificate {
-    pub(super) fn new(der: CertificateDer<'static>) -> Self {
-        Self { der, subject: OnceCell::new(), sha256: OnceCell::new() }
+    /// Takes what the client has sent; `None` if that was nothing.
+    pub(super) fn of(sent: &[CertificateDer<'_>]) -> Option<Self> {
+        let (der, rest) = sent.split_first()?;
+        let rest = rest.iter().map(|certificate| certificate.clone().into_owned()).collect();
+        Some(Self { der: der.clone().into_owned(), rest, subject: OnceCell::new(), sha256: OnceCell::new() })
+    }
+
+    /// Whether another verifier accepts it, too.
+    pub(super) fn is_accepted_by(&self, verifier: &dyn ClientCertVerifier) -> bool {
+        verifier.verify_client_cert(&self.der, &self.rest, UnixTime::now()).is_ok()
     }
 
     /// The subject (RFC 4514), in printable ASCII. Empty if the certificate has none, or an excessively long one.
@@ -94,7 +105,7 @@ mod tests {
 
     fn written(der: &[u8], write: impl Fn(&ClientCertificate, &mut Vec<u8>)) -> String {
         let mut out = Vec::new();
-        write(&ClientCertificate::new(der.to_vec().into()), &mut out);
+        write(&ClientCertificate::of(&[der.to_vec().into()]).unwrap(), &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -111,7 +122,7 @@ mod tests {
         let begin = "-----BEGIN%20CERTIFICATE-----%0A";
         let end = "%2F%2F8%3D%0A-----END%20CERTIFICATE-----%0A";
         assert_eq!(pem, format!("{begin}{}%0A{end}", "%2F".repeat(64)));
-        let certificate = ClientCertificate::new(b"".to_vec().into());
+        let certificate = ClientCertificate::of(&[b"".to_vec().into()]).unwrap();
         assert_eq!(certificate.sha256(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_eq!(certificate.subject(), "");
     }
