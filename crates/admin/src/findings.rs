@@ -536,14 +536,14 @@ fn of_vips(status: &Status, found: &mut Found) {
     for vip in &status.vips {
         let name = &vip.name;
         let usable = |endpoint: &VipEndpointStatus| endpoint.state.takes_work() && endpoint.weight > 0;
-        if vip.mode != "local" && !vip.endpoints.iter().any(usable) {
+        if !may_have_none(vip) && !vip.endpoints.iter().any(usable) {
             let text = format!("{name} gets no connections: none of its endpoints is usable");
             found.wrong("no_usable_endpoint", name, text);
         }
         let states =
             vip.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));
         of_states(name, &states.collect::<Vec<_>>(), found);
-        if vip.interfaces.is_empty() {
+        if vip.interfaces.is_empty() && vip.mode != "socket" {
             let text = format!(
                 "{name} is not attached to any interface: this host has neither a default route nor a route to one of \
                  its endpoints; add a route, or name the interfaces in `interfaces`"
@@ -555,6 +555,12 @@ fn of_vips(status: &Status, found: &mut Found) {
         of_unmade_connections(vip, found);
         of_drops(vip, found);
     }
+}
+
+/// A listener serves it; or it is for a Service of a cluster, which may well have no endpoints at the moment.
+fn may_have_none(vip: &VipStatus) -> bool {
+    let is_of_service = vip.mode == "socket" || vip.address.starts_with("0.0.0.0:") || vip.address.starts_with("[::]:");
+    vip.mode == "local" || vip.endpoints.is_empty() && is_of_service
 }
 
 /// Reports endpoints that run on the balancer itself.

@@ -12,9 +12,11 @@
 #include <linux/types.h>
 
 /* Increases when any layout below, or the meaning of a field, changes: maps of another version are not taken over. */
-#define LB_LAYOUT_VERSION 2
+#define LB_LAYOUT_VERSION 3
 
-#define LB_VIPS_MAX 1024u
+#define LB_VIPS_MAX 8192u      /* a power of two */
+#define LB_VIP_KEYS_MAX 131072u /* addresses of all vips: one with every address of the host has many */
+#define LB_DROPS_MAX 16384u    /* pairs of a vip and a reason that are counted */
 #define LB_ENDPOINTS_MAX 65536u
 #define LB_RANGES_MAX 8u      /* port ranges on one address and protocol */
 #define LB_POOL_MAX 8u        /* source addresses of one full_nat vip */
@@ -80,11 +82,16 @@ struct lb_flow {
 
 /* ---- vips ---- */
 
+/* Who looks a key up. Packets and sockets have tables of their own, so a vip of sockets alone costs packets nothing. */
+#define LB_SCOPE_PACKETS 0u     /* packets, and sockets that find nothing in their own */
+#define LB_SCOPE_SOCKETS 1u     /* sockets alone */
+#define LB_SCOPE_NOBODY 2u      /* a bit: the key of a vip with every address of the host, which keeps its index for the next process */
+
 struct lb_vip_key {
 	__u32 addr[4];
 	__u16 port;             /* be */
 	__u8 proto;
-	__u8 pad;               /* zero */
+	__u8 scope;             /* LB_SCOPE_* */
 };
 
 enum lb_mode {
@@ -92,6 +99,7 @@ enum lb_mode {
 	LB_MODE_FULL_NAT = 2,
 	LB_MODE_DSR = 3,
 	LB_MODE_LOCAL = 4,      /* not forwarded: a listener on this host serves it */
+	LB_MODE_SOCKET = 5,     /* for sockets of this host alone: no packet finds it */
 };
 
 enum lb_algorithm {
@@ -107,6 +115,7 @@ enum lb_algorithm {
 #define LB_VIP_SOURCES_ONLY 0x04u /* a source without an entry is refused (there is an allow list) */
 #define LB_VIP_RATE 0x08u         /* new flows of one source are limited */
 #define LB_VIP_SOCKETS 0x10u      /* connections of this host's own processes are balanced at the socket, if its programs are attached */
+#define LB_VIP_OF_NODE 0x20u      /* it has the endpoints of this node alone, as its Service demands */
 
 struct lb_vip {
 	__u32 table_slots;      /* length of its table in lb_tables; 0: no endpoint takes new flows */

@@ -37,7 +37,8 @@ enum lb_outcome {
 	X(15, icmp_unmatched, "an ICMP error about an unknown connection") \
 	X(16, redirect_failed, "the kernel refused to hand the packet to its interface") \
 	X(17, no_such_port, "the address belongs to a vip, but no vip has this port: answered by RST or ICMP if routing would send it back") \
-	X(18, timed_out, "its connection was silent for longer than `timeouts.idle` and has ended: answered by RST")
+	X(18, timed_out, "its connection was silent for longer than `timeouts.idle` and has ended: answered by RST") \
+	X(19, no_local_endpoint, "its Service has internalTrafficPolicy or externalTrafficPolicy Local, and no usable endpoint on this node. A process of this host that asks for it gets ECONNREFUSED")
 
 enum lb_reason {
 	LB_REASON_NONE = 0,

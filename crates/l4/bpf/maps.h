@@ -26,7 +26,8 @@ struct {
 /* One port of an address: the index of its vip. lb_addresses has ports in ranges. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, LB_VIPS_MAX);
+	__uint(max_entries, LB_VIP_KEYS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC); /* only user space adds to it */
 	__type(key, struct lb_vip_key);
 	__type(value, __u32);
 } lb_vip_ids SEC(".maps");
@@ -100,10 +101,10 @@ struct {
 	__type(value, struct lb_uses);
 } lb_uses SEC(".maps");
 
-/* Packets not forwarded, at vip * LB_REASONS_MAX + reason. The vip LB_VIPS_MAX stands for "none". */
+/* Packets not forwarded, at vip * LB_REASONS_MAX + reason. The vip LB_VIPS_MAX stands for "none". An array would need 4 MiB for each CPU. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, (LB_VIPS_MAX + 1) * LB_REASONS_MAX);
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, LB_DROPS_MAX);
 	__type(key, __u32);
 	__type(value, __u64);
 } lb_drops SEC(".maps");

@@ -109,7 +109,8 @@ static __always_inline enum lb_outcome open_is_allowed(struct __sk_buff *skb, st
 static __always_inline enum lb_outcome open_at_endpoint(struct __sk_buff *skb, struct packet *packet, const struct lb_vip *vip, __u32 now,
 							const bool dry)
 {
-	enum lb_outcome outcome = drop(packet, LB_REASON_no_endpoint);
+	const enum lb_reason none = none_usable(vip);
+	enum lb_outcome outcome = drop(packet, none);
 
 	for (__u32 attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
 		__u32 index = dry ? lb_pick_dry(packet, attempt, now) : lb_pick(packet, attempt, now);
@@ -125,7 +126,7 @@ static __always_inline enum lb_outcome open_at_endpoint(struct __sk_buff *skb, s
 		if (outcome == LB_CONTINUE || packet->reason == LB_REASON_flow_table_full)
 			return outcome;
 	}
-	if (packet->reason == LB_REASON_no_endpoint)
+	if (packet->reason == none)
 		trace(dry, LB_STAGE_SELECT, outcome, packet->reason, ENDPOINT_NONE);
 	return outcome;
 }
@@ -133,7 +134,7 @@ static __always_inline enum lb_outcome open_at_endpoint(struct __sk_buff *skb, s
 /* LB_CONTINUE: the flow is made. */
 static __always_inline enum lb_outcome open_flow(struct __sk_buff *skb, struct packet *packet, __u32 now, const bool dry)
 {
-	enum lb_outcome outcome = vip_find(packet, dry);
+	enum lb_outcome outcome = vip_find(packet, false, dry);
 	struct lb_vip *vip;
 
 	if (outcome == LB_PASS) {

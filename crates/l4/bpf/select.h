@@ -149,6 +149,12 @@ GLOBAL int lb_pick_dry(struct packet *packet, __u32 attempt, __u32 now)
 	return packet ? pick(packet, attempt, now, true) : ENDPOINT_NONE;
 }
 
+/* Why nothing was chosen. */
+static __always_inline enum lb_reason none_usable(const struct lb_vip *vip)
+{
+	return vip->flags & LB_VIP_OF_NODE ? LB_REASON_no_local_endpoint : LB_REASON_no_endpoint;
+}
+
 /* Any Steelyard finds the same endpoint for the same flow, so the flow can continue there. */
 static __always_inline bool is_consistent(const struct lb_vip *vip)
 {

@@ -110,7 +110,7 @@ static __always_inline struct lb_vip *socket_vip(struct packet *packet, const bo
 
 	if (packet->key.proto != IPPROTO_TCP && packet->key.proto != IPPROTO_UDP)
 		return NULL;
-	if (vip_find(packet, dry) != LB_CONTINUE)
+	if (vip_find(packet, true, dry) != LB_CONTINUE)
 		return NULL;
 	vip = vip_at(packet->vip);
 	if (!vip || !(vip->flags & LB_VIP_SOCKETS)) {
@@ -133,14 +133,14 @@ static __always_inline __u32 socket_select(struct packet *packet, const struct l
 			affinity_remember(packet, vip, index, now);
 		return index;
 	}
-	trace(dry, LB_STAGE_SELECT, drop(packet, LB_REASON_no_endpoint), LB_REASON_no_endpoint, ENDPOINT_NONE);
+	packet->reason = none_usable(vip);
+	trace(dry, LB_STAGE_SELECT, LB_DROP, packet->reason, ENDPOINT_NONE);
 	return ENDPOINT_NONE;
 }
 
 static __always_inline int refuse(const struct packet *packet)
 {
-	__u32 index = (packet->vip & (LB_VIPS_MAX - 1)) * LB_REASONS_MAX + LB_REASON_no_endpoint;
-	__u64 *count = bpf_map_lookup_elem(&lb_drops, &index);
+	__u64 *count = drops_of(packet->vip, packet->reason);
 
 	if (count)
 		__sync_fetch_and_add(count, 1);
@@ -467,7 +467,7 @@ static __always_inline void show_vip(struct packet *packet, const __u32 *addr, _
 
 	address_copy(packet->key.daddr, addr);
 	packet->key.dport = port;
-	if (vip_find(packet, false) != LB_CONTINUE || packet->vip != vip)
+	if (vip_find(packet, true, false) != LB_CONTINUE || packet->vip != vip)
 		packet->key = shown;
 }
 

@@ -33,11 +33,22 @@ static __always_inline struct lb_vip *vip_at(__u32 index)
 	return bpf_map_lookup_elem(&lb_vips, &index);
 }
 
+/* The count of this CPU. */
+static __always_inline __u64 *drops_of(__u32 vip, __u32 reason)
+{
+	__u32 index = (vip < LB_VIPS_MAX ? vip : LB_VIPS_MAX) * LB_REASONS_MAX + (reason & (LB_REASONS_MAX - 1));
+	__u64 *count = bpf_map_lookup_elem(&lb_drops, &index);
+	__u64 none = 0;
+
+	if (count)
+		return count;
+	bpf_map_update_elem(&lb_drops, &index, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&lb_drops, &index);
+}
+
 static __always_inline void count_reason(const struct packet *packet)
 {
-	__u32 vip = packet->vip < LB_VIPS_MAX ? packet->vip : LB_VIPS_MAX;
-	__u32 index = vip * LB_REASONS_MAX + (packet->reason & (LB_REASONS_MAX - 1));
-	__u64 *count = bpf_map_lookup_elem(&lb_drops, &index);
+	__u64 *count = drops_of(packet->vip, packet->reason);
 
 	if (count)
 		(*count)++; /* per CPU, and softirqs do not interrupt each other */

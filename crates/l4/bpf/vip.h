@@ -43,19 +43,28 @@ static __always_inline __u32 vip_in_range(const struct packet *packet)
 	return LB_VIPS_MAX;
 }
 
-/* LB_CONTINUE: packet->vip is the index of a vip that forwards. */
-static __always_inline enum lb_outcome vip_find(struct packet *packet, const bool dry)
+static __always_inline __u32 *vip_of_scope(const struct packet *packet, __u8 scope)
 {
 	struct lb_vip_key key = {
 		.port = packet->key.dport,
 		.proto = packet->key.proto,
+		.scope = scope,
 	};
-	enum lb_outcome outcome = LB_CONTINUE;
-	struct lb_vip *vip;
-	__u32 *exact, index;
 
 	address_copy(key.addr, packet->key.daddr);
-	exact = bpf_map_lookup_elem(&lb_vip_ids, &key);
+	return bpf_map_lookup_elem(&lb_vip_ids, &key);
+}
+
+/* LB_CONTINUE: packet->vip is the index of a vip that forwards, or, for a socket, that has endpoints. */
+static __always_inline enum lb_outcome vip_find(struct packet *packet, const bool is_socket, const bool dry)
+{
+	enum lb_outcome outcome = LB_CONTINUE;
+	__u32 *exact = is_socket ? vip_of_scope(packet, LB_SCOPE_SOCKETS) : NULL;
+	struct lb_vip *vip;
+	__u32 index;
+
+	if (!exact)
+		exact = vip_of_scope(packet, LB_SCOPE_PACKETS);
 	index = exact ? *exact : vip_in_range(packet);
 	vip = index < LB_VIPS_MAX ? vip_at(index) : NULL;
 	/* A free slot: the vip has just been removed. */

@@ -135,7 +135,7 @@ mod tests {
         let btf = &btf;
         check!(btf, lb_flow_key: saddr, daddr, sport, dport, proto, pad);
         check!(btf, lb_flow: saddr, daddr, next_hop, sport, dport, addr_diff, port_diff, ifindex, endpoint, vip, state, touched_s, born_s, mtu, action, flags);
-        check!(btf, lb_vip_key: addr, port, proto, pad);
+        check!(btf, lb_vip_key: addr, port, proto, scope);
         check!(btf, lb_vip: table_slots, affinity_s, syn_s, idle_s, closing_s, rate_per_s, rate_burst, mode, algorithm, flags, pad);
         check!(btf, lb_range: first, last, vip, proto, pad);
         check!(btf, lb_address_key: addr);
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn constants_are_those_of_the_headers() {
         // One of each form in which they are written.
-        assert_eq!((LB_VIPS_MAX, LB_FLOW_DSR, LB_MODE_FULL_NAT, LB_ENDPOINT_DOWN, LB_DROP), (1024, 8, 2, 3, 5));
+        assert_eq!((LB_VIPS_MAX, LB_FLOW_DSR, LB_MODE_FULL_NAT, LB_ENDPOINT_DOWN, LB_DROP), (8192, 8, 2, 3, 5));
     }
 
     #[test]

@@ -17,18 +17,26 @@ impl Plane {
     /// If the kernel refuses.
     pub fn counters(&self) -> Result<Counters, Refusal> {
         let shared: lb_shared = get(&self.maps.shared, &0_u32)?.unwrap_or_default();
+        let mut drops = self.maps.drops()?;
+        let mut drops_of = |vip: u32| {
+            let counted = drops.remove(&vip).unwrap_or_default();
+            let count = |reason: &DropReason| counted.get(&u32::from(reason.number)).copied().unwrap_or(0);
+            DropReason::ALL.iter().map(|reason| (reason.name, count(reason))).collect()
+        };
         let mut counters = Counters {
             flows_used: u64::from(shared.flows_used),
             flows_max: u64::from(self.maps.flows.max_entries()),
             pressure: shared.pressure != 0,
             map_bytes: self.map_bytes(),
             vips: BTreeMap::new(),
-            drops: self.maps.drops_of(LB_VIPS_MAX)?,
+            drops: drops_of(LB_VIPS_MAX),
         };
         let mut totals = self.retired.0.clone();
         let mut by_endpoint = BTreeMap::new();
         for (id, endpoint) in &self.held.endpoints {
-            let traffic = self.maps.traffic_of(*id)?;
+            // Packets never find an endpoint of sockets alone.
+            let has_packets = self.held.vips.get(&endpoint.vip).is_none_or(|vip| u32::from(vip.mode) != LB_MODE_SOCKET);
+            let traffic = self.maps.traffic_of(*id, has_packets)?;
             totals.entry(endpoint.vip).or_default().add(&traffic);
             by_endpoint.insert(*id, traffic);
         }
@@ -40,7 +48,7 @@ impl Plane {
             let vip = VipCounters {
                 total: totals.get(id).cloned().unwrap_or_default(),
                 endpoints: endpoints.collect(),
-                drops: self.maps.drops_of(*id)?,
+                drops: drops_of(*id),
             };
             counters.vips.insert(named.name.clone(), vip);
         }
@@ -64,7 +72,7 @@ pub(crate) struct Retired(BTreeMap<u32, Traffic>);
 impl Retired {
     /// Adds the counts of an endpoint, and resets them for the next endpoint that gets its index.
     pub(crate) fn take(&mut self, maps: &Maps, vip: u32, endpoint: u32) -> Result<(), Refusal> {
-        let traffic = Traffic { flows_active: 0, sockets_open: 0, ..maps.traffic_of(endpoint)? };
+        let traffic = Traffic { flows_active: 0, sockets_open: 0, ..maps.traffic_of(endpoint, true)? };
         maps.clear_traffic(endpoint)?;
         self.0.entry(vip).or_default().add(&traffic);
         Ok(())
@@ -73,7 +81,12 @@ impl Retired {
     /// Forgets a vip that is gone, because another vip will get its index.
     pub(crate) fn forget(&mut self, maps: &Maps, vip: u32) -> Result<(), Refusal> {
         for reason in DropReason::ALL {
-            maps.clear_per_cpu(drop_index(vip, reason), &maps.drops)?;
+            match maps.drops.delete(bytes_of(&drop_index(vip, reason))) {
+                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                    return Err(failed("delete from", &maps.drops, error));
+                }
+                _ => {}
+            }
         }
         self.0.remove(&vip);
         Ok(())
@@ -83,7 +96,7 @@ impl Retired {
 impl Maps {
     /// Whether the endpoint has flows, or sockets that are connected to it.
     pub(crate) fn is_used(&self, endpoint: u32) -> Result<bool, Refusal> {
-        let traffic = self.traffic_of(endpoint)?;
+        let traffic = self.traffic_of(endpoint, true)?;
         Ok(traffic.flows_active > 0 || traffic.sockets_open > 0)
     }
 
@@ -94,15 +107,18 @@ impl Maps {
         set(&self.active, &endpoint, &0_u32)
     }
 
-    fn traffic_of(&self, endpoint: u32) -> Result<Traffic, Refusal> {
+    fn traffic_of(&self, endpoint: u32, has_packets: bool) -> Result<Traffic, Refusal> {
         let uses: lb_uses = get(&self.uses, &endpoint)?.unwrap_or_default();
         let mut traffic = Traffic {
-            flows_active: get::<u32, u32>(&self.active, &endpoint)?.unwrap_or(0).into(),
             sockets_open: uses.open.into(),
             sockets_made: uses.made,
             sockets_unknown: uses.unknown.into(),
             ..Traffic::default()
         };
+        if !has_packets {
+            return Ok(traffic);
+        }
+        traffic.flows_active = get::<u32, u32>(&self.active, &endpoint)?.unwrap_or(0).into();
         for counters in self.per_cpu::<lb_counters>(endpoint, &self.counters)? {
             traffic.add(&Traffic {
                 flows_made: counters.flows,
@@ -114,12 +130,14 @@ impl Maps {
         Ok(traffic)
     }
 
-    /// The drops of a vip. `LB_VIPS_MAX` stands for no vip.
-    fn drops_of(&self, vip: u32) -> Result<BTreeMap<&'static str, u64>, Refusal> {
-        let mut drops = BTreeMap::new();
-        for reason in DropReason::ALL {
-            let counts = self.per_cpu::<u64>(drop_index(vip, reason), &self.drops)?;
-            drops.insert(reason.name, counts.into_iter().sum());
+    /// The counts of drops by vip and number of the reason. `LB_VIPS_MAX` stands for no vip. Only what has happened has an entry.
+    fn drops(&self) -> Result<BTreeMap<u32, BTreeMap<u32, u64>>, Refusal> {
+        let mut drops = BTreeMap::<u32, BTreeMap<u32, u64>>::new();
+        for key in self.drops.keys().take(LB_DROPS_MAX as usize) {
+            let Some(index) = read::<u32>(&key) else { continue };
+            let counts = self.per_cpu::<u64>(index, &self.drops)?;
+            let count = counts.into_iter().fold(0, u64::saturating_add);
+            drops.entry(index / LB_REASONS_MAX).or_default().insert(index % LB_REASONS_MAX, count);
         }
         Ok(drops)
     }

@@ -1,10 +1,14 @@
 //! Finds which addresses belong to this host. Packets to these go to its own stack, whichever interface has the address, even if only a
 //! route of type `local` assigns it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::route::{RouteFlags, RouteType};
 use netlink_sys::Socket;
 
@@ -19,6 +23,60 @@ pub fn among(addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
             BTreeSet::new()
         }
     }
+}
+
+/// The most addresses of each family that a vip with every address of this host has: nodes have some, and each costs such a vip a key.
+pub(crate) const EVERY_MAX: usize = 16;
+
+/// Datagrams of an answer. Each holds some dozens of addresses.
+const DATAGRAMS_MAX: usize = 1024;
+
+/// The addresses of this host that others can reach, with the index of an interface that has each: not those of the loopback network or of
+/// a single link. At most [`EVERY_MAX`] of each family, in the order of the kernel.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn every() -> io::Result<BTreeMap<IpAddr, u32>> {
+    let socket = interfaces::open()?;
+    interfaces::send(&socket, RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
+    let mut found = BTreeMap::new();
+    for _ in 0..DATAGRAMS_MAX {
+        let (datagram, _) = socket.recv_from_full()?;
+        let is_last = interfaces::for_each(&datagram, |message| {
+            if let RouteNetlinkMessage::NewAddress(message) = message
+                && let Some(address) = address_of(&message).filter(is_reached_by_others)
+                && found.keys().filter(|other: &&IpAddr| other.is_ipv4() == address.is_ipv4()).count() < EVERY_MAX
+            {
+                found.entry(address).or_insert(message.header.index);
+            }
+            ControlFlow::Continue(())
+        })?;
+        if is_last {
+            return Ok(found);
+        }
+    }
+    Err(io::Error::other("the answer does not end"))
+}
+
+/// On a link between two hosts, `Address` is the other one's (rtnetlink(7)).
+fn address_of(message: &AddressMessage) -> Option<IpAddr> {
+    let of = |attribute: &AddressAttribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    };
+    let any = |attribute: &AddressAttribute| match attribute {
+        AddressAttribute::Address(address) => Some(*address),
+        _ => None,
+    };
+    message.attributes.iter().find_map(of).or_else(|| message.attributes.iter().find_map(any))
+}
+
+fn is_reached_by_others(address: &IpAddr) -> bool {
+    let of_link = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !address.is_loopback() && !address.is_unspecified() && !address.is_multicast() && !of_link
 }
 
 /// Only routes of type `local` lead to this host itself. Having no route at all is an error.
@@ -57,5 +115,12 @@ mod tests {
             (found == expect).then_some(())
         });
         assert_eq!(found, expect);
+        let every: Vec<String> = netns.inside(super::every).unwrap().keys().map(ToString::to_string).collect();
+        assert_eq!(every, ["10.0.0.1", "10.0.0.2", "fd00::1"]);
+        let lines: Vec<String> = (1..=2 * EVERY_MAX).map(|n| format!("addr add 10.7.0.{n}/32 dev v0")).collect();
+        netns.ip(&lines.join("\n")).unwrap();
+        let every = netns.inside(super::every).unwrap();
+        assert_eq!(every.keys().filter(|address| address.is_ipv4()).count(), EVERY_MAX);
+        assert!(every.contains_key(&parse("10.0.0.1")) && every.contains_key(&parse("fd00::1")), "{every:?}");
     }
 }

@@ -13,7 +13,7 @@ use model::{Endpoint, EndpointAddress, OnUnhealthy, Transport, Vip, VipAlgorithm
 
 use crate::abi::*;
 use crate::content::Content;
-use crate::{EndpointVerdict, Refusal, table};
+use crate::{EndpointVerdict, Refusal, own, table};
 
 /// Protocol numbers (IANA).
 pub(crate) const TCP: u8 = 6;
@@ -26,6 +26,8 @@ pub(crate) struct Identity {
     pub(crate) address: IpAddr,
     pub(crate) proto: u8,
     pub(crate) first: u16,
+    /// `LB_SCOPE_*`: who finds it.
+    pub(crate) scope: u8,
 }
 
 /// The source addresses of `full_nat` flows on this host.
@@ -37,6 +39,8 @@ pub(crate) struct Sources {
     pub(crate) ports: (u16, u16),
     /// Addresses of vips that this host has itself.
     pub(crate) own: BTreeSet<IpAddr>,
+    /// The addresses of vips that have every address of this host.
+    pub(crate) every: BTreeSet<IpAddr>,
 }
 
 /// Endpoints that this host cannot serve, by vip, and why. They count as down, whatever probes say.
@@ -142,19 +146,29 @@ pub(crate) fn plan(
         let known = previous.vips.get(&id).filter(|named| named.basis == basis).and_then(|_| held.tables.get(&id));
         let table = known.cloned().unwrap_or_else(|| basis.table());
         plan.add(vip, id, table, sources);
-        let (name, is_routed) = (vip.name.clone(), vip.interfaces.is_empty());
+        // Connections that are balanced at the socket need no interface.
+        let (name, is_routed) = (vip.name.clone(), vip.interfaces.is_empty() && vip.mode != VipMode::Socket);
         plan.vips.insert(id, Named { name, identity, is_routed, endpoints, basis });
     }
+    // A process that sends datagrams learns nothing of an endpoint that is gone, and would send to it as long as it gets no answer.
+    let of_datagrams: BTreeSet<u32> =
+        plan.vips.iter().filter(|(_, it)| is_for_datagrams(it)).map(|(id, _)| *id).collect();
+    let datagrams_end = |vip: u32| of_datagrams.contains(&vip);
     for (id, endpoint) in &held.endpoints {
         if !plan.content.endpoints.contains_key(id) {
             // A dead endpoint stays dead: its flows must be reset and not hang.
-            let state =
-                if endpoint.state == LB_ENDPOINT_DOWN as u8 { endpoint.state } else { LB_ENDPOINT_DRAINING as u8 };
+            let is_dead = endpoint.state == LB_ENDPOINT_DOWN as u8 || datagrams_end(endpoint.vip);
+            let state = if is_dead { LB_ENDPOINT_DOWN } else { LB_ENDPOINT_DRAINING } as u8;
             plan.content.endpoints.insert(*id, lb_endpoint { state, ..*endpoint });
             plan.leaving.insert(*id);
         }
     }
     Ok(plan)
+}
+
+/// Whether only sockets of this host send it datagrams.
+fn is_for_datagrams(named: &Named) -> bool {
+    named.identity.proto == UDP && u32::from(named.identity.scope) & LB_SCOPE_SOCKETS != 0
 }
 
 impl Sources {
@@ -200,6 +214,11 @@ impl Plan {
         [has(false), has(true)]
     }
 
+    /// Whether a vip has every address of this host, for packets or at the socket.
+    pub(crate) fn has_every(&self) -> bool {
+        self.vips.values().any(|named| named.identity.address.is_unspecified())
+    }
+
     fn basis(&self, vip: &Vip, endpoints: &BTreeMap<SocketAddr, u32>) -> Basis {
         let active = endpoints.iter().filter_map(|(address, index)| {
             let endpoint = self.content.endpoints.get(index)?;
@@ -220,13 +239,42 @@ impl Plan {
         for (nets, verdict) in [(&vip.allow, LB_SOURCE_ALLOW), (&vip.deny, LB_SOURCE_DENY)] {
             self.content.sources.extend(nets.iter().map(|net| (source_key(id, net), verdict)));
         }
-        self.add_address(vip, id, &sources.own);
+        self.add_address(vip, id, sources);
         self.interfaces.extend(vip.interfaces.iter().cloned());
     }
 
-    fn add_address(&mut self, vip: &Vip, id: u32, own: &BTreeSet<IpAddr>) {
-        let addr = words_of(vip.address);
-        let proto = proto(vip.transport);
+    fn add_address(&mut self, vip: &Vip, id: u32, sources: &Sources) {
+        let Identity { address, proto, first, scope } = identity(vip);
+        let key = |address, scope| lb_vip_key { addr: words_of(address), port: first.to_be(), proto, scope };
+        if !address.is_unspecified() {
+            return self.add_one_address(vip, address, id, sources);
+        }
+        self.content.vip_ids.insert(key(address, scope), id);
+        let scope = scope & !LB_SCOPE_NOBODY as u8;
+        for own in sources.every.iter().filter(|own| own.is_ipv4() == address.is_ipv4()) {
+            // A vip that names the address has precedence, wherever it stands in the list.
+            self.content.vip_ids.entry(key(*own, scope)).or_insert(id);
+            if vip.mode != VipMode::Socket {
+                // The host answers echo requests itself.
+                let flags = LB_ADDRESS_HOST;
+                let fresh = || lb_address { flags, ..lb_address::default() };
+                self.content.addresses.entry(lb_address_key { addr: words_of(*own) }).or_insert_with(fresh).flags |=
+                    flags;
+            }
+        }
+    }
+
+    fn add_one_address(&mut self, vip: &Vip, at: IpAddr, id: u32, sources: &Sources) {
+        let Identity { proto, scope, .. } = identity(vip);
+        let addr = words_of(at);
+        let key = lb_vip_key { addr, port: vip.ports.first.to_be(), proto, scope };
+        if vip.ports.first == vip.ports.last {
+            self.content.vip_ids.insert(key, id);
+        }
+        if vip.mode == VipMode::Socket {
+            // No packet may find out that there is such an address.
+            return;
+        }
         let address = self
             .content
             .addresses
@@ -235,14 +283,13 @@ impl Plan {
         if vip.mode == VipMode::Local {
             // The host has the address and answers echo requests itself.
             address.flags &= !LB_ADDRESS_ECHO;
-            self.local.insert(vip.address);
+            self.local.insert(at);
         }
-        address.flags |=
-            if self.local.contains(&vip.address) || own.contains(&vip.address) { LB_ADDRESS_HOST } else { 0 };
+        address.flags |= if self.local.contains(&at) || sources.own.contains(&at) { LB_ADDRESS_HOST } else { 0 };
         if vip.ports.first == vip.ports.last {
-            let key = lb_vip_key { addr, port: vip.ports.first.to_be(), proto, pad: 0 };
-            self.content.vip_ids.insert(key, id);
-        } else if let Some(range) = address.ranges.get_mut(address.range_count as usize) {
+            return;
+        }
+        if let Some(range) = address.ranges.get_mut(address.range_count as usize) {
             // `check` refuses more ranges than there is room for.
             *range = lb_range { first: vip.ports.first, last: vip.ports.last, vip: id, proto, pad: [0; 3] };
             address.range_count += 1;
@@ -268,6 +315,8 @@ pub(crate) fn check_limits(vips: &[Vip]) -> Result<(), Refusal> {
         if have > max as usize { Err(Refusal::TooMany { what, have, max }) } else { Ok(()) }
     };
     within("vips", vips.len(), LB_VIPS_MAX)?;
+    let every = vips.iter().filter(|vip| vip.address.is_unspecified()).count();
+    within("addresses of vips", vips.len() + every * own::EVERY_MAX, LB_VIP_KEYS_MAX)?;
     within("endpoints", vips.iter().map(|vip| vip.endpoints.len()).sum(), LB_ENDPOINTS_MAX)?;
     let mut ranges: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for vip in vips {
@@ -284,12 +333,19 @@ pub(crate) fn check_limits(vips: &[Vip]) -> Result<(), Refusal> {
 /// The vip of each index.
 pub(crate) fn identities(held: &Content) -> BTreeMap<Identity, u32> {
     let mut found = BTreeMap::new();
+    let is_kept = |scope: u8| u32::from(scope) & LB_SCOPE_NOBODY != 0;
+    let every: BTreeSet<u32> = held.vip_ids.iter().filter(|(key, _)| is_kept(key.scope)).map(|(_, id)| *id).collect();
     for (key, id) in &held.vip_ids {
-        found.insert(Identity { address: address_of(key.addr), proto: key.proto, first: u16::from_be(key.port) }, *id);
+        // A vip with every address of the host has many keys, and one of them identifies it.
+        if is_kept(key.scope) || !every.contains(id) {
+            let (address, first) = (address_of(key.addr), u16::from_be(key.port));
+            found.insert(Identity { address, proto: key.proto, first, scope: key.scope }, *id);
+        }
     }
     for (key, address) in &held.addresses {
         for range in address.ranges.iter().take(address.range_count as usize) {
-            found.insert(Identity { address: address_of(key.addr), proto: range.proto, first: range.first }, range.vip);
+            let (address, scope) = (address_of(key.addr), LB_SCOPE_PACKETS as u8);
+            found.insert(Identity { address, proto: range.proto, first: range.first, scope }, range.vip);
         }
     }
     found.retain(|_, id| held.vips.contains_key(id));
@@ -297,7 +353,9 @@ pub(crate) fn identities(held: &Content) -> BTreeMap<Identity, u32> {
 }
 
 pub(crate) fn identity(vip: &Vip) -> Identity {
-    Identity { address: vip.address, proto: proto(vip.transport), first: vip.ports.first }
+    let scope = if vip.mode == VipMode::Socket { LB_SCOPE_SOCKETS } else { LB_SCOPE_PACKETS };
+    let kept = if vip.address.is_unspecified() { LB_SCOPE_NOBODY } else { 0 };
+    Identity { address: vip.address, proto: proto(vip.transport), first: vip.ports.first, scope: (scope | kept) as u8 }
 }
 
 pub(crate) fn proto(transport: Transport) -> u8 {
@@ -327,6 +385,7 @@ fn value(vip: &Vip, table_slots: u32) -> lb_vip {
     set(LB_VIP_SOURCES_ONLY, !vip.allow.is_empty());
     set(LB_VIP_RATE, vip.source_rate.is_some());
     set(LB_VIP_SOCKETS, is_for_sockets(vip));
+    set(LB_VIP_OF_NODE, vip.is_of_node);
     lb_vip {
         table_slots,
         affinity_s: vip.affinity.map_or(0, seconds),
@@ -345,7 +404,7 @@ fn value(vip: &Vip, table_slots: u32) -> lb_vip {
 /// Whether its connections can be balanced at the socket. In mode dsr an endpoint may serve the vip's address alone. Lists and rates apply to
 /// source addresses, which a socket gets after its destination.
 fn is_for_sockets(vip: &Vip) -> bool {
-    let is_rewritten = matches!(vip.mode, VipMode::Nat | VipMode::FullNat { .. });
+    let is_rewritten = matches!(vip.mode, VipMode::Nat | VipMode::FullNat { .. } | VipMode::Socket);
     is_rewritten && vip.at_sockets && vip.allow.is_empty() && vip.deny.is_empty() && vip.source_rate.is_none()
 }
 
@@ -361,6 +420,7 @@ fn mode(mode: &VipMode) -> u32 {
         VipMode::FullNat { .. } => LB_MODE_FULL_NAT,
         VipMode::Dsr => LB_MODE_DSR,
         VipMode::Local => LB_MODE_LOCAL,
+        VipMode::Socket => LB_MODE_SOCKET,
     }
 }
 

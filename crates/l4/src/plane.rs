@@ -5,7 +5,7 @@ mod reach;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
@@ -58,6 +58,8 @@ pub struct Plane {
     /// The interfaces to which the programs should be attached, by index.
     pub(crate) attached: BTreeMap<u32, String>,
     vip_routes: VipRoutes,
+    /// The addresses of this host that others can reach, with an interface of each, for vips that have them all.
+    pub(crate) every: BTreeMap<IpAddr, u32>,
     unreachable: Unreachable,
     /// Endpoints for which this host had no source address.
     sourceless: BTreeSet<SocketAddr>,
@@ -148,6 +150,7 @@ impl Plane {
             ends: Ends::default(),
             attached: BTreeMap::new(),
             vip_routes: VipRoutes::default(),
+            every: BTreeMap::new(),
             unreachable: Unreachable::default(),
             sourceless: BTreeSet::new(),
             reach_differs: false,
@@ -213,7 +216,11 @@ impl Plane {
         self.refresh_interfaces()?;
         check_interfaces(vips, &self.interfaces)?;
         let mut unreachable = Unreachable::default();
-        let sources = sources(vips, &mut unreachable)?;
+        let mut sources = sources(vips, &mut unreachable)?;
+        if vips.iter().any(|vip| vip.address.is_unspecified()) {
+            self.every = own::every().map_err(|error| Refusal::kernel("list the addresses of this host", error))?;
+            sources.every = self.every.keys().copied().collect();
+        }
         let sourceless = unreachable.all().map(|(_, endpoint, _)| endpoint).collect();
         self.find_ways(vips, &mut unreachable);
         find_vips_of_vips(vips, &mut unreachable);
@@ -355,6 +362,13 @@ impl Plane {
 
     /// This host may get or lose an address of a vip at any time, for example by keepalived.
     fn refresh_own(&mut self) -> Result<(), Refusal> {
+        if self.plan.has_every() {
+            // The next call of `apply` gives these vips the present addresses.
+            match own::every() {
+                Ok(every) => self.reach_differs |= every.keys().ne(self.every.keys()),
+                Err(error) => tracing::error!(%error, "cannot list the addresses of this host"),
+            }
+        }
         let own = own::among(self.plan.addresses());
         self.plan.set_own(&own);
         self.maps.write_addresses(&mut self.held, &self.plan.content)

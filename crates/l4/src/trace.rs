@@ -8,7 +8,7 @@ use model::Transport;
 use crate::abi::*;
 use crate::flows::socket;
 use crate::load::{self, CONNECT_DRY, TRACE, TRACES};
-use crate::plan::proto;
+use crate::plan::{Named, proto};
 use crate::plane::Plane;
 use crate::sync::{get, set};
 use crate::{DropReason, Refusal, Trace, TraceQuery, TraceStep, frame, host};
@@ -22,6 +22,7 @@ impl Plane {
     /// # Errors
     /// If the interface does not exist, or the kernel refuses.
     pub fn trace(&self, query: &TraceQuery) -> Result<Trace, Refusal> {
+        let query = &TraceQuery { vip: self.one_address(query.vip), ..query.clone() };
         let (address, port, transport) = query.vip;
         let interface = match &query.interface {
             Some(name) => Some(self.interfaces.iter().find(|interface| interface.name == *name).ok_or_else(|| {
@@ -48,6 +49,7 @@ impl Plane {
     /// # Errors
     /// If the kernel refuses.
     pub fn trace_connect(&self, vip: (IpAddr, u16, Transport)) -> Result<Trace, Refusal> {
+        let vip = self.one_address(vip);
         let (address, port, transport) = vip;
         let Some(sockets) = &self.sockets else {
             let why = self.sockets().and_then(|sockets| sockets.why_not);
@@ -77,6 +79,12 @@ impl Plane {
         let found: lb_trace = get(&traces, &0_u32)?.unwrap_or_default();
         let from = SocketAddr::new(address, 0);
         Ok(self.tell(&TraceQuery { vip, from, interface: None, flags: 0 }, &found))
+    }
+
+    /// One of the addresses of a vip that has every address of this host.
+    fn one_address(&self, (address, port, transport): (IpAddr, u16, Transport)) -> (IpAddr, u16, Transport) {
+        let own = self.every.keys().find(|own| address.is_unspecified() && own.is_ipv4() == address.is_ipv4());
+        (own.copied().unwrap_or(address), port, transport)
     }
 
     fn tell(&self, query: &TraceQuery, found: &lb_trace) -> Trace {
@@ -168,13 +176,20 @@ impl Plane {
     /// The usual reasons why an address is not a vip.
     fn why_no_vip(&self, query: &TraceQuery) -> String {
         let (address, port, transport) = query.vip;
-        let same: Vec<&str> = self
-            .plan
-            .vips
-            .values()
-            .filter(|named| named.identity.address == address)
-            .map(|named| named.name.as_str())
-            .collect();
+        let at = |named: &&Named| {
+            let has = named.identity.address;
+            has == address
+                || has.is_unspecified() && self.every.contains_key(&address) && has.is_ipv4() == address.is_ipv4()
+        };
+        let same: Vec<&str> = self.plan.vips.values().filter(at).map(|named| named.name.as_str()).collect();
+        let is_asked = |named: &&Named| named.identity.first == port && named.identity.proto == self::proto(transport);
+        let of_sockets = |named: &&Named| u32::from(named.identity.scope) & LB_SCOPE_SOCKETS != 0;
+        if let Some(named) = self.plan.vips.values().filter(at).filter(is_asked).find(of_sockets) {
+            return format!(
+                "vip {} has mode socket: it gives an endpoint to processes of this host when they connect, and packets are left to this host",
+                named.name
+            );
+        }
         let proto = if transport == Transport::Tcp { "tcp" } else { "udp" };
         if same.is_empty() {
             return format!("no vip has the address {address}: left to this host");

@@ -26,6 +26,8 @@ pub(crate) struct VipRoutes {
     endpoints: BTreeMap<IpAddr, EndpointRoute>,
     /// The interfaces of default routes: of IPv4, and of IPv6.
     defaults: [BTreeSet<u32>; 2],
+    /// The interfaces with addresses of this host, if a vip has them all: clients may come by any of them.
+    clients: BTreeSet<u32>,
     /// The last address that the last collection looked up.
     turn: Option<IpAddr>,
     /// The interfaces to attach to, with the number of collections since they were needed.
@@ -83,6 +85,11 @@ impl VipRoutes {
         Ok(unreadable)
     }
 
+    /// Sets the interfaces that have addresses of this host, for vips that have all these addresses.
+    pub(crate) fn set_clients(&mut self, interfaces: BTreeSet<u32>, present: &[Interface]) {
+        self.clients = attachable(interfaces, present);
+    }
+
     /// Why the endpoint cannot be served.
     pub(crate) fn why_not(&self, address: IpAddr) -> Option<&str> {
         self.endpoints.get(&address)?.why_not.as_deref()
@@ -93,6 +100,8 @@ impl VipRoutes {
     pub(crate) fn of(&self, vip: IpAddr, endpoints: impl Iterator<Item = IpAddr>) -> Vec<u32> {
         let [v4, v6] = &self.defaults;
         let mut found: Vec<u32> = if vip.is_ipv6() { v6 } else { v4 }.iter().copied().collect();
+        let clients = self.clients.iter().filter(|index| vip.is_unspecified() && !found.contains(index));
+        found.extend(clients.copied().collect::<Vec<_>>());
         let endpoints =
             endpoints.filter_map(|address| self.endpoints.get(&address)).flat_map(|route| &route.interfaces);
         let more: BTreeSet<u32> = endpoints.filter(|index| !found.contains(index)).copied().collect();
@@ -105,7 +114,8 @@ impl VipRoutes {
         if collected {
             self.kept.values_mut().for_each(|since| *since += 1);
         }
-        let needed = self.defaults.iter().chain(self.endpoints.values().map(|route| &route.interfaces)).flatten();
+        let of_clients = self.defaults.iter().chain([&self.clients]);
+        let needed = of_clients.chain(self.endpoints.values().map(|route| &route.interfaces)).flatten();
         self.kept.extend(needed.map(|index| (*index, 0)));
         self.kept.retain(|_, since| *since <= SPARE_COLLECTIONS);
         self.kept.keys().copied()

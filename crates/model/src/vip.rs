@@ -12,7 +12,8 @@ use crate::{Endpoint, HealthCheck};
 pub struct Vip {
     /// Unique among the vips of a snapshot; a label of its metrics.
     pub name: String,
-    /// The address. It need not be an address of this host, but packets for it must be routed here.
+    /// The address. It need not be an address of this host, but packets for it must be routed here. An unspecified one (`0.0.0.0`, `::`)
+    /// stands for every address that this host has, except those of the loopback and of a link.
     pub address: IpAddr,
     /// Its ports.
     pub ports: PortRange,
@@ -44,6 +45,8 @@ pub struct Vip {
     /// Connections of this host's own processes may be balanced at the socket, if the snapshot wants that. False if the endpoints are meant
     /// for clients elsewhere.
     pub at_sockets: bool,
+    /// It has only the endpoints of this node, because its Service demands that. Whoever finds none is counted as `no_local_endpoint`.
+    pub is_of_node: bool,
 }
 
 impl Vip {
@@ -67,6 +70,7 @@ impl Vip {
             source_rate: None,
             timeouts: FlowTimeouts::new(transport),
             at_sockets: true,
+            is_of_node: false,
         }
     }
 }
@@ -119,6 +123,9 @@ pub enum VipMode {
     Dsr,
     /// Not forwarded: a listener on this host serves the address.
     Local,
+    /// Packets are not touched. Processes of this host get an endpoint when they connect, if the snapshot wants that. Another vip may serve
+    /// the packets of the same address; these processes do not reach it.
+    Socket,
 }
 
 /// What happens to TCP connections to an endpoint whose probes fail. Datagrams go to another endpoint in any case,

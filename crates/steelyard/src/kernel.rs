@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use admin::{Flows, KernelPlaneStatus, STATUS_VERSION, SocketsStatus, VipStatus};
 use l4::{Counters, EndpointVerdict, FlowClient, Plane, Refusal};
-use model::{EndpointAddress, Vip};
+use model::{EndpointAddress, Vip, VipMode};
 use net::clock;
 use telemetry::Sample;
 
@@ -145,8 +145,9 @@ impl KernelPlane {
         if sockets.is_some_and(|sockets| sockets.why_not.is_none()) {
             return self.here.clear();
         }
+        let with_packets = self.vips.iter().filter(|plan| plan.vip.mode != VipMode::Socket);
         let addresses: BTreeSet<IpAddr> =
-            self.vips.iter().flat_map(|plan| plan.state.endpoints()).map(|endpoint| endpoint.address().ip()).collect();
+            with_packets.flat_map(|plan| plan.state.endpoints()).map(|endpoint| endpoint.address().ip()).collect();
         let here = l4::addresses_of_host(addresses.into_iter());
         for address in here.difference(&self.here) {
             tracing::warn!(

@@ -34,7 +34,10 @@ fn lists(vip: &VipStatus) -> String {
     };
     let endpoints = shortened(vip.endpoints.iter().map(|endpoint| endpoint.address.as_str()), ", ");
     let endpoints = if endpoints.is_empty() { String::new() } else { format!("\n  endpoints   {endpoints}") };
-    format!("  interfaces  {along}{interfaces}{endpoints}")
+    match vip.mode.as_str() {
+        "socket" => format!("  interfaces  none: at the socket alone{endpoints}"),
+        _ => format!("  interfaces  {along}{interfaces}{endpoints}"),
+    }
 }
 
 /// What `steelyard flows` prints.

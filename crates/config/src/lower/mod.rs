@@ -55,6 +55,9 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
     let clusters = clusters.into_iter().filter_map(|entry| lowered(entry, report)).collect();
     let (flows_max, socket_cgroup) =
         raw.kernel_plane.map_or((None, None), |plane| (plane.value.flows_max, plane.value.socket_cgroup));
+    if socket_cgroup.is_none() {
+        raw.vips.iter().for_each(|vips| vip::refuse_mode_socket(&vips.value, report));
+    }
     let flows_max = flows_max.and_then(|flows| u32::try_from(flows.value.0).ok());
     Some(Snapshot {
         admin: admin.map(|admin| admin.value),

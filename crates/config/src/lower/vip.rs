@@ -17,7 +17,7 @@ use crate::read::{Keyed, Located, Many, Named, OneOrMany};
 use crate::text::{Interface, Label, Network, Seconds, VipAddress};
 
 /// The most vips of one file: the capacity of the kernel plane.
-pub const VIPS_MAX: usize = 1024;
+pub const VIPS_MAX: usize = 8192;
 
 /// The most endpoints of all vips together. The kernel plane has room for twice as many, because removed endpoints stay while they have
 /// connections.
@@ -41,8 +41,8 @@ pub fn vips(raw: Located<Named<Label, RawVip>>, binds: &Binds, report: &mut Repo
         let Some(raw) = entry.value else { continue };
         let mode = raw.mode.as_ref().map_or(ModeName::Nat, |mode| mode.value.0);
         if let Some(address) = &raw.address {
-            taken.add(&entry.name.0, address, report);
-            if mode != ModeName::Local {
+            taken.add(&entry.name.0, address, mode == ModeName::Socket, report);
+            if !matches!(mode, ModeName::Local | ModeName::Socket) {
                 binds.refuse_vip(&entry.name.0, address, report);
             }
         }
@@ -57,10 +57,22 @@ pub fn vips(raw: Located<Named<Label, RawVip>>, binds: &Binds, report: &mut Repo
     vips
 }
 
+/// Without a control group, nothing would be served, and nothing would say so.
+pub fn refuse_mode_socket(raw: &Named<Label, RawVip>, report: &mut Report) {
+    for vip in raw.0.iter().filter_map(|entry| entry.value.as_ref()) {
+        if let Some(mode) = vip.mode.as_ref().filter(|mode| mode.value.0 == ModeName::Socket) {
+            let wrong = Wrong::new("mode socket needs `kernel_plane.socket_cgroup`");
+            report.add(mode.location, wrong.hint("name the control group of the processes, such as /sys/fs/cgroup"));
+        }
+    }
+}
+
 /// Returns `None` if a required key is missing; the report says so.
 fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<Vip> {
     refuse_keys_of_other_modes(&raw, mode, report);
-    let address = raw.address.as_ref()?.value;
+    let address = raw.address.as_ref()?;
+    refuse_ports_and_modes(address, mode, report);
+    let address = address.value;
     let interfaces = raw.interfaces.map_or_else(Vec::new, |interfaces| self::interfaces(interfaces, report));
     let mut sources = Vec::new();
     for source in raw.sources.iter().flat_map(|sources| &sources.value.0) {
@@ -95,6 +107,7 @@ fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<V
             ModeName::FullNat => VipMode::FullNat { sources },
             ModeName::Dsr => VipMode::Dsr,
             ModeName::Local => VipMode::Local,
+            ModeName::Socket => VipMode::Socket,
         },
         affinity: raw.affinity.map(|affinity| affinity.value.0),
         health_check,
@@ -104,6 +117,7 @@ fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<V
         source_rate: raw.new_connections_per_source.map(|rate| source_rate(rate.value)),
         timeouts: timeouts(raw.timeouts.map(|timeouts| timeouts.value), address.transport),
         at_sockets: true,
+        is_of_node: false,
     })
 }
 
@@ -113,10 +127,16 @@ fn refuse_keys_of_other_modes(raw: &RawVip, mode: ModeName, report: &mut Report)
     let has_health_check = raw.written().iter().any(|written| written.key == "health_check");
     for written in raw.written() {
         let wrong = match (written.key, mode) {
+            ("interfaces", ModeName::Socket) => Wrong::new("`interfaces` has no effect in mode socket")
+                .hint("remove it: connections get their endpoint when a process of this host makes them"),
             ("address" | "interfaces" | "mode", _) => continue,
             (_, ModeName::Local) => Wrong::new(format!("`{}` has no effect in mode local", written.key))
                 .hint("remove it: the listener on this address decides how to serve it"),
-            ("sources", ModeName::Nat | ModeName::Dsr) => {
+            ("allow" | "deny" | "new_connections_per_source", ModeName::Socket) => {
+                Wrong::new(format!("`{}` has no effect in mode socket", written.key))
+                    .hint("remove it: a socket gets its own address after its endpoint, so nothing can be compared")
+            }
+            ("sources", ModeName::Nat | ModeName::Dsr | ModeName::Socket) => {
                 Wrong::new(format!("`sources` has no effect in mode {}", mode.name()))
                     .hint("remove it, or use `mode: full_nat`: in this mode endpoints see the client's address")
             }
@@ -144,6 +164,28 @@ fn refuse_keys_of_other_modes(raw: &RawVip, mode: ModeName, report: &mut Report)
         let hint = "add at least one, or set `mode: local` if a listener on this host serves the address";
         report.add(address.location, Wrong::new("a vip needs `endpoints`").hint(hint));
     }
+}
+
+/// Some modes need one address and one port.
+fn refuse_ports_and_modes(address: &Located<VipAddress>, mode: ModeName, report: &mut Report) {
+    let is_range = address.value.ports.first != address.value.ports.last;
+    let every = address.value.address.is_unspecified();
+    let wrong = match mode {
+        ModeName::Socket if is_range => {
+            Wrong::new("a vip in mode socket has one port").hint("make a vip for each port")
+        }
+        ModeName::Dsr | ModeName::Local if every => Wrong::new(format!(
+            "{} stands for every address of this host, which mode {} cannot serve",
+            address.value.address,
+            mode.name()
+        ))
+        .hint("name one address"),
+        _ if every && is_range => {
+            Wrong::new("a vip with every address of this host has one port").hint("make a vip for each port")
+        }
+        _ => return,
+    };
+    report.add(address.location, wrong);
 }
 
 fn health_check(raw: Located<RawHealthCheck>, vip: &VipAddress, report: &mut Report) -> Option<HealthCheck> {
@@ -282,7 +324,8 @@ fn timeouts(raw: Option<RawFlowTimeouts>, transport: Transport) -> FlowTimeouts 
 /// The addresses of the vips so far.
 #[derive(Default)]
 struct Taken {
-    by_address: HashMap<(IpAddr, Transport), Vec<TakenPorts>>,
+    /// Also by whether they are for sockets alone.
+    by_address: HashMap<(IpAddr, Transport, bool), Vec<TakenPorts>>,
     ranges: HashMap<IpAddr, usize>,
 }
 
@@ -293,9 +336,9 @@ struct TakenPorts {
 }
 
 impl Taken {
-    fn add(&mut self, name: &str, vip: &Located<VipAddress>, report: &mut Report) {
+    fn add(&mut self, name: &str, vip: &Located<VipAddress>, is_for_sockets: bool, report: &mut Report) {
         let VipAddress { address, ports, transport } = vip.value;
-        let others = self.by_address.entry((address, transport)).or_default();
+        let others = self.by_address.entry((address, transport, is_for_sockets)).or_default();
         let overlap = |other: &&TakenPorts| other.ports.first <= ports.last && ports.first <= other.ports.last;
         if let Some(TakenPorts { vip: other, location: first, .. }) = others.iter().find(overlap) {
             let wrong = Wrong::new(format!("{} and {} share a port of {address}", ticked(other), ticked(name)));
@@ -352,7 +395,7 @@ mod tests {
             format!("v{i}: {{address: '10.0.{}.{}:1/tcp', interfaces: x, mode: local}}", i / 250, i % 250 + 1)
         };
         check(each(VIPS_MAX, &local), &[]);
-        check(each(VIPS_MAX + 1, &local), &["there are 1025 vips; the kernel plane has room for 1024"]);
+        check(each(VIPS_MAX + 1, &local), &["there are 8193 vips; the kernel plane has room for 8192"]);
         let range = |i: usize| {
             format!("v{i}: {{address: '10.0.0.1:{}-{}/udp', interfaces: x, mode: local}}", 10 * i + 1, 10 * i + 2)
         };

@@ -33,7 +33,8 @@ keys! {
     /// A virtual address whose packets the kernel forwards to endpoints; none of them enters user space.
     pub struct RawVip as "a vip" {
         /// The address, the port or range of ports, and the protocol: `192.0.2.1:80/tcp`, `[2001:db8::1]:5000-5010/udp`. It need not be an
-        /// address of this host, but packets for it must be routed here.
+        /// address of this host, but packets for it must be routed here. `0.0.0.0` or `[::]` with one port stands for every address that
+        /// this host has, up to 16, except those of the loopback and of a link; it follows changes of them.
         required address: VipAddress;
         /// The interfaces on which packets for the address and replies of the endpoints arrive. Steelyard attaches to no other interface.
         /// Without this key it follows the host's routes: the default routes of the main table, where clients are expected, and the route
@@ -123,6 +124,7 @@ pub enum ModeName {
     FullNat,
     Dsr,
     Local,
+    Socket,
 }
 
 impl ModeName {
@@ -149,6 +151,12 @@ impl Choice for ModeName {
             "only the link layer: each endpoint is on the same link, holds the address itself and answers the client directly",
         ),
         ("local", Self::Local, "nothing: a listener on this host serves the address, and there are no endpoints"),
+        (
+            "socket",
+            Self::Socket,
+            "nothing, and no packet is touched: processes of `kernel_plane.socket_cgroup` get an endpoint when they connect. Another vip may \
+            have the same address, for packets of others",
+        ),
     ];
 }
 

@@ -46,7 +46,7 @@ fn endpoints_and_modes_of_a_vip() {
     with(
         "endpoints: [10.0.0.2], balance: least_request, mode: snat, affinity: 500ms",
         r#"1:85: `balance`: "least_request" is not valid; it must be round_robin, random, maglev, source_hash or least_connections
-1:106: `mode`: "snat" is not valid; it must be nat, full_nat, dsr or local; did you mean nat?
+1:106: `mode`: "snat" is not valid; it must be nat, full_nat, dsr, local or socket; did you mean nat?
 1:122: `affinity`: "500ms" is not whole seconds; the kernel plane counts seconds; write 1s"#,
     );
     with(
@@ -134,4 +134,32 @@ vips: {{v: {{address: 10.0.0.1:80/tcp, interfaces: a, {mode}}}}}"
         "3:21: 10.0.0.1:80 is used twice; line 1 listens there; give `v` `mode: local`, or change the port of the listener",
     );
     check(&file("mode: local"), "no error");
+}
+
+#[test]
+fn vips_for_sockets_alone_and_with_every_address() {
+    check(
+        "kernel_plane: {socket_cgroup: /sys/fs/cgroup}
+vips:
+ a: {address: 10.0.0.1:80-90/tcp, mode: socket, interfaces: x, endpoints: [10.0.0.2]}
+ b: {address: 10.0.0.2:80/tcp, mode: socket, endpoints: [10.0.0.3], allow: 10.0.0.9, new_connections_per_source: 1/s, sources: 10.0.0.4}
+ c: {address: 0.0.0.0:80-81/tcp, mode: full_nat, endpoints: [10.0.0.3]}
+ d: {address: '[::]:80/tcp', mode: local}
+ e: {address: 10.0.0.2:80/tcp, mode: socket, endpoints: [10.0.0.3]}
+ f: {address: 10.0.0.2:80/tcp, endpoints: [10.0.0.3]}
+ g: {address: 0.0.0.0:82/tcp, mode: socket, endpoints: [0.0.0.0]}",
+        r#"3:15: a vip in mode socket has one port; make a vip for each port
+3:49: `interfaces` has no effect in mode socket; remove it: connections get their endpoint when a process of this host makes them
+4:69: `allow` has no effect in mode socket; remove it: a socket gets its own address after its endpoint, so nothing can be compared
+4:86: `new_connections_per_source` has no effect in mode socket; remove it: a socket gets its own address after its endpoint, so nothing can be compared
+4:119: `sources` has no effect in mode socket; remove it, or use `mode: full_nat`: in this mode endpoints see the client's address
+5:15: a vip with every address of this host has one port; make a vip for each port
+6:15: :: stands for every address of this host, which mode local cannot serve; name one address
+7:15: `b` and `e` share a port of 10.0.0.2; the first is at line 4; a port belongs to one vip
+9:57: an entry of `endpoints`: "0.0.0.0" stands for every address; name one; it can also be a mapping with `address` or `weight`"#,
+    );
+    check(
+        "vips: {v: {address: 10.0.0.1:80/tcp, mode: socket, endpoints: [10.0.0.2]}}",
+        "1:44: mode socket needs `kernel_plane.socket_cgroup`; name the control group of the processes, such as /sys/fs/cgroup",
+    );
 }

@@ -83,7 +83,9 @@ impl Formed for VipAddress {
         })?;
         let address = address_of(host)
             .ok_or_else(|| wrong("is not a virtual address").hint(not_an_address(host, "192.0.2.1:80/tcp")))?;
-        Ok(Self { address: reachable(address, text)?, ports, transport })
+        // Every address of this host, at this port.
+        let address = if address.is_unspecified() { address } else { reachable(address, text)? };
+        Ok(Self { address, ports, transport })
     }
 }
 
@@ -208,7 +210,7 @@ fn not_an_address(host: &str, example: &str) -> String {
 /// Refuses an address whose packets no interface forwards, or that the kernel plane cannot represent.
 fn reachable(address: IpAddr, text: &str) -> Result<IpAddr, Wrong> {
     let what = match address {
-        _ if address.is_unspecified() => "stands for every address; a vip needs one address",
+        _ if address.is_unspecified() => "stands for every address; name one",
         _ if address.is_loopback() => "is a loopback address, which packets from other hosts cannot reach",
         _ if address.is_multicast() => "is a multicast address",
         IpAddr::V4(v4) if v4.is_broadcast() => "is the broadcast address",
@@ -267,7 +269,8 @@ mod tests {
             r#""fd00:1:2:3::z:80/tcp" is not a virtual address; put an IPv6 address in brackets; write one such as 192.0.2.1:80/tcp"#,
         );
         check(":80/tcp", r#"":80/tcp" is not a virtual address; write one such as 192.0.2.1:80/tcp"#);
-        check("0.0.0.0:80/tcp", r#""0.0.0.0:80/tcp" stands for every address; a vip needs one address"#);
+        check("0.0.0.0:80/tcp", "0.0.0.0 80-80 Tcp");
+        check("[::]:80/udp", ":: 80-80 Udp");
         check(
             "127.0.0.1:80/tcp",
             r#""127.0.0.1:80/tcp" is a loopback address, which packets from other hosts cannot reach"#,

@@ -306,6 +306,7 @@ fn tell_vip(text: &mut String, vip: &Vip) {
         VipMode::FullNat { .. } => "full_nat",
         VipMode::Dsr => "dsr",
         VipMode::Local => "local",
+        VipMode::Socket => "socket",
     };
     let on = if vip.interfaces.is_empty() { "routes".to_owned() } else { vip.interfaces.join(",") };
     let _ = write!(text, "vip {} {mode} on {on}", vip.name);
@@ -318,7 +319,8 @@ fn tell_vip(text: &mut String, vip: &Vip) {
         }
     }
     let sockets = if vip.at_sockets { "" } else { " not at sockets" };
-    let _ = writeln!(text, "{sockets}{}", endpoints(&vip.endpoints));
+    let of_node = if vip.is_of_node { " of this node" } else { "" };
+    let _ = writeln!(text, "{sockets}{of_node}{}", endpoints(&vip.endpoints));
 }
 
 fn tell_status(text: &mut String, name: &str, desired: &Desired) {

@@ -208,7 +208,7 @@ fn modes_and_options() {
     // The pool is sorted by address, whichever endpoint each address is for.
     let towards = [("[fd01::2]:0", "fd01::9"), ("[fd02::2]:0", "fd01::1"), ("[fd02::3]:0", "fd01::1")].map(towards);
     let towards = [("web".to_owned(), towards.into())].into();
-    let sources = Sources { towards, ports: (1024, 32_767), own: BTreeSet::new() };
+    let sources = Sources { towards, ports: (1024, 32_767), ..Sources::default() };
     let made =
         plan(&[web.clone()], &all_active, &Content::default(), &Plan::default(), &BTreeSet::new(), &sources).unwrap();
     let written = made.content.vips[&0];
@@ -248,6 +248,91 @@ fn vips_that_are_balanced_at_the_socket() {
     check(Vip { source_rate: Some(SourceRate { per_second: 1, burst: 1 }), ..web }, false);
 }
 
+/// The keys as `address:port scope=index`.
+fn keys(content: &Content) -> Vec<String> {
+    let one = |(key, id): (&lb_vip_key, &u32)| {
+        format!("{}:{} {}={id}", address_of(key.addr), u16::from_be(key.port), key.scope)
+    };
+    content.vip_ids.iter().map(one).collect()
+}
+
+#[test]
+fn packets_and_sockets_have_keys_of_their_own() {
+    let packets = vip("packets", "20.0.0.1", (80, 80), TWO);
+    let sockets = Vip {
+        mode: VipMode::Socket,
+        interfaces: Vec::new(),
+        is_of_node: true,
+        ..vip("sockets", "20.0.0.1", (80, 80), TWO)
+    };
+    let made = make(&[packets.clone(), sockets.clone()], &Content::default());
+    assert_eq!(keys(&made.content), ["20.0.0.1:80 0=0", "20.0.0.1:80 1=1"]);
+    assert_eq!(u32::from(made.content.vips[&1].flags), LB_VIP_SOCKETS | LB_VIP_OF_NODE);
+    // The indexes stay, whichever is first. The address of sockets alone is none to packets.
+    let again = make(&[sockets.clone(), packets], &made.content);
+    assert_eq!(keys(&again.content), keys(&made.content));
+    let alone = make(&[sockets], &Content::default());
+    assert_eq!((alone.content.addresses.len(), alone.families_along()), (0, [false; 2]));
+}
+
+#[test]
+fn every_address_of_this_host() {
+    let every = |addresses: &[&str]| Sources {
+        every: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        ..Sources::default()
+    };
+    let with = |vips: &[Vip], held: &Content, addresses: &[&str]| {
+        plan(vips, &all_active, held, &Plan::default(), &BTreeSet::new(), &every(addresses)).unwrap()
+    };
+    let node = |mode: VipMode| Vip { mode, ..vip("node", "0.0.0.0", (80, 80), TWO) };
+    let one = vip("one", "10.0.0.2", (80, 80), TWO);
+    let hosts = &["10.0.0.1", "10.0.0.2", "fd00::1"];
+    let made = with(&[node(VipMode::Nat), node(VipMode::Socket), one.clone()], &Content::default(), hosts);
+    let expect = [
+        "0.0.0.0:80 2=0",
+        "0.0.0.0:80 3=1",
+        "10.0.0.1:80 0=0",
+        "10.0.0.1:80 1=1",
+        "10.0.0.2:80 0=2",
+        "10.0.0.2:80 1=1",
+    ];
+    let mut found = keys(&made.content);
+    found.sort();
+    assert_eq!(found, expect);
+    let of = |address: &str| made.content.addresses[&lb_address_key { addr: words_of(address.parse().unwrap()) }].flags;
+    assert_eq!((of("10.0.0.1"), of("10.0.0.2")), (LB_ADDRESS_HOST, LB_ADDRESS_HOST));
+    // Without the vip that names the address, and with another address: the vips keep their indexes.
+    let after = with(&[node(VipMode::Socket), node(VipMode::Nat)], &made.content, &["10.0.0.2", "10.0.0.3"]);
+    let expect = [
+        "0.0.0.0:80 2=0",
+        "0.0.0.0:80 3=1",
+        "10.0.0.2:80 0=0",
+        "10.0.0.2:80 1=1",
+        "10.0.0.3:80 0=0",
+        "10.0.0.3:80 1=1",
+    ];
+    let mut found = keys(&after.content);
+    found.sort();
+    assert_eq!(found, expect);
+    // A vip that had an address of the host's as one of many has no claim to the index of the one that named it.
+    let named = with(&[one, node(VipMode::Nat)], &after.content, hosts);
+    assert!(keys(&named.content).contains(&"0.0.0.0:80 2=0".to_owned()), "{:?}", keys(&named.content));
+    assert_eq!(named.content.vips.len(), 2);
+}
+
+#[test]
+fn endpoints_that_leave_a_vip_of_sockets() {
+    let check = |mode: VipMode, transport: Transport, expect: u32| {
+        let of = |endpoints| Vip { mode: mode.clone(), transport, ..vip("web", "20.0.0.1", (53, 53), endpoints) };
+        let made = make(&[of(TWO)], &Content::default());
+        let after = make(&[of(&TWO[1..])], &made.content);
+        assert_eq!(states(&after), [expect, LB_ENDPOINT_ACTIVE], "{mode:?} {transport:?}");
+    };
+    check(VipMode::Socket, Transport::Udp, LB_ENDPOINT_DOWN);
+    check(VipMode::Socket, Transport::Tcp, LB_ENDPOINT_DRAINING);
+    check(VipMode::Nat, Transport::Udp, LB_ENDPOINT_DRAINING);
+}
+
 #[test]
 fn addresses_that_this_host_has() {
     let vips = [vip("web", "20.0.0.1", (80, 80), TWO), vip("dns", "fd00::1", (53, 53), &[])];
@@ -264,7 +349,7 @@ fn addresses_that_this_host_has() {
 fn limits() {
     let many: Vec<Vip> =
         (0..LB_VIPS_MAX as u16 + 1).map(|n| vip(&n.to_string(), "20.0.0.1", (n + 1, n + 1), &[])).collect();
-    assert_eq!(check_limits(&many), Err(Refusal::TooMany { what: "vips", have: 1025, max: 1024 }));
+    assert_eq!(check_limits(&many), Err(Refusal::TooMany { what: "vips", have: 8193, max: 8192 }));
     assert_eq!(check_limits(&many[1..]), Ok(()));
     let ranges: Vec<Vip> = (0..9).map(|n| vip(&n.to_string(), "20.0.0.1", (n * 10 + 1, n * 10 + 5), &[])).collect();
     assert!(matches!(check_limits(&ranges), Err(Refusal::TooMany { have: 9, max: 8, .. })));

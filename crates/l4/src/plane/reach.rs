@@ -25,6 +25,9 @@ const NOT_ETHERNET: &str = "not Ethernet";
 impl Plane {
     /// The names of the interfaces on which packets of a vip arrive: those that it names, or those that were found by routes.
     pub fn interfaces_of(&self, vip: &Vip) -> Vec<String> {
+        if vip.mode == VipMode::Socket {
+            return Vec::new();
+        }
         if !vip.interfaces.is_empty() {
             return vip.interfaces.clone();
         }
@@ -45,7 +48,8 @@ impl Plane {
     /// Looks up the routes to endpoints, at least those that are not known yet, and finds endpoints that cannot be served, for vips that
     /// name no interfaces.
     pub(super) fn find_ways(&mut self, vips: &[Vip], unreachable: &mut Unreachable) {
-        let routed: Vec<&Vip> = vips.iter().filter(|vip| vip.interfaces.is_empty()).collect();
+        let is_routed = |vip: &&Vip| vip.interfaces.is_empty() && vip.mode != VipMode::Socket;
+        let routed: Vec<&Vip> = vips.iter().filter(is_routed).collect();
         // Also the leaving endpoints, which the old plan has.
         let mut wanted = self.plan.routed_endpoints(&self.held);
         wanted.extend(routed.iter().flat_map(|vip| sockets(vip)).map(|socket| socket.ip()));
@@ -67,6 +71,8 @@ impl Plane {
             return self.vip_routes.forget();
         }
         say(self.vip_routes.follow(&self.plan.routed_endpoints(&self.held), &self.interfaces));
+        let of_clients = if self.plan.has_every() { self.every.values().copied().collect() } else { BTreeSet::new() };
+        self.vip_routes.set_clients(of_clients, &self.interfaces);
         match self.vip_routes.ask_defaults(families, &self.interfaces) {
             Ok(unreadable) => self.warn_of_unreadable(unreadable),
             Err(error) => say(Err(error)),
@@ -139,7 +145,7 @@ impl Plane {
     }
 
     pub(super) fn warn_of_forwarding(&mut self, vips: &[Vip]) {
-        for vip in vips.iter().filter(|vip| vip.mode != VipMode::Local) {
+        for vip in vips.iter().filter(|vip| !matches!(vip.mode, VipMode::Local | VipMode::Socket)) {
             for interface in &self.interfaces_of(vip) {
                 let (ipv6, what) = if vip.address.is_ipv6() { (true, "net.ipv6") } else { (false, "net.ipv4") };
                 if host::forwards(interface, ipv6) {
@@ -215,18 +221,18 @@ pub(super) fn find_vips_of_vips(vips: &[Vip], unreachable: &mut Unreachable) {
 /// # Errors
 /// Names every vip that has too many, so that the caller may continue without these.
 pub(super) fn sources(vips: &[Vip], unreachable: &mut Unreachable) -> Result<Sources, Refusal> {
-    let mut towards = BTreeMap::new();
+    let (mut towards, mut known) = (BTreeMap::new(), Known::new());
     let mut refused = Vec::new();
     for vip in vips.iter().filter(|vip| matches!(&vip.mode, VipMode::FullNat { sources } if sources.is_empty())) {
-        match sources_of(vip, unreachable) {
+        match sources_of(vip, &mut known, unreachable) {
             Ok(found) => drop(towards.insert(vip.name.clone(), found)),
             Err(refusal) => refused.push(refusal),
         }
     }
     match refused.pop() {
         None => {
-            let own = own::among(vips.iter().map(|vip| vip.address));
-            Ok(Sources { towards, ports: host::free_ports(), own })
+            let own = own::among(vips.iter().filter(|vip| vip.mode != VipMode::Socket).map(|vip| vip.address));
+            Ok(Sources { towards, ports: host::free_ports(), own, every: BTreeSet::new() })
         }
         Some(only) if refused.is_empty() => Err(only),
         Some(last) => {
@@ -236,11 +242,19 @@ pub(super) fn sources(vips: &[Vip], unreachable: &mut Unreachable) -> Result<Sou
     }
 }
 
-fn sources_of(vip: &Vip, unreachable: &mut Unreachable) -> Result<BTreeMap<SocketAddr, IpAddr>, Refusal> {
+/// Vips have endpoints in common, and a route does not depend on the port.
+type Known = BTreeMap<IpAddr, Result<IpAddr, String>>;
+
+fn sources_of(
+    vip: &Vip,
+    known: &mut Known,
+    unreachable: &mut Unreachable,
+) -> Result<BTreeMap<SocketAddr, IpAddr>, Refusal> {
     let mut found = BTreeMap::new();
     for endpoint in sockets(vip) {
-        match host::source_towards(endpoint) {
-            Ok(source) => drop(found.insert(endpoint, source)),
+        let ask = || host::source_towards(endpoint).map_err(|error| error.to_string());
+        match known.entry(endpoint.ip()).or_insert_with(ask) {
+            Ok(source) => drop(found.insert(endpoint, *source)),
             Err(error) => {
                 let why = format!(
                     "this host has no source address for it ({error}): add a route, or name an address in `sources`"

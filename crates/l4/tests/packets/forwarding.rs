@@ -2,7 +2,7 @@
 
 use testkit::packet::{ACK, IcmpError, PSH, Packet, RST, SYN};
 
-use super::layout::{ECHO, HOST, TCP, UDP, mode};
+use super::layout::{ECHO, HOST, NO_VIP, TCP, UDP, mode};
 use super::plane::{Action, CLIENT, ENDPOINT, Plane, Vip, ifindex, with_plane};
 
 const VIP: &str = "20.20.20.1:2020";
@@ -78,7 +78,7 @@ fn a_port_that_no_vip_has_is_answered_where_routes_would_send_it_back() {
             // They leave by another interface, and do not loop.
             plane.send(ENDPOINT[0], &syn).untouched(&syn.build());
         }
-        assert_eq!(plane.drops(), [((1024, NO_SUCH_PORT), 6)].into());
+        assert_eq!(plane.drops(), [((NO_VIP, NO_SUCH_PORT), 6)].into());
         plane.set_address("20.20.20.1", HOST);
         let (syn, _) = closed("10.10.10.1", "20.20.20.1");
         plane.send(CLIENT, &syn).untouched(&syn.build());

@@ -2,7 +2,7 @@
 
 use testkit::packet::{ACK, FIN, IcmpError, Packet, RST, SYN};
 
-use super::layout::{ECHO, HOST, TCP, UDP, algorithm, mode};
+use super::layout::{ECHO, HOST, NO_VIP, TCP, UDP, algorithm, mode};
 use super::plane::{Action, CLIENT, ENDPOINT, Plane, Vip, with_plane};
 
 const VIP: &str = "20.20.20.1:2020";
@@ -55,7 +55,7 @@ fn a_ping_in_pieces_is_answered_piece_by_piece() {
             let answer = there(&ping.reply().from(from).to(to)).id(7);
             plane.send_bytes(CLIENT, &answer.fragments(1500)[0]).dropped();
         }
-        assert_eq!(plane.drops(), [((1024, UNKNOWN_FRAGMENT), 4)].into());
+        assert_eq!(plane.drops(), [((NO_VIP, UNKNOWN_FRAGMENT), 4)].into());
     });
 }
 
@@ -199,7 +199,7 @@ fn errors_about_nothing_that_is_known() {
         // For another address: the host's stack may know the connection.
         let foreign = about(CLIENT_AT, ENDPOINT_AT);
         plane.send(ENDPOINT[0], &foreign).untouched(&foreign.build());
-        assert_eq!(plane.drops(), [((1024, ICMP_UNMATCHED), 1)].into());
+        assert_eq!(plane.drops(), [((NO_VIP, ICMP_UNMATCHED), 1)].into());
 
         // A priority tag applies to its link.
         plane.send(CLIENT, &Packet::tcp(CLIENT_AT, VIP).flags(SYN));
@@ -212,7 +212,7 @@ fn errors_about_nothing_that_is_known() {
             plane.send(CLIENT, &about(VIP, CLIENT_AT).quote(quote)).dropped();
         }
         plane.send(CLIENT, &about(VIP, CLIENT_AT).ttl(1)).dropped();
-        assert_eq!(plane.drops(), [((1024, ICMP_UNMATCHED), 29), ((0, TTL_EXPIRED), 1)].into());
+        assert_eq!(plane.drops(), [((NO_VIP, ICMP_UNMATCHED), 29), ((0, TTL_EXPIRED), 1)].into());
     });
 }
 

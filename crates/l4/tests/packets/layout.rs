@@ -28,6 +28,9 @@ pub mod state {
     pub const FAILING: u8 = 4;
 }
 
+/// `LB_VIPS_MAX`: drops of packets for no vip.
+pub const NO_VIP: u32 = 8192;
+
 /// `LB_VIP_*`.
 pub const AFFINITY: u8 = 1;
 /// `LB_VIP_*`.

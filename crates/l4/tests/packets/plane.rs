@@ -449,20 +449,14 @@ impl Plane {
         layout::u32_at(&self.look("lb_active", &endpoint.to_ne_bytes()).unwrap(), 0)
     }
 
-    /// How often packets were not forwarded, by vip and reason. Vip 1024 stands for none.
+    /// How often packets were not forwarded, by vip and reason. Vip 8192 stands for none.
     pub fn drops(&self) -> BTreeMap<(u32, u32), u64> {
         let map = self.map("lb_drops");
-        let mut found = BTreeMap::new();
-        for vip in (0u32..8).chain([1024]) {
-            for reason in 0..64 {
-                let key = (vip * 64 + reason).to_ne_bytes();
-                let count = sum(&map.lookup_percpu(&key, MapFlags::ANY).unwrap().unwrap(), 0);
-                if count > 0 {
-                    found.insert((vip, reason), count);
-                }
-            }
-        }
-        found
+        let counts = map.keys().map(|key| {
+            let index = layout::u32_at(&key, 0);
+            ((index / 64, index % 64), sum(&map.lookup_percpu(&key, MapFlags::ANY).unwrap().unwrap(), 0))
+        });
+        counts.filter(|(_, count)| *count > 0).collect()
     }
 
     /// Checks that exactly these reasons were counted, once each, for vip 0.

@@ -2,7 +2,7 @@
 
 use testkit::packet::{DESTINATION_OPTIONS, HOP_BY_HOP, PSH, Packet, ROUTING, SYN};
 
-use super::layout::{TCP, UDP};
+use super::layout::{NO_VIP, TCP, UDP};
 use super::plane::{Action, CLIENT, ENDPOINT, Plane, Vip, with_plane};
 
 const VIP: &str = "20.20.20.1:2020";
@@ -52,7 +52,7 @@ fn options_and_extension_headers_are_stepped_over() {
         let seven = (0..7).fold(six.clone(), |packet, _| packet.extension(DESTINATION_OPTIONS, &[1, 4]));
         plane.send(CLIENT, &seven).dropped();
         plane.send(CLIENT, &six.clone().extension(DESTINATION_OPTIONS, &[1; 262 + 8])).dropped();
-        assert_eq!(plane.drops(), [((1024, MALFORMED), 2)].into());
+        assert_eq!(plane.drops(), [((NO_VIP, MALFORMED), 2)].into());
         let on_its_way = six.extension(ROUTING, &[0, 1, 0, 0, 0, 0]);
         plane.send(CLIENT, &on_its_way).untouched(&on_its_way.build());
     });
@@ -150,7 +150,7 @@ fn a_fragment_before_its_first_is_dropped_and_counted() {
             let other = Packet::udp(client, vip).payload_bytes(3000).id(78).fragments(1400);
             plane.send_bytes(CLIENT, &other[1]).dropped();
         }
-        assert_eq!(plane.drops(), [((1024, UNKNOWN_FRAGMENT), 4)].into());
+        assert_eq!(plane.drops(), [((NO_VIP, UNKNOWN_FRAGMENT), 4)].into());
         // Fragments for other addresses are not ours.
         let foreign = Packet::udp(CLIENT_AT, "20.20.20.9:1").payload_bytes(3000).fragments(1400);
         for piece in &foreign {

@@ -146,7 +146,7 @@ pub(super) fn vip_status(
         mode: mode(&vip.mode).to_owned(),
         algorithm: algorithm(vip.algorithm).to_owned(),
         interfaces: plane.interfaces_of(vip),
-        along_routes: vip.interfaces.is_empty(),
+        along_routes: vip.interfaces.is_empty() && vip.mode != VipMode::Socket,
         added: plan.added,
         flows: total.flows_active,
         flows_total: total.flows_made,
@@ -184,6 +184,7 @@ fn mode(mode: &VipMode) -> &'static str {
         VipMode::FullNat { .. } => "full_nat",
         VipMode::Dsr => "dsr",
         VipMode::Local => "local",
+        VipMode::Socket => "socket",
     }
 }
 

@@ -1,0 +1,235 @@
+//! Vips for sockets alone, which no packet finds, and vips with every address of the host.
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::net::{IpAddr, SocketAddr};
+
+use support::at_sockets::{config, sees_the_vip, serve, until_open, vip_of, with_cgroup};
+use support::cgroup::Cgroup;
+use support::echo::{ECHO_PORT, datagram, exchange};
+use support::network::{FAMILIES, Family, Network, Vips, endpoint_figures, vip};
+use testkit::{Exit, Signal, until};
+
+/// A port in the range of node ports.
+const PORT: u16 = 30_007;
+
+fn endpoint(family: Family, index: usize) -> String {
+    format!("['{}']", SocketAddr::new(family.endpoint(index), ECHO_PORT))
+}
+
+/// A vip without interfaces.
+fn without_interfaces(name: &str, address: SocketAddr, transport: &str, rest: &str) -> String {
+    format!("{name}: {{address: '{address}/{transport}', {rest}}}\n")
+}
+
+/// The number of the endpoint from which a client outside of the control group gets its answer.
+fn answered_by(network: &Network, vips: &mut Vips, name: &str, to: SocketAddr) -> usize {
+    let before = endpoint_figures(&vips.steelyard.status(), name, "flows_total");
+    exchange(&network.connect(to), "hello").unwrap();
+    let status =
+        vips.steelyard.until("the flow is counted", |status| endpoint_figures(status, name, "flows_total") != before);
+    let after = endpoint_figures(&status, name, "flows_total");
+    after.iter().zip(&before).position(|(after, before)| after > before).unwrap()
+}
+
+#[test]
+fn a_vip_for_sockets_alone() {
+    with_cgroup("a_vip_for_sockets_alone", |network, cgroup| {
+        let _echoes = network.echoes();
+        let vips: String = FAMILIES
+            .map(|family| {
+                let (at, name) = (SocketAddr::new(family.vip(1), ECHO_PORT), format!("{family:?}").to_lowercase());
+                let to = |index| format!("endpoints: {}", endpoint(family, index));
+                ["tcp", "udp"]
+                    .map(|transport| {
+                        let sockets = format!("mode: socket, {}", to(1));
+                        without_interfaces(&format!("sk-{transport}-{name}"), at, transport, &sockets)
+                            + &vip(&format!("pk-{transport}-{name}"), at, transport, &to(0))
+                    })
+                    .concat()
+            })
+            .concat();
+        let mut vips = serve(cgroup, &vips);
+        for family in FAMILIES {
+            let (at, name) = (SocketAddr::new(family.vip(1), ECHO_PORT), format!("{family:?}").to_lowercase());
+            let seen_as = format!("{} {ECHO_PORT}", at.ip());
+            for where_from in [&network.balancer, &network.client] {
+                for kind in ["tcp", "udp-connected", "udp"] {
+                    let mut client = cgroup.client(where_from, kind, at, 3);
+                    sees_the_vip(&client.report(), &seen_as, kind != "udp", 3);
+                    sees_the_vip(&client.again(), &seen_as, kind != "udp", 3);
+                    let vip = format!("sk-{}-{name}", kind.split('-').next().unwrap());
+                    if kind == "tcp" {
+                        let what = "three sockets are open";
+                        vips.steelyard.until(what, |status| endpoint_figures(status, &vip, "sockets") == [3]);
+                    }
+                }
+            }
+            // Others, by packets, get the other endpoint.
+            assert_eq!(answered_by(network, &mut vips, &format!("pk-tcp-{name}"), at), 0);
+            datagram(&network.talk(at), 3);
+            let status = vips.steelyard.status();
+            for (vip, figure) in [(format!("sk-tcp-{name}"), "packets_to"), (format!("pk-tcp-{name}"), "sockets_total")]
+            {
+                assert_eq!(endpoint_figures(&status, &vip, figure), [0], "{status}");
+            }
+            assert_eq!(endpoint_figures(&status, &format!("pk-udp-{name}"), "flows_total"), [1], "{status}");
+            let traced = vips.ask(&["trace", "--vip", &format!("sk-tcp-{name}"), "--from", "local"]);
+            assert!(
+                traced.contains(&format!("connected to {}", SocketAddr::new(family.endpoint(1), ECHO_PORT))),
+                "{traced}"
+            );
+        }
+        assert!(!vips.steelyard.status()["findings"].to_string().contains("attached"));
+        // Without the other vip, packets find nothing, and the address is not answered for.
+        let alone = without_interfaces(
+            "alone",
+            SocketAddr::new(Family::V4.vip(2), 80),
+            "tcp",
+            "mode: socket, endpoints: [31.31.31.1]",
+        );
+        vips.steelyard.reload(&config(cgroup.path(), &alone), |status| {
+            status["vips"].as_array().is_some_and(|vips| vips.len() == 1)
+        });
+        let traced = vips.steelyard.ask(&["trace", "--vip", "alone", "--from", "10.10.10.1"]);
+        assert_eq!(traced.exit, Exit::Code(1));
+        assert!(traced.stdout.contains("vip alone has mode socket"), "{}", traced.stdout);
+        let pinged = network.client.run(&["ping", "-c1", "-W1", "20.20.20.2"]);
+        assert!(pinged.is_err(), "{pinged:?}");
+        assert!(vips.ask(&["vip", "list"]).contains("at the socket alone"));
+    });
+}
+
+fn every(family: Family) -> SocketAddr {
+    let any: IpAddr = if family == Family::V4 { [0; 4].into() } else { [0_u16; 8].into() };
+    SocketAddr::new(any, PORT)
+}
+
+fn node_ports(cgroup: &Cgroup) -> String {
+    let vips = FAMILIES.map(|family| {
+        let name = format!("{family:?}").to_lowercase();
+        ["tcp", "udp"]
+            .map(|transport| {
+                let rest = |mode: &str| format!("mode: {mode}, endpoints: {}", family.endpoints(ECHO_PORT));
+                without_interfaces(&format!("sk-{transport}-{name}"), every(family), transport, &rest("socket"))
+                    + &without_interfaces(
+                        &format!("pk-{transport}-{name}"),
+                        every(family),
+                        transport,
+                        &rest("full_nat"),
+                    )
+            })
+            .concat()
+    });
+    config(cgroup.path(), &vips.concat())
+}
+
+#[test]
+fn every_address_of_the_host() {
+    with_cgroup("every_address_of_the_host", |network, cgroup| {
+        let _echoes = network.echoes();
+        let mut vips = Vips { steelyard: support::Steelyard::serve(&node_ports(cgroup), 1) };
+        for family in FAMILIES {
+            let name = format!("{family:?}").to_lowercase();
+            for address in [family.gateway(), family.balancer(0), family.balancer(2)] {
+                let to = SocketAddr::new(address, PORT);
+                for where_from in [&network.balancer, &network.client] {
+                    for kind in ["tcp", "udp-connected", "udp"] {
+                        let mut client = cgroup.client(where_from, kind, to, 3);
+                        sees_the_vip(&client.report(), &format!("{address} {PORT}"), kind != "udp", 3);
+                    }
+                }
+                // From elsewhere, by packets.
+                exchange(&network.connect(to), "hello").unwrap();
+                datagram(&network.talk(to), 3);
+            }
+            let status = vips.steelyard.status();
+            let made = |vip: &str, figure: &str| {
+                endpoint_figures(&status, &format!("{vip}-{name}"), figure).iter().sum::<u64>()
+            };
+            assert_eq!((made("sk-tcp", "sockets_total"), made("sk-tcp", "flows_total")), (18, 0), "{status}");
+            assert_eq!((made("pk-tcp", "sockets_total"), made("pk-tcp", "flows_total")), (0, 3), "{status}");
+            assert_eq!(made("pk-udp", "flows_total"), 3, "{status}");
+            // An address of nobody's, and the loopback, are not balanced.
+            let loopback = if family == Family::V4 { "127.0.0.1" } else { "::1" };
+            let mut client = cgroup.client_of(&network.balancer, "tcp", loopback, PORT, 1);
+            assert_eq!(client.report().errors, ["ECONNREFUSED"], "{family:?}");
+            for (from, forwarded) in [("local", "connected to"), (&*family.client().to_string(), "forwarded to")] {
+                let vip = format!("{}-tcp-{name}", if from == "local" { "sk" } else { "pk" });
+                let traced = vips.ask(&["trace", "--vip", &vip, "--from", from]);
+                assert!(traced.contains(forwarded), "{traced}");
+            }
+        }
+        // The host itself answers at its addresses.
+        network.client.run(&["ping", "-c1", "-W5", "10.10.10.254"]).unwrap();
+        assert_eq!(vip_of(&vips.steelyard.status(), "pk-tcp-v4")["drops"], serde_json::json!({}));
+
+        // An address that comes, and one that goes.
+        network.balancer.ip("addr add 10.10.10.253/24 dev client0").unwrap();
+        let added = SocketAddr::from(([10, 10, 10, 253], PORT));
+        until(testkit::PATIENCE, || network.try_connect(added).map(drop)).unwrap();
+        let mut client = cgroup.client(&network.client, "tcp", added, 3);
+        sees_the_vip(&client.report(), &format!("{} {PORT}", added.ip()), true, 3);
+        let held = network.connect(added);
+
+        // Its connections outlive the process, which finds the same vip again.
+        until_open(&mut vips, "sk-tcp-v4", [1, 1, 1]);
+        vips.steelyard.program.signal(Signal::KILL).unwrap();
+        vips.steelyard.program.exit_within(testkit::PATIENCE).unwrap();
+        exchange(&held, "without a process").unwrap();
+        let file = vips.steelyard.file();
+        vips.steelyard.start_again(&file);
+        until_open(&mut vips, "sk-tcp-v4", [1, 1, 1]);
+        exchange(&held, "with the next").unwrap();
+        let flows = vips.ask(&["flows", "--vip", "pk-tcp-v4"]);
+        assert!(flows.contains("established"), "{flows}");
+        drop(client);
+        until_open(&mut vips, "sk-tcp-v4", [0, 0, 0]);
+        network.balancer.ip("addr del 10.10.10.253/24 dev client0").unwrap();
+        let mut refused = cgroup.client(&network.balancer, "tcp", added, 1);
+        until(testkit::PATIENCE, || {
+            let errors = refused.report().errors;
+            refused = cgroup.client(&network.balancer, "tcp", added, 1);
+            (!errors.is_empty()).then_some(())
+        })
+        .unwrap();
+    });
+}
+
+/// The most specific vip has an address.
+#[test]
+fn a_vip_that_names_the_address_has_precedence() {
+    with_cgroup("a_vip_that_names_the_address_has_precedence", |network, cgroup| {
+        let _echoes = network.echoes();
+        let gateway = Family::V4.gateway();
+        let all = without_interfaces(
+            "all",
+            every(Family::V4),
+            "tcp",
+            &format!("mode: socket, endpoints: {}", endpoint(Family::V4, 0)),
+        );
+        let one = |mode: &str| {
+            let rest = format!("mode: {mode}, endpoints: {}", endpoint(Family::V4, 1));
+            without_interfaces("one", SocketAddr::new(gateway, PORT), "tcp", &rest)
+        };
+        let mut vips = serve(cgroup, &(one("socket") + &all));
+        let ask = |vips: &mut Vips, to: IpAddr, expect: &str| {
+            let mut client = cgroup.client(&network.balancer, "tcp", SocketAddr::new(to, PORT), 1);
+            sees_the_vip(&client.report(), &format!("{to} {PORT}"), true, 1);
+            vips.steelyard.until(expect, |status| endpoint_figures(status, expect, "sockets") == [1]);
+            drop(client);
+            vips.steelyard.until("none is open", |status| endpoint_figures(status, expect, "sockets") == [0]);
+        };
+        ask(&mut vips, gateway, "one");
+        ask(&mut vips, Family::V4.balancer(0), "all");
+        vips.steelyard.reload(&config(cgroup.path(), &all), |status| {
+            status["vips"].as_array().is_some_and(|vips| vips.len() == 1)
+        });
+        ask(&mut vips, gateway, "all");
+        vips.steelyard.reload(&config(cgroup.path(), &(all.clone() + &one("socket"))), |status| {
+            status["vips"].as_array().is_some_and(|vips| vips.len() == 2)
+        });
+        ask(&mut vips, gateway, "one");
+    });
+}
