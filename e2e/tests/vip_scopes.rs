@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use support::at_sockets::{config, sees_the_vip, serve, until_open, vip_of, with_cgroup};
 use support::cgroup::Cgroup;
-use support::echo::{ECHO_PORT, datagram, exchange};
+use support::echo::{ECHO_PORT, Echo, bulk, datagram, exchange};
 use support::network::{FAMILIES, Family, Network, Vips, endpoint_figures, vip};
 use testkit::{Exit, Signal, until};
 
@@ -194,6 +194,56 @@ fn every_address_of_the_host() {
             (!errors.is_empty()).then_some(())
         })
         .unwrap();
+    });
+}
+
+/// Over TCP, a listener gets the connections at any address of the host. Its answers come from the address that the client asked for.
+#[test]
+fn a_listener_of_this_host_is_an_endpoint() {
+    with_cgroup("a_listener_of_this_host_is_an_endpoint", |network, cgroup| {
+        let _echoes = network.echoes();
+        let listening = Echo::start();
+        let vips = FAMILIES.map(|family| {
+            let here = SocketAddr::new(family.gateway(), ECHO_PORT);
+            let there = SocketAddr::new(family.endpoint(0), ECHO_PORT);
+            let rest = format!("mode: full_nat, endpoints: ['{here}', '{there}']");
+            without_interfaces(&format!("tcp-{family:?}").to_lowercase(), every(family), "tcp", &rest)
+        });
+        let mut vips = serve(cgroup, &vips.concat());
+        for family in FAMILIES {
+            let name = format!("tcp-{family:?}").to_lowercase();
+            for address in [family.gateway(), family.balancer(2)] {
+                for _ in 0..4 {
+                    let stream = network.connect(SocketAddr::new(address, PORT));
+                    exchange(&stream, "hello").unwrap();
+                    bulk(&stream, 1 << 20);
+                }
+            }
+            let made = |status: &serde_json::Value| endpoint_figures(status, &name, "flows_total") == [4, 4];
+            let status = vips.steelyard.until("half of them were taken by each", made);
+            assert_eq!(vip_of(&status, &name)["drops"], serde_json::json!({}), "{status}");
+            assert!(!status["findings"].to_string().contains(&name), "{status}");
+        }
+        let here: SocketAddr = SocketAddr::new(Family::V4.gateway(), ECHO_PORT);
+        vips.ask(&["endpoint", "drain", &SocketAddr::new(Family::V4.endpoint(0), ECHO_PORT).to_string()]);
+        let traced = vips.ask(&["trace", "--vip", "tcp-v4", "--from", "10.10.10.1"]);
+        assert!(traced.contains(&format!("{here} is a listener of this host")), "{traced}");
+        assert!(traced.contains("left to a listener on this host"), "{traced}");
+        // A connection outlives the process and the endpoint's place in the vip.
+        let stream = network.connect(SocketAddr::new(Family::V4.gateway(), PORT));
+        vips.ask(&["endpoint", "drain", &here.to_string()]);
+        vips.steelyard.program.signal(Signal::KILL).unwrap();
+        vips.steelyard.program.exit_within(testkit::PATIENCE).unwrap();
+        exchange(&stream, "without a process").unwrap();
+        // Without a listener, the connection is refused like one without an endpoint.
+        let file = vips.steelyard.file();
+        vips.steelyard.start_again(&file);
+        vips.ask(&["endpoint", "drain", &SocketAddr::new(Family::V4.endpoint(0), ECHO_PORT).to_string()]);
+        drop(stream);
+        drop(listening);
+        assert!(network.try_connect(SocketAddr::new(Family::V4.gateway(), PORT)).is_none());
+        vips.steelyard
+            .until("no_route is counted", |status| vip_of(status, "tcp-v4")["drops"]["no_route"].as_u64() > Some(0));
     });
 }
 

@@ -105,6 +105,52 @@ static __always_inline enum lb_outcome open_is_allowed(struct __sk_buff *skb, st
 	return answer(packet, ANSWER_RST, LB_REASON_no_flow);
 }
 
+/*
+ * The host has both the address that the client asks for and that of the endpoint. So the listener there gets the SYN as it is, and its
+ * connection answers from the address that the client knows: nothing is translated, and there is no flow. The segments after it find the
+ * connection in the host's own tables.
+ */
+static __always_inline bool listener_takes(struct __sk_buff *skb, const struct packet *packet, __u32 index, const bool dry)
+{
+	struct lb_address *address = vip_address(packet);
+	struct lb_endpoint *endpoint = endpoint_at(index);
+	struct bpf_sock_tuple tuple;
+	struct bpf_sock *socket;
+	bool taken;
+
+	if (!address || !endpoint || !(address->flags & LB_ADDRESS_HOST) || packet->key.proto != IPPROTO_TCP)
+		return false;
+	__builtin_memset(&tuple, 0, sizeof(tuple));
+	if (packet->ipv6) {
+		address_copy(tuple.ipv6.saddr, packet->key.saddr);
+		address_copy(tuple.ipv6.daddr, endpoint->addr);
+		tuple.ipv6.sport = packet->key.sport;
+		tuple.ipv6.dport = endpoint->port ? endpoint->port : packet->key.dport;
+		socket = bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	} else {
+		tuple.ipv4.saddr = packet->key.saddr[3];
+		tuple.ipv4.daddr = endpoint->addr[3];
+		tuple.ipv4.sport = packet->key.sport;
+		tuple.ipv4.dport = endpoint->port ? endpoint->port : packet->key.dport;
+		socket = bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	}
+	if (!socket)
+		return false;
+	taken = socket->state == BPF_TCP_LISTEN && (dry || !bpf_sk_assign(skb, socket, 0));
+	bpf_sk_release(socket);
+	return taken;
+}
+
+GLOBAL int lb_listener(struct __sk_buff *skb, struct packet *packet, __u32 index)
+{
+	return packet && listener_takes(skb, packet, index, false);
+}
+
+GLOBAL int lb_listener_dry(struct __sk_buff *skb, struct packet *packet, __u32 index)
+{
+	return packet && listener_takes(skb, packet, index, true);
+}
+
 /* Chooses until it finds an endpoint that can take it. */
 static __always_inline enum lb_outcome open_at_endpoint(struct __sk_buff *skb, struct packet *packet, const struct lb_vip *vip, __u32 now,
 							const bool dry)
@@ -120,10 +166,17 @@ static __always_inline enum lb_outcome open_at_endpoint(struct __sk_buff *skb, s
 		trace(dry, LB_STAGE_SELECT, LB_CONTINUE, 0, index);
 		packet->reason = LB_REASON_NONE;
 		outcome = dry ? lb_create_dry(skb, packet, index) : lb_create(skb, packet, index);
+		if (packet->reason == LB_REASON_no_route &&
+		    (dry ? lb_listener_dry(skb, packet, index) : lb_listener(skb, packet, index))) {
+			packet->reason = LB_REASON_NONE;
+			outcome = LB_LOCAL;
+			if (!dry)
+				count_flow(index);
+		}
 		trace(dry, LB_STAGE_CREATE, outcome, packet->reason, index);
-		if (outcome == LB_CONTINUE && !dry && (vip->flags & LB_VIP_AFFINITY))
+		if ((outcome == LB_CONTINUE || outcome == LB_LOCAL) && !dry && (vip->flags & LB_VIP_AFFINITY))
 			affinity_remember(packet, vip, index, now);
-		if (outcome == LB_CONTINUE || packet->reason == LB_REASON_flow_table_full)
+		if (outcome == LB_CONTINUE || outcome == LB_LOCAL || packet->reason == LB_REASON_flow_table_full)
 			return outcome;
 	}
 	if (packet->reason == none)

@@ -139,6 +139,9 @@ impl Plane {
             (LB_STAGE_SOURCE, LB_CONTINUE) => "its source may open a flow".to_owned(),
             (LB_STAGE_SELECT, LB_CONTINUE) => format!("chose endpoint {}", self.endpoint_name(step.detail)),
             (LB_STAGE_CREATE, LB_CONTINUE) => "there is room for the flow, and a route".to_owned(),
+            (LB_STAGE_CREATE, LB_LOCAL) => {
+                format!("{} is a listener of this host, which gets the connection as it is", self.endpoint_name(step.detail))
+            }
             (LB_STAGE_FORWARD, LB_FORWARD) => {
                 format!("leaves by {} for {}", self.interface_name(step.detail), self.destination(found))
             }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use admin::{Flows, KernelPlaneStatus, STATUS_VERSION, SocketsStatus, VipStatus};
 use l4::{Counters, EndpointVerdict, FlowClient, Plane, Refusal};
-use model::{EndpointAddress, Vip, VipMode};
+use model::{EndpointAddress, Transport, Vip, VipMode};
 use net::clock;
 use telemetry::Sample;
 
@@ -145,7 +145,14 @@ impl KernelPlane {
         if sockets.is_some_and(|sockets| sockets.why_not.is_none()) {
             return self.here.clear();
         }
-        let with_packets = self.vips.iter().filter(|plan| plan.vip.mode != VipMode::Socket);
+        let packets = self.vips.iter().filter(|plan| plan.vip.mode != VipMode::Socket);
+        let own = l4::addresses_of_host(packets.map(|plan| plan.vip.address));
+        // There a listener gets the connection itself.
+        let is_listened = |vip: &Vip| {
+            let has_it = vip.address.is_unspecified() || own.contains(&vip.address);
+            vip.transport == Transport::Tcp && vip.mode != VipMode::Dsr && has_it
+        };
+        let with_packets = self.vips.iter().filter(|plan| plan.vip.mode != VipMode::Socket && !is_listened(&plan.vip));
         let addresses: BTreeSet<IpAddr> =
             with_packets.flat_map(|plan| plan.state.endpoints()).map(|endpoint| endpoint.address().ip()).collect();
         let here = l4::addresses_of_host(addresses.into_iter());
