@@ -292,7 +292,9 @@ impl Reconciler {
             return;
         }
         let changes = self.index.take_changes();
-        let endpoints_only = !std::mem::take(&mut self.moved) && !changes.all;
+        let endpoints_only = !std::mem::take(&mut self.moved)
+            && !changes.all
+            && !self.translation.is_outdated(&self.index, &self.settings, &changes.endpoints);
         if endpoints_only {
             let made = self.translation.infrastructure.follow(&self.index, &changes.endpoints);
             self.make(made);

@@ -40,8 +40,12 @@ pub struct Settings {
     pub interfaces: Vec<String>,
     /// The control group whose processes' connections to Services are balanced at the socket.
     pub socket_cgroup: Option<PathBuf>,
+    /// Serve every Service on this node, as kube-proxy does.
+    pub kube_proxy_replacement: bool,
     /// The name of this node, for Services that want only endpoints on the same node.
     pub node: Option<String>,
+    /// The zone of this node, for endpoints with hints about zones.
+    pub zone: Option<String>,
     /// The proxies whose `X-Forwarded-*` headers are trusted.
     pub trusted_proxies: Vec<IpNet>,
     /// The control API of this process. No listener of an object may use its address.
@@ -73,7 +77,9 @@ impl Default for Settings {
             service_pools: Vec::new(),
             interfaces: Vec::new(),
             socket_cgroup: None,
+            kube_proxy_replacement: false,
             node: None,
+            zone: None,
             trusted_proxies: Vec::new(),
             admin: None,
             metrics: None,
@@ -97,6 +103,17 @@ impl Settings {
         }
         if self.ingress_ports.0 == self.ingress_ports.1 {
             return Err(format!("--http-port and --https-port are both {}", self.ingress_ports.0));
+        }
+        if self.kube_proxy_replacement {
+            // Without it, connections of the node's pods to Services would lead nowhere.
+            if self.socket_cgroup.is_none() {
+                return Err(
+                    "--kube-proxy-replacement needs --socket-cgroup, the root of this node's control groups".to_owned()
+                );
+            }
+            if self.node.is_none() {
+                return Err("--kube-proxy-replacement needs --node-name".to_owned());
+            }
         }
         let pools: Vec<&Pool> = self.gateway_pools.iter().chain(&self.service_pools).collect();
         for (place, pool) in pools.iter().enumerate() {
@@ -337,6 +354,11 @@ mod tests {
         check(|_| {}, None);
         check(|s| s.gateway_pools = vec!["10.0.0.0/24".parse().unwrap()], Some("--listen-address"));
         check(|s| s.ingress_ports = (80, 80), Some("both 80"));
+        check(|s| s.kube_proxy_replacement = true, Some("--socket-cgroup"));
+        check(
+            |s| (s.kube_proxy_replacement, s.socket_cgroup) = (true, Some("/sys/fs/cgroup".into())),
+            Some("--node-name"),
+        );
         let publish = |s: &mut Settings| {
             s.publish = vec!["192.0.2.1".parse().unwrap()];
             s.publish_service = Some("a/b".parse().unwrap());

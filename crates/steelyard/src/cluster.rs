@@ -62,7 +62,10 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         service_pools: args.address_pool,
         interfaces: args.vip_interface,
         socket_cgroup: args.socket_cgroup,
+        kube_proxy_replacement: args.kube_proxy_replacement,
         node: args.node_name,
+        // The downward API gives an empty one to a pod without the label.
+        zone: args.node_zone.filter(|zone| !zone.is_empty()),
         trusted_proxies: args.trusted_proxy,
         admin: Some(args.admin),
         metrics: args.metrics,

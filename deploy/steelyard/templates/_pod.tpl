@@ -115,6 +115,9 @@ spec:
         {{- if and $kernel .Values.socketCgroup }}
         - --socket-cgroup=/host/cgroup
         {{- end }}
+        {{- if and $kernel .Values.kubeProxyReplacement }}
+        - --kube-proxy-replacement
+        {{- end }}
         {{- range .Values.namespaces }}
         - {{ printf "--namespace=%s" . | quote }}
         {{- end }}
@@ -149,6 +152,17 @@ spec:
           valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
         - name: NODE_NAME
           valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+        {{- if and $kernel .Values.kubeProxyReplacement }}
+        # The API server copies the labels about the topology from the node to its pods (Kubernetes 1.35). Without it, or in a cluster without
+        # zones, this is empty.
+        - name: NODE_ZONE
+          valueFrom: {fieldRef: {fieldPath: "metadata.labels['topology.kubernetes.io/zone']"}}
+        {{- end }}
+        {{- with .Values.apiServer.host }}
+        # Nothing leads to the Service of the API server before this pod serves it.
+        - {name: KUBERNETES_SERVICE_HOST, value: {{ . | quote }}}
+        - {name: KUBERNETES_SERVICE_PORT, value: {{ $.Values.apiServer.port | int64 | quote }}}
+        {{- end }}
         - {name: STEELYARD_LOG, value: {{ .Values.log | quote }}}
         {{- with .Values.extraEnv }}{{ toYaml . | nindent 8 }}{{ end }}
       {{- if not $kernel }}

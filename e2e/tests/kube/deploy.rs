@@ -66,7 +66,7 @@ fn the_api_server_takes_what_the_chart_makes_of_other_values() {
         // The Prometheus operator's own definition says more; that the object is what it asks for is for its project to test.
         edge.cluster.apply(SERVICE_MONITORS);
         edge.cluster.until_defined("servicemonitors.monitoring.coreos.com");
-        for (name, objects_min) in [("everything", 15), ("little", 11), ("scalars", 12)] {
+        for (name, objects_min) in [("everything", 15), ("little", 11), ("scalars", 12), ("node", 7)] {
             let objects = documents(&chart(name));
             assert!(objects.len() >= objects_min, "{name}: {} objects", objects.len());
             for object in &objects {

@@ -30,6 +30,8 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["publishAddresses[0]=1"], "publishAddresses"),
     (&["gatewayClass.parameters=edge", "namespaces[0]=elsewhere"], "so that the controller may read them"),
     (&["no-such-value=1"], "no-such-value"),
+    (&["component=kernel-plane"], "addressPools"),
+    (&["component=kernel-plane", "kubeProxyReplacement=true"], "socketCgroup"),
 ];
 
 /// Checks and packs the chart.

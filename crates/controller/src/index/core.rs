@@ -197,6 +197,8 @@ pub struct ServiceEntry {
     pub is_external_name: bool,
     /// The fields of a Service of type LoadBalancer.
     pub load_balancer: Option<Box<LoadBalancer>>,
+    /// How kube-proxy serves it. `None`: it does not, because the Service has no address in the cluster, or names another proxy.
+    pub on_nodes: Option<Box<OnNodes>>,
     /// By which addresses and names clients reach it: those in the status of a LoadBalancer and the external IPs. A Service of another type
     /// without external IPs has its cluster IPs.
     pub reached_at: Box<[Published]>,
@@ -213,6 +215,8 @@ pub struct ServicePort {
     pub transport: Transport,
     /// The application protocol.
     pub app_protocol: Option<Text>,
+    /// The port at every address of each node.
+    pub node_port: Option<u16>,
 }
 
 impl ServicePort {
@@ -235,6 +239,69 @@ impl ServicePort {
             )),
         }
     }
+}
+
+/// How each node serves a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnNodes {
+    /// Its addresses in the cluster.
+    pub cluster_ips: Box<[IpAddr]>,
+    /// Addresses that others route to the nodes.
+    pub external_ips: Box<[IpAddr]>,
+    /// The addresses in the status of a LoadBalancer, without those whose balancer is a proxy (`ipMode`).
+    pub balancer_ips: Box<[IpAddr]>,
+    /// `internalTrafficPolicy: Local`.
+    pub internal_local: bool,
+    /// `externalTrafficPolicy: Local`.
+    pub external_local: bool,
+    /// `sessionAffinity: ClientIP`.
+    pub affinity: Option<Duration>,
+    /// Where balancers ask whether a node has endpoints.
+    pub health_check_port: Option<u16>,
+}
+
+/// The label of Services that another proxy serves.
+const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+
+impl OnNodes {
+    fn of(
+        spec: &k8s_openapi::api::core::v1::ServiceSpec,
+        status: &[k8s_openapi::api::core::v1::LoadBalancerIngress],
+    ) -> Option<Box<Self>> {
+        let addresses =
+            |list: &Option<Vec<String>>| list.iter().flatten().filter_map(|text| text.parse().ok()).collect();
+        // `None` stands for a headless Service.
+        let cluster_ips: Box<[IpAddr]> = addresses(&spec.cluster_ips);
+        let is_virtual =
+            |point: &&k8s_openapi::api::core::v1::LoadBalancerIngress| point.ip_mode.as_deref() != Some("Proxy");
+        let external_local = spec.external_traffic_policy.as_deref() == Some("Local");
+        let health_check_port = spec.health_check_node_port.and_then(|port| u16::try_from(port).ok());
+        (!cluster_ips.is_empty()).then(|| {
+            Box::new(Self {
+                cluster_ips,
+                external_ips: addresses(&spec.external_ips),
+                balancer_ips: status
+                    .iter()
+                    .filter(is_virtual)
+                    .filter_map(|point| point.ip.as_ref()?.parse().ok())
+                    .collect(),
+                internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
+                external_local,
+                affinity: affinity(spec),
+                health_check_port: health_check_port.filter(|port| *port > 0 && external_local),
+            })
+        })
+    }
+}
+
+/// How long a client stays with its endpoint.
+fn affinity(spec: &k8s_openapi::api::core::v1::ServiceSpec) -> Option<Duration> {
+    (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
+        let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+        // The default of the API server.
+        let seconds = config.and_then(|config| config.timeout_seconds).unwrap_or(10_800);
+        Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+    })
 }
 
 /// The settings of a Service of type LoadBalancer.
@@ -276,9 +343,12 @@ impl ServiceEntry {
                 port: u16::try_from(port.port).ok()?,
                 transport: transport(port.protocol.as_deref())?,
                 app_protocol: port.app_protocol.as_deref().map(Into::into),
+                node_port: port.node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0),
             })
         };
         let is_load_balancer = spec.type_.as_deref() == Some("LoadBalancer");
+        let is_external_name = spec.type_.as_deref() == Some("ExternalName");
+        let is_of_another = object.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(PROXY_NAME));
         let status = status.unwrap_or_default();
         let reached_at = reached_at(&spec, if is_load_balancer { &status } else { &[] });
         if !is_load_balancer {
@@ -287,7 +357,11 @@ impl ServiceEntry {
         }
         let entry = Self {
             ports: spec.ports.iter().flatten().filter_map(port).collect(),
-            is_external_name: spec.type_.as_deref() == Some("ExternalName"),
+            is_external_name,
+            on_nodes: match is_external_name || is_of_another {
+                true => None,
+                false => OnNodes::of(&spec, if is_load_balancer { &status } else { &[] }),
+            },
             load_balancer: is_load_balancer.then(|| {
                 let present = status.iter().filter_map(|point| point.ip.as_ref()?.parse().ok()).collect();
                 Box::new(LoadBalancer::of(&spec, &annotations, present))
@@ -331,12 +405,6 @@ impl LoadBalancer {
         annotations: &BTreeMap<String, String>,
         present: Vec<IpAddr>,
     ) -> Self {
-        let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
-            let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
-            // The default of the API server.
-            let seconds = config.and_then(|config| config.timeout_seconds).unwrap_or(10_800);
-            Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
-        });
         let (mut sources, mut bad_sources) = (Vec::new(), Vec::new());
         for source in spec.load_balancer_source_ranges.iter().flatten() {
             match source.trim().parse() {
@@ -352,7 +420,7 @@ impl LoadBalancer {
             class: spec.load_balancer_class.as_deref().map(Into::into),
             unspoken: spec.ports.iter().flatten().any(|port| transport(port.protocol.as_deref()).is_none()),
             local: spec.external_traffic_policy.as_deref() == Some("Local"),
-            affinity,
+            affinity: affinity(spec),
             sources,
             bad_sources,
             families: (has("IPv4"), has("IPv6")),

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
+use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointHints, EndpointSlice};
 use model::Transport;
 
 use super::Name;
@@ -43,6 +43,25 @@ pub struct SliceEndpoint {
     pub standing: Standing,
     /// The node that it runs on.
     pub node: Option<Text>,
+    /// The clients that should use it; `None` means all.
+    pub(crate) hints: Option<Box<Hints>>,
+}
+
+/// Where the clients are for which the cluster has meant an endpoint, because of `trafficDistribution` of its Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hints {
+    /// Names of nodes.
+    pub nodes: Box<[Text]>,
+    /// Names of zones.
+    pub zones: Box<[Text]>,
+}
+
+impl Hints {
+    fn of(hints: &EndpointHints) -> Option<Box<Self>> {
+        let nodes: Box<[Text]> = hints.for_nodes.iter().flatten().map(|node| node.name.as_str().into()).collect();
+        let zones: Box<[Text]> = hints.for_zones.iter().flatten().map(|zone| zone.name.as_str().into()).collect();
+        (!nodes.is_empty() || !zones.is_empty()).then(|| Box::new(Self { nodes, zones }))
+    }
 }
 
 /// The state of an endpoint.
@@ -94,7 +113,8 @@ impl SliceEntry {
                 continue;
             }
             let node = endpoint.node_name.as_deref().map(Into::into);
-            endpoints.push(SliceEndpoint { address, standing, node });
+            let hints = endpoint.hints.as_ref().and_then(Hints::of);
+            endpoints.push(SliceEndpoint { address, standing, node, hints });
         }
         Some((name, Self { service, ports, endpoints: endpoints.into() }))
     }

@@ -47,6 +47,11 @@ fn settings(written: &Value) -> Settings {
             "service_pools" => settings.service_pools = texts(value).iter().map(|text| text.parse().unwrap()).collect(),
             "interfaces" => settings.interfaces = texts(value),
             "default_certificate" => settings.default_certificate = Some(value.as_str().unwrap().parse().unwrap()),
+            "kube_proxy_replacement" => {
+                settings.kube_proxy_replacement = value.as_bool().unwrap();
+                settings.socket_cgroup = Some("/sys/fs/cgroup".into());
+            }
+            "zone" => settings.zone = Some(value.as_str().unwrap().to_owned()),
             "node" => settings.node = Some(value.as_str().unwrap().to_owned()),
             "gateway_class" => settings.gateway_class = Some(value.as_str().unwrap().to_owned()),
             "ingress_class" => settings.ingress_class = Some(value.as_str().unwrap().to_owned()),

@@ -279,6 +279,25 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// The endpoints of a port of a Service, each with its own port.
+pub(crate) fn each_endpoint<'i>(
+    index: &'i Index,
+    service: &'i Name,
+    port: u16,
+    transport: Transport,
+) -> impl Iterator<Item = (&'i SliceEndpoint, u16)> {
+    let of = index.services.get(service).and_then(|entry| {
+        let is_it = |of: &&crate::index::ServicePort| of.port == port && of.transport == transport;
+        entry.ports.iter().find(is_it).map(|port| &port.name)
+    });
+    of.into_iter().flat_map(move |name| {
+        index.slices_of(service).flat_map(move |slice| {
+            let at = slice.ports.iter().find(|at| at.name == *name && at.transport == transport);
+            at.into_iter().flat_map(move |at| slice.endpoints.iter().map(move |endpoint| (endpoint, at.port)))
+        })
+    })
+}
+
 /// The addresses of a port's endpoints: those that are ready, or if none is, those that terminate and still serve. They are sorted and
 /// unique, so that every replica has the same list.
 fn addresses(
@@ -288,22 +307,13 @@ fn addresses(
     transport: Transport,
     is_wanted: &dyn Fn(&SliceEndpoint) -> bool,
 ) -> Vec<SocketAddr> {
-    let Some(entry) = index.services.get(service) else { return Vec::new() };
-    let Some(port) = entry.ports.iter().find(|of| of.port == port && of.transport == transport) else {
-        return Vec::new();
-    };
     let (mut ready, mut leaving) = (BTreeSet::new(), BTreeSet::new());
-    for slice in index.slices_of(service) {
-        let Some(at) = slice.ports.iter().find(|at| at.name == port.name && at.transport == transport) else {
-            continue;
-        };
-        for endpoint in slice.endpoints.iter().filter(|endpoint| is_wanted(endpoint)) {
-            let address = SocketAddr::new(endpoint.address, at.port);
-            match endpoint.standing {
-                Standing::Ready => drop(ready.insert(address)),
-                Standing::Leaving => drop(leaving.insert(address)),
-                Standing::Out => {}
-            }
+    for (endpoint, port) in each_endpoint(index, service, port, transport).filter(|(endpoint, _)| is_wanted(endpoint)) {
+        let address = SocketAddr::new(endpoint.address, port);
+        match endpoint.standing {
+            Standing::Ready => drop(ready.insert(address)),
+            Standing::Leaving => drop(leaving.insert(address)),
+            Standing::Out => {}
         }
     }
     if ready.is_empty() { leaving } else { ready }.into_iter().collect()

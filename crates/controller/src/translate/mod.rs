@@ -8,6 +8,7 @@
 //! | `lower`, `filter`, `regexes` | what an HTTP rule means in the model |
 //! | `stream` | what TLSRoute, TCPRoute and UDPRoute mean in the model |
 //! | `ingress`, `service` | the same for Ingresses, and for Services of type LoadBalancer |
+//! | `node`, `near` | what a node serves of every Service in the place of kube-proxy, and which endpoints are near |
 //! | `bind` | what each address serves, and in which order |
 //! | `cluster` | the Services of a rule, and their endpoints |
 //! | `parameters`, `clients` | the settings of classes and Gateways, and how their clients are treated |
@@ -33,6 +34,8 @@ mod infrastructure;
 mod ingress;
 mod listener;
 mod lower;
+mod near;
+mod node;
 mod notice;
 mod parameters;
 mod policy;
@@ -158,6 +161,7 @@ pub struct Translation {
     listeners: Vec<Listener>,
     clusters: cluster::Clusters,
     vips: stream::Vips,
+    node: node::Node,
     /// The Services that Gateways ask for.
     pub(crate) infrastructure: Infrastructure,
     /// The wanted status of each object.
@@ -217,6 +221,7 @@ pub fn translate(
     let mut serving =
         ingress::Serving { binds: &mut binds, clusters: &mut clusters, statuses: &mut statuses, notices: &mut notices };
     ingress::translate(index, &classes.ingress, circumstances, &mut serving);
+    let node = node::translate(index, settings, circumstances, (&mut vips, &mut binds), &mut notices);
     policies.shape(&mut clusters);
     traffic::statuses(index, settings, &policies, &gateways, &users, &mut statuses);
     policy::statuses(index, settings, &users, &mut statuses);
@@ -227,7 +232,7 @@ pub fn translate(
     regexes.end();
 
     let listeners = binds.into_listeners(nowhere);
-    Translation { listeners, clusters, vips, infrastructure, statuses, notices: notices.into_iter().collect() }
+    Translation { listeners, clusters, vips, node, infrastructure, statuses, notices: notices.into_iter().collect() }
 }
 
 impl Translation {
@@ -235,6 +240,11 @@ impl Translation {
     pub fn follow(&mut self, index: &Index, services: &BTreeSet<Name>) -> bool {
         let clusters = self.clusters.follow(index, services);
         self.vips.follow(index, services) || clusters
+    }
+
+    /// Whether new endpoints of these Services change more than the endpoints of clusters and vips.
+    pub(crate) fn is_outdated(&self, index: &Index, settings: &Settings, services: &BTreeSet<Name>) -> bool {
+        self.node.is_outdated(index, settings, services)
     }
 
     /// Keeps whatever has not changed since `before` at the same place in memory, so that the planes see that it has not.

@@ -15,13 +15,13 @@ use model::VipMode;
 use super::address::{self, Allotted, Claim};
 use super::cluster::Share;
 use super::reference::{Why, word};
-use super::stream::{self, KERNEL_PLANE, Source, Vips};
+use super::stream::{self, Choice, KERNEL_PLANE, Source, Vips};
 use super::{Circumstances, Desired, Notice, Statuses};
 use crate::index::{Index, Kind, LoadBalancer, Name, ServiceEntry};
 use crate::settings::{Pool, Settings};
 
 /// The capacity of the kernel plane.
-const VIPS_MAX: usize = 1024;
+pub(crate) const VIPS_MAX: usize = 8192;
 
 /// Networks in the `loadBalancerSourceRanges` of one Service.
 const SOURCES_OF_SERVICE_MAX: usize = 256;
@@ -31,7 +31,8 @@ const SOURCES_MAX: usize = 61_440;
 
 /// Why there is no kernel plane; `None` if there is one.
 pub(crate) fn no_kernel_plane(settings: &Settings) -> Option<&'static str> {
-    let has_none = settings.interfaces.is_empty() && settings.service_pools.is_empty();
+    let has_none =
+        settings.interfaces.is_empty() && settings.service_pools.is_empty() && !settings.kube_proxy_replacement;
     has_none.then_some("neither --vip-interface nor --address-pool was given")
 }
 
@@ -142,9 +143,9 @@ fn serve(
     }
     let mut outcome = Ok(());
     for port in &entry.ports {
-        let (mode, node) = match load_balancer.local {
-            true => (VipMode::Nat, settings.node.clone()),
-            false => (VipMode::FullNat { sources: Vec::new() }, None),
+        let (mode, from) = match (load_balancer.local, &settings.node) {
+            (true, Some(node)) => (VipMode::Nat, Choice::Here(node.clone())),
+            _ => (VipMode::FullNat { sources: Vec::new() }, Choice::All),
         };
         let of = |address: &IpAddr| {
             let place = SocketAddr::new(*address, port.port);
@@ -153,6 +154,7 @@ fn serve(
             vip.affinity = load_balancer.affinity;
             // externalTrafficPolicy is about clients outside: kube-proxy gives those of the cluster all endpoints.
             vip.at_sockets = !load_balancer.local;
+            vip.is_of_node = load_balancer.local;
             let is_same = |network: &&IpNet| network.addr().is_ipv4() == address.is_ipv4();
             vip.allow = load_balancer.sources.iter().filter(is_same).copied().collect();
             if vip.allow.is_empty() && !load_balancer.sources.is_empty() {
@@ -164,7 +166,7 @@ fn serve(
         let (service, port, transport) = (name.clone(), port.port, port.transport);
         let shares = vec![Share { service, port, transport, weight: 1, h2: false, proxy: None }];
         let made = addresses.iter().map(of).collect();
-        outcome = outcome.and(vips.add(index, made, &Source { shares, node }));
+        outcome = outcome.and(vips.add(index, made, &Source { shares, from: from.clone() }));
     }
     if outcome.is_err() && published(addresses, load_balancer).is_empty() {
         // All or nothing, and before anything is reported.
@@ -173,7 +175,7 @@ fn serve(
     outcome
 }
 
-fn everybody(address: IpAddr) -> Vec<IpNet> {
+pub(crate) fn everybody(address: IpAddr) -> Vec<IpNet> {
     let none: IpAddr = match address {
         IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),

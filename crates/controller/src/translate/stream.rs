@@ -8,6 +8,7 @@ use model::{PortRange, TlsMode, TlsRoute, Transport, Vip, VipAlgorithm, VipMode}
 use super::RefusedVip;
 use super::cluster::{self, Share};
 use super::hosts::Hosts;
+use super::near::{self, Near};
 use super::reference::{self, Why};
 use super::route::{Attaching, Made, OLDER};
 use crate::index::{Index, Name, RouteKind, SliceEndpoint};
@@ -29,6 +30,8 @@ pub(crate) struct Vips {
     pub(crate) list: Vec<Vip>,
     /// `made_of.len() == list.len()`.
     made_of: Vec<Source>,
+    /// Their endpoints together.
+    endpoints: usize,
     /// The vips that the kernel plane has refused, by name.
     refused: BTreeMap<String, RefusedVip>,
 }
@@ -37,8 +40,19 @@ pub(crate) struct Vips {
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) shares: Vec<Share>,
-    /// Only endpoints on this node.
-    pub(crate) node: Option<String>,
+    /// Which of the endpoints.
+    pub(crate) from: Choice,
+}
+
+/// Which endpoints of a Service a vip has.
+#[derive(Clone, Debug)]
+pub(crate) enum Choice {
+    /// All.
+    All,
+    /// Those on this node.
+    Here(String),
+    /// Those that the cluster means for clients on this node and in this zone, if it says that of all endpoints; otherwise all.
+    Near { node: String, zone: Option<String> },
 }
 
 impl Vips {
@@ -64,6 +78,7 @@ impl Vips {
             } else {
                 vip.endpoints = endpoints(index, &vip, &source, self.room());
             }
+            self.endpoints += vip.endpoints.len();
             self.list.push(vip);
             self.made_of.push(source);
         }
@@ -74,11 +89,12 @@ impl Vips {
     pub(crate) fn truncate(&mut self, count: usize) {
         self.list.truncate(count);
         self.made_of.truncate(count);
+        self.endpoints = self.list.iter().map(|vip| vip.endpoints.len()).sum();
     }
 
     /// How many more endpoints there is room for.
     fn room(&self) -> usize {
-        ENDPOINTS_MAX.saturating_sub(self.list.iter().map(|vip| vip.endpoints.len()).sum())
+        ENDPOINTS_MAX.saturating_sub(self.endpoints)
     }
 
     /// The number of networks in all lists of sources.
@@ -98,15 +114,24 @@ impl Vips {
             changed |= now != vip.endpoints;
             vip.endpoints = now;
         }
+        self.endpoints = self.list.iter().map(|vip| vip.endpoints.len()).sum();
         changed
     }
 }
 
 /// The endpoints of the vip's family, as many as there is room for.
 fn endpoints(index: &Index, vip: &Vip, source: &Source, room: usize) -> Vec<model::Endpoint> {
+    let is_of_family = |endpoint: &SliceEndpoint| endpoint.address.is_ipv4() == vip.address.is_ipv4();
+    let near = match (&source.from, source.shares.as_slice()) {
+        (Choice::Near { node, zone }, [share]) => near::of(index, share, &is_of_family, node, zone.as_deref()),
+        _ => Near::Anywhere,
+    };
     let is_wanted = |endpoint: &SliceEndpoint| {
-        let is_here = source.node.as_deref().is_none_or(|node| endpoint.node.as_deref() == Some(node));
-        is_here && endpoint.address.is_ipv4() == vip.address.is_ipv4()
+        let is_chosen = match &source.from {
+            Choice::Here(node) => endpoint.node.as_deref() == Some(node),
+            Choice::All | Choice::Near { .. } => near.includes(endpoint),
+        };
+        is_chosen && is_of_family(endpoint)
     };
     let mut found = cluster::endpoints_where(index, &source.shares, &is_wanted);
     found.truncate(room.min(ENDPOINTS_OF_VIP_MAX));
@@ -208,6 +233,6 @@ fn udp(
     let vips = free.iter().map(of).collect();
     // Even if the kernel plane refuses it, because it may keep what it had of this route there.
     out.udp.extend(free.into_iter().map(|place| (*place, name.clone())));
-    out.vips.add(index, vips, &Source { shares, node: None })?;
+    out.vips.add(index, vips, &Source { shares, from: Choice::All })?;
     Ok(older)
 }

@@ -69,9 +69,16 @@ pub(crate) struct ControllerArgs {
     /// version 2 and of all below it, such as the root of the hierarchy, /sys/fs/cgroup
     #[arg(long, value_name = "PATH")]
     pub(crate) socket_cgroup: Option<PathBuf>,
-    /// The node that this runs on, for Services with externalTrafficPolicy Local
+    /// Serve every Service on this node, as kube-proxy does, beside it or in its place: cluster IPs at the socket; node
+    /// ports, external IPs and balancers' addresses at the socket and by packets. Needs --socket-cgroup and --node-name
+    #[arg(long)]
+    pub(crate) kube_proxy_replacement: bool,
+    /// The node that this runs on, for Services with a traffic policy Local
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     pub(crate) node_name: Option<String>,
+    /// The zone of this node, for Services with trafficDistribution [default: none; such Services use all endpoints]
+    #[arg(long, value_name = "NAME", env = "NODE_ZONE")]
+    pub(crate) node_zone: Option<String>,
     /// Trust the X-Forwarded-* headers of clients in this network; repeat it for several
     #[arg(long, value_name = "NETWORK", value_delimiter = ',')]
     pub(crate) trusted_proxy: Vec<ipnet::IpNet>,
