@@ -247,6 +247,36 @@ fn a_listener_of_this_host_is_an_endpoint() {
     });
 }
 
+/// Interfaces that fit a pattern are followed as they come and go.
+#[test]
+fn interfaces_by_pattern() {
+    with_cgroup("interfaces_by_pattern", |network, cgroup| {
+        let _echoes = network.echoes();
+        let at = SocketAddr::new(Family::V4.vip(1), ECHO_PORT);
+        let rest = format!("interfaces: ['client*', 'ep*'], endpoints: {}", endpoint(Family::V4, 0));
+        let mut vips = serve(cgroup, &without_interfaces("web", at, "tcp", &rest));
+        exchange(&network.connect(at), "hello").unwrap();
+        let attached = |status: &serde_json::Value| vip_of(status, "web")["interfaces"].clone();
+        assert_eq!(attached(&vips.steelyard.status()), serde_json::json!(["client0", "ep0", "ep1", "ep2"]));
+        // One that comes and goes under ever new names, and one that stays.
+        for number in 0..30 {
+            let name = format!("client{}", 100 + number);
+            network.balancer.ip(&format!("link add {name} type veth peer name other\nlink del {name}")).unwrap();
+        }
+        network.balancer.ip("link add client9 type veth peer name other9").unwrap();
+        vips.steelyard
+            .until("it is attached to the new one", |status| attached(status).to_string().contains("client9"));
+        network.balancer.ip("link del client9").unwrap();
+        let expect = serde_json::json!(["client0", "ep0", "ep1", "ep2"]);
+        vips.steelyard.until("and to no other", |status| attached(status) == expect);
+        exchange(&network.connect(at), "again").unwrap();
+        // A pattern that nothing fits is no error: something may come.
+        let none = without_interfaces("web", at, "tcp", &rest.replace("'client*', 'ep*'", "'wlan*'"));
+        vips.steelyard.reload(&config(cgroup.path(), &none), |status| attached(status) == serde_json::json!([]));
+        assert!(vips.steelyard.status()["findings"].to_string().contains("nothing fits the pattern"));
+    });
+}
+
 /// The most specific vip has an address.
 #[test]
 fn a_vip_that_names_the_address_has_precedence() {

@@ -544,10 +544,14 @@ fn of_vips(status: &Status, found: &mut Found) {
             vip.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));
         of_states(name, &states.collect::<Vec<_>>(), found);
         if vip.interfaces.is_empty() && vip.mode != "socket" {
-            let text = format!(
-                "{name} is not attached to any interface: this host has neither a default route nor a route to one of \
-                 its endpoints; add a route, or name the interfaces in `interfaces`"
-            );
+            let why = match vip.along_routes {
+                true => {
+                    "this host has neither a default route nor a route to one of its endpoints; add a route, or name \
+                     the interfaces in `interfaces`"
+                }
+                false => "nothing fits the pattern in `interfaces`",
+            };
+            let text = format!("{name} is not attached to any interface: {why}");
             found.wrong("vip_not_attached", name, text);
         }
         of_endpoints_here(vip, found);

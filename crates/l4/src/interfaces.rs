@@ -170,6 +170,19 @@ fn mac(link: &LinkMessage) -> Option<[u8; 6]> {
     })
 }
 
+/// Whether an entry of a list of interfaces is a pattern.
+pub(crate) fn is_pattern(entry: &str) -> bool {
+    entry.contains('*')
+}
+
+/// Whether an entry of a list of interfaces, which is a name or a pattern, stands for this interface. Each `*` stands for any characters.
+pub(crate) fn stands_for(entry: &str, name: &str) -> bool {
+    let Some((head, rest)) = entry.split_once('*') else { return entry == name };
+    let Some(name) = name.strip_prefix(head) else { return false };
+    // A name has 15 characters at most.
+    (0..=name.len()).any(|skipped| name.get(skipped..).is_some_and(|name| stands_for(rest, name)))
+}
+
 /// The name that the operator perhaps meant.
 pub(crate) fn nearest(name: &str, interfaces: &[Interface]) -> Option<String> {
     // Two wrong or swapped letters, in names that seldom have more than ten.
@@ -238,6 +251,23 @@ mod tests {
         netns.ip(&lines.join("\n")).unwrap();
         let found = netns.inside(list).unwrap();
         assert_eq!(found.iter().filter(|interface| interface.name.starts_with(['d', 'e'])).count(), 200);
+    }
+
+    #[test]
+    fn patterns() {
+        let check =
+            |entry: &str, name: &str, expect: bool| assert_eq!(stands_for(entry, name), expect, "{entry} {name}");
+        check("eth0", "eth0", true);
+        check("eth0", "eth01", false);
+        check("eth*", "eth0", true);
+        check("eth*", "eth", true);
+        check("eth*", "veth0", false);
+        check("*", "anything", true);
+        check("*.7", "bond0.7", true);
+        check("*.7", "bond0.70", false);
+        check("en*s*", "enp1s0", true);
+        check("en*s*", "enp1", false);
+        check("**0", "lan0", true);
     }
 
     #[test]

@@ -37,6 +37,7 @@ keys! {
         /// this host has, up to 16, except those of the loopback and of a link; it follows changes of them.
         required address: VipAddress;
         /// The interfaces on which packets for the address and replies of the endpoints arrive. Steelyard attaches to no other interface.
+        /// In a name, `*` stands for any characters: `eth*` follows such interfaces as they come and go, without the loopback and tunnels.
         /// Without this key it follows the host's routes: the default routes of the main table, where clients are expected, and the route
         /// to each endpoint. It also follows changes of these routes.
         optional interfaces: OneOrMany<Interface>, default "along the routes";

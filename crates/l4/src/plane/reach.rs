@@ -11,7 +11,7 @@ use model::{EndpointAddress, PortRange, Vip, VipMode};
 
 use super::Plane;
 use crate::abi::LB_POOL_MAX;
-use crate::interfaces::{self, Interface};
+use crate::interfaces::{self, Interface, LOOPBACK};
 use crate::load::{self, ENTRY, HERE};
 use crate::plan::{Sources, Unreachable};
 use crate::vip_routes::LOOKUPS_MAX;
@@ -29,7 +29,12 @@ impl Plane {
             return Vec::new();
         }
         if !vip.interfaces.is_empty() {
-            return vip.interfaces.clone();
+            let names = |entry: &String| match interfaces::is_pattern(entry) {
+                true => self.fitting(entry).map(|interface| interface.name.clone()).collect(),
+                false => vec![entry.clone()],
+            };
+            let mut distinct = BTreeSet::new();
+            return vip.interfaces.iter().flat_map(names).filter(|name| distinct.insert(name.clone())).collect();
         }
         let endpoints = sockets(vip).map(|socket| socket.ip());
         self.vip_routes
@@ -38,6 +43,13 @@ impl Plane {
             .filter_map(|index| self.attached.get(index))
             .cloned()
             .collect()
+    }
+
+    /// The interfaces that a pattern stands for. Packets of the loopback are this host's own, and packets without an Ethernet header cannot be
+    /// read.
+    fn fitting(&self, pattern: &str) -> impl Iterator<Item = &Interface> {
+        let is_fit = |interface: &&Interface| interface.index != LOOPBACK && interface.ethernet;
+        self.interfaces.iter().filter(is_fit).filter(move |interface| interfaces::stands_for(pattern, &interface.name))
     }
 
     /// Why this host cannot serve an endpoint; `None` if it can.
@@ -121,7 +133,11 @@ impl Plane {
         }
         let name = |index: u32| self.interfaces.iter().find(|it| it.index == index).map(|it| (index, it.name.clone()));
         let mut wanted: BTreeMap<u32, String> = self.vip_routes.interfaces(collected).filter_map(name).collect();
-        for name in &self.plan.interfaces {
+        let (patterns, names): (Vec<&String>, Vec<&String>) =
+            self.plan.interfaces.iter().partition(|entry| interfaces::is_pattern(entry));
+        let fitting = patterns.into_iter().flat_map(|pattern| self.fitting(pattern));
+        wanted.extend(fitting.map(|interface| (interface.index, interface.name.clone())));
+        for name in names {
             match self.interfaces.iter().find(|interface| interface.name == *name) {
                 Some(interface) => {
                     self.warned.remove(&(name.clone(), GONE));
@@ -145,6 +161,9 @@ impl Plane {
     }
 
     pub(super) fn warn_of_forwarding(&mut self, vips: &[Vip]) {
+        // Interfaces may come and go under ever new names.
+        let present: BTreeSet<&str> = self.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+        self.warned.retain(|(name, _)| self.plan.interfaces.contains(name) || present.contains(name.as_str()));
         for vip in vips.iter().filter(|vip| !matches!(vip.mode, VipMode::Local | VipMode::Socket)) {
             for interface in &self.interfaces_of(vip) {
                 let (ipv6, what) = if vip.address.is_ipv6() { (true, "net.ipv6") } else { (false, "net.ipv4") };
@@ -178,7 +197,8 @@ fn say(asked: io::Result<()>) {
 
 pub(super) fn check_interfaces(vips: &[Vip], present: &[Interface]) -> Result<(), Refusal> {
     for vip in vips {
-        for name in &vip.interfaces {
+        // What fits a pattern may come later.
+        for name in vip.interfaces.iter().filter(|entry| !interfaces::is_pattern(entry)) {
             let (vip, name) = (vip.name.clone(), name.clone());
             match present.iter().find(|interface| interface.name == name) {
                 Some(interface) if interface.ethernet => {}
@@ -231,7 +251,10 @@ pub(super) fn sources(vips: &[Vip], unreachable: &mut Unreachable) -> Result<Sou
     }
     match refused.pop() {
         None => {
-            let own = own::among(vips.iter().filter(|vip| vip.mode != VipMode::Socket).map(|vip| vip.address));
+            // Many vips have one address, at many ports.
+            let is_one = |vip: &&Vip| vip.mode != VipMode::Socket && !vip.address.is_unspecified();
+            let addresses: BTreeSet<IpAddr> = vips.iter().filter(is_one).map(|vip| vip.address).collect();
+            let own = own::among(addresses.into_iter());
             Ok(Sources { towards, ports: host::free_ports(), own, every: BTreeSet::new() })
         }
         Some(only) if refused.is_empty() => Err(only),
