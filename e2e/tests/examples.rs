@@ -213,6 +213,24 @@ fn auth() {
 }
 
 #[test]
+fn global_rate_limit() {
+    if !has_own_network("global_rate_limit") {
+        return;
+    }
+    let _web = Origin::start_at(local(9001), "web", 18);
+    let balancer = serve("global-rate-limit.yaml");
+    let ask = |path: &str, field: &str| {
+        let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
+        conn.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{field}\r\n").as_bytes()).unwrap();
+        conn.response(ResponseTo::Other).unwrap().status
+    };
+    // There is no service, so what fails open passes, and what fails closed does not.
+    let key = "X-Api-Key: 0f9a2c4be7d14b6a9c1d\r\nX-Client: other\r\n";
+    assert_eq!([ask("/", ""), ask("/health", ""), ask("/export", ""), ask("/export", key)], [200, 200, 401, 503]);
+    end(balancer);
+}
+
+#[test]
 fn canary() {
     if !has_own_network("canary") {
         return;

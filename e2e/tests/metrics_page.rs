@@ -27,6 +27,7 @@ listeners:
       - {grpc: shop.Cart/Get, to: web}
       - {path: /private, auth: {basic: {users: {joe: '{SHA}t6h1/B6iKLkGEEG3zsS9PFKrPOM='}}}, to: web}
       - {path: /asked, external_auth: {to: web, grpc: {}}, to: web}
+      - {path: /limited, global_rate_limit: {to: web, domain: a, fail_open: false, descriptors: [{entries: {path: true}}]}, to: web}
       - {to: web, rate_limit: {requests: 1000, per: 1s, by: client_ip}}
 clusters:
   web: {endpoints: [127.0.0.1:9001, {address: '127.0.0.1:9002', priority: 1}], protocol: h2c}
@@ -47,6 +48,7 @@ until curl -sf http://127.0.0.1:9900/readyz >/dev/null; do kill -0 $balancer; sl
 curl -s -o /dev/null http://127.0.0.1:8080/
 curl -s -o /dev/null --http2-prior-knowledge -H 'content-type: application/grpc' -d '' http://127.0.0.1:8080/shop.Cart/Get
 curl -s -o /dev/null http://127.0.0.1:8080/asked
+curl -s -o /dev/null http://127.0.0.1:8080/limited
 curl -sf http://127.0.0.1:9900/metrics
 kill $balancer
 wait $balancer

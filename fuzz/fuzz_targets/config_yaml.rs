@@ -31,7 +31,8 @@ fn check(snapshot: &Snapshot) {
                 for route in http.routes.iter() {
                     let mirrors = route.policy.mirrors.iter().map(|mirror| mirror.to);
                     let services = route.policy.external_auth.iter().map(|external| external.to);
-                    let targets = route.to.clusters();
+                    let limits = route.policy.global_rate_limit.iter().map(|limit| limit.to);
+                    let targets = route.to.clusters().chain(limits);
                     assert!(targets.chain(mirrors).chain(services).all(|cluster| cluster.0 < snapshot.clusters.len()));
                 }
             }

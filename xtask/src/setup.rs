@@ -141,6 +141,12 @@ const PACKAGES: &[Package] = &[
         verbs: &["test", "soak", "bench", "ci", "dist", "kernels"],
     },
     Package {
+        name: "redis-server",
+        sign: Sign::Program("redis-server"),
+        why: "has the counts of Envoy's rate limit service (Debian starts it on port 6379)",
+        verbs: &["test", "ci"],
+    },
+    Package {
         name: "util-linux",
         sign: Sign::Program("taskset"),
         why: "pins each process to its CPU",
@@ -349,6 +355,7 @@ mod tests {
             "crun",
             "skopeo",
             "python3",
+            "redis-server",
         ];
         check(None, &[&others[..], &there].concat(), RIVALS);
     }

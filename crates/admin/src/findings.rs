@@ -342,6 +342,9 @@ fn advice(reason: Reason) -> &'static str {
         Reason::ExternalAuthFailed => {
             "find out why the cluster of the route's `external_auth` does not answer, or raise its `timeout`"
         }
+        Reason::RateLimitFailed => {
+            "find out why the cluster of the route's `global_rate_limit` does not answer, or raise its `timeout`"
+        }
         Reason::AuthenticationBusy => {
             "clients try many passwords (`rate_limit` bounds that), or the hashes cost more than this host can compute"
         }

@@ -31,6 +31,21 @@ pub struct Rate {
 }
 
 impl Rate {
+    /// How many more requests may come at once from a client whose allowance is full again after this time.
+    pub fn remaining(self, whole_after_ns: u64) -> u64 {
+        self.allowance_ns.saturating_sub(whole_after_ns) / self.interval_ns
+    }
+
+    /// The time after which the allowance of a client is full again that must wait this long for its next request.
+    pub fn whole_after_ns(self, wait_ns: u64) -> u64 {
+        wait_ns.saturating_add(self.allowance_ns).saturating_sub(self.interval_ns)
+    }
+
+    /// The time in which a full allowance grows back, in nanoseconds.
+    pub fn allowance_ns(self) -> u64 {
+        self.allowance_ns
+    }
+
     /// The rate of a limit.
     pub fn new(limit: &model::RateLimit) -> Self {
         let per_ns = u64::try_from(limit.per.as_nanos()).unwrap_or(u64::MAX);
@@ -72,17 +87,17 @@ impl Default for RateTable {
 }
 
 impl RateTable {
-    /// Counts one request of a client, or refuses it.
+    /// Counts one request of a client, or refuses it. Returns the nanoseconds until its allowance is full again.
     ///
     /// `key` identifies the client and the limit together. It must be a hash that clients cannot predict, or some could be made to share a
     /// bucket. `now_ns` is from one monotonic clock of the caller's.
     ///
     /// # Errors
     /// If the limit is exceeded: the nanoseconds until one more request is allowed.
-    pub fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Result<(), u64> {
+    pub fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Result<u64, u64> {
         let key = key.max(1);
         let index = (key as usize) % SETS;
-        let Some(set) = self.sets.get(index) else { return Ok(()) };
+        let Some(set) = self.sets.get(index) else { return Ok(0) };
         if let Some(verdict) = set.admit(key, rate, now_ns) {
             return verdict;
         }
@@ -91,7 +106,7 @@ impl RateTable {
         // Another worker may have seen the same client at the same time.
         let verdict = set.admit(key, rate, now_ns).unwrap_or_else(|| {
             self.claim(set, key, now_ns.saturating_add(rate.interval_ns), now_ns);
-            Ok(())
+            Ok(rate.interval_ns)
         });
         drop(claim);
         verdict
@@ -123,14 +138,14 @@ impl RateTable {
 
 impl Set {
     /// Returns `None` if the client has no bucket here.
-    fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Option<Result<(), u64>> {
+    fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Option<Result<u64, u64>> {
         self.0.iter().find(|bucket| bucket.key.load(Relaxed) == key)?.admit(key, rate, now_ns)
     }
 }
 
 impl Bucket {
     /// Returns `None` if the bucket was given to another client in the meantime.
-    fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Option<Result<(), u64>> {
+    fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Option<Result<u64, u64>> {
         loop {
             let whole_at_ns = self.whole_at_ns.load(Acquire);
             // Checked after the time was read: if the bucket is given to another client from here on, the exchange below fails.
@@ -143,7 +158,7 @@ impl Bucket {
                 return Some(Err(ahead_ns - rate.allowance_ns));
             }
             if self.whole_at_ns.compare_exchange_weak(whole_at_ns, next_ns, Release, Relaxed).is_ok() {
-                return Some(Ok(()));
+                return Some(Ok(ahead_ns));
             }
         }
     }
@@ -155,7 +170,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
-    use model::{RateKey, RateLimit};
+    use model::{RateHeaders, RateKey, RateLimit};
     use proptest::prelude::*;
 
     use super::*;
@@ -164,7 +179,13 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn rate(requests: u32, per_s: u64, burst: u32) -> Rate {
-        Rate::new(&RateLimit { requests, per: Duration::from_secs(per_s), by: RateKey::ClientIp, burst })
+        Rate::new(&RateLimit {
+            requests,
+            per: Duration::from_secs(per_s),
+            by: RateKey::ClientIp,
+            burst,
+            headers: RateHeaders::default(),
+        })
     }
 
     /// `(at_ms, asked, granted)` in order, for one client.
@@ -188,9 +209,20 @@ mod tests {
     #[test]
     fn the_wait_is_until_one_more_is_granted() {
         let (table, rate) = (RateTable::default(), rate(1, 10, 2));
-        assert_eq!([0, 0, 0].map(|at| table.admit(7, rate, at)), [Ok(()), Ok(()), Err(10 * SECOND)]);
+        assert_eq!([0, 0, 0].map(|at| table.admit(7, rate, at)), [Ok(10 * SECOND), Ok(20 * SECOND), Err(10 * SECOND)]);
         assert_eq!(table.admit(7, rate, 9 * SECOND), Err(SECOND));
-        assert_eq!(table.admit(7, rate, 10 * SECOND), Ok(()));
+        assert_eq!(table.admit(7, rate, 10 * SECOND), Ok(20 * SECOND));
+    }
+
+    #[test]
+    fn what_is_left_is_told() {
+        let (table, rate) = (RateTable::default(), rate(1, 10, 3));
+        let left = |at: u64| match table.admit(7, rate, at * SECOND) {
+            Ok(whole_after_ns) => (rate.remaining(whole_after_ns), whole_after_ns / SECOND),
+            Err(wait_ns) => (0, rate.whole_after_ns(wait_ns) / SECOND),
+        };
+        assert_eq!([0, 0, 5, 5, 9, 10, 100].map(left), [(2, 10), (1, 20), (0, 25), (0, 25), (0, 21), (0, 30), (2, 10)]);
+        assert_eq!(rate.allowance_ns(), 30 * SECOND);
     }
 
     #[test]
@@ -199,16 +231,16 @@ mod tests {
         // All of one set, and more than it has buckets: the client whose allowance is full first is forgotten.
         let keys: Vec<u64> = (1..=WAYS as u64 + 1).map(|n| n * SETS as u64 + 5).collect();
         for (at, key) in keys.iter().enumerate() {
-            assert_eq!(table.admit(*key, rate, at as u64), Ok(()));
+            assert!(table.admit(*key, rate, at as u64).is_ok());
         }
         assert_eq!(table.forgotten(), 1);
         for key in &keys[1..] {
             assert!(table.admit(*key, rate, 100).is_err(), "{key}");
         }
-        assert_eq!(table.admit(keys[0], rate, 100), Ok(()));
+        assert!(table.admit(keys[0], rate, 100).is_ok());
         // Clients whose allowance is full lose nothing.
         let later = 2000 * SECOND;
-        keys.iter().for_each(|key| assert_eq!(table.admit(key + 1000 * SETS as u64, rate, later), Ok(())));
+        keys.iter().for_each(|key| assert!(table.admit(key + 1000 * SETS as u64, rate, later).is_ok()));
         assert_eq!(table.forgotten(), 3);
     }
 

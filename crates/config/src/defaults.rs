@@ -55,6 +55,9 @@ pub const EXTERNAL_AUTH_TIMEOUT: Duration = Duration::from_millis(200);
 /// What clients get while nothing says whether they may use a route: the fault is not theirs, and they may try again.
 pub const EXTERNAL_AUTH_STATUS: u16 = 503;
 
+/// How long a global rate limit may take. Envoy's default is 20 ms, which a service on a busy host exceeds now and then.
+pub const GLOBAL_RATE_LIMIT_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// The longest time for which an answer is remembered. Whoever loses a right must lose it on the same day.
 pub const EXTERNAL_AUTH_TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 

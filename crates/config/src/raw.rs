@@ -122,6 +122,8 @@ keys! {
         optional auth: RawAuth, default "nothing", only "http";
         /// A service that is asked about requests, on every route that does not say otherwise.
         optional external_auth: RawExternalAuth, default "none", only "http";
+        /// A service that counts requests for all instances, on every route that does not say otherwise.
+        optional global_rate_limit: RawGlobalRateLimit, default "none", only "http";
         /// Limits on what clients may send.
         optional limits: RawListenerLimits, default "as below";
         /// Addresses or networks whose `X-Forwarded-*` and `Forwarded` headers are trusted and extended. The headers of all other clients
@@ -273,6 +275,9 @@ keys! {
         optional external_auth: RawExternalAuth, default "that of the listener", only "http";
         /// How many requests one client may make.
         optional rate_limit: RawRateLimit, default "no limit", only "http";
+        /// A service that counts requests for all instances, asked after `external_auth`. `off`: none, although the listener has
+        /// `global_rate_limit`.
+        optional global_rate_limit: RawGlobalRateLimit, default "that of the listener", only "http";
         /// The scripts of other origins that may use the route.
         optional cors: RawCors, default "the endpoint decides", only "http";
         /// Answer every request 503 (`maintenance`). `steelyard maintenance` does the same without a change of the file.
@@ -471,6 +476,7 @@ macro_rules! text_or_object {
 mod auth;
 mod external_auth;
 mod health;
+mod limits;
 mod listener;
 mod policy;
 mod vip;
@@ -478,10 +484,11 @@ mod vip;
 pub use auth::{RawApiKey, RawAuth, RawBasic};
 pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject};
 pub use health::{RawHealthCheck, RawOutlierObject};
+pub use limits::{RawDescriptorEntry, RawGlobalRateLimit, RawGlobalRateLimitObject};
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use policy::{
-    RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond, RawRetry,
-    RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
+    RateHeader, RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond,
+    RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
 };
 pub use vip::{ModeName, RawFlowTimeouts, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
 
@@ -722,7 +729,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 49);
+        assert_eq!(found.len(), 52);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

@@ -36,6 +36,7 @@ mod cluster;
 mod cors;
 mod external_auth;
 mod field_value;
+mod global_rate_limit;
 mod listener;
 mod matcher;
 mod policy;
@@ -59,14 +60,15 @@ pub use cluster::{
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
 pub use external_auth::{AuthBody, AuthCache, AuthProtocol, ExternalAuth, GrpcAuth, HttpAuth};
 pub use field_value::{FieldPart, FieldValue, Variable};
+pub use global_rate_limit::{DescriptorEntry, DescriptorSource, GlobalRateLimit};
 pub use listener::{
     ForwardPath, ForwardedHeaders, HttpListener, KeepRequestId, Listener, ListenerLimits, MinRate, PathRules, Ping,
     Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute,
 };
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{
-    Changes, HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction,
-    RoutePolicy, Scheme, SharedPolicy, Sticky, Template, TemplatePart, WeightedCluster,
+    Changes, HeaderChanges, Mirror, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, Retry, Rewrite,
+    RouteAction, RoutePolicy, Scheme, SharedPolicy, Sticky, Template, TemplatePart, WeightedCluster,
 };
 pub use respond::{ErrorPage, FixedResponse, Page, PageBody};
 pub use route::Route;

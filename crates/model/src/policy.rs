@@ -6,7 +6,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use crate::{AddressRules, Auth, ClusterId, Cors, ErrorPage, ExternalAuth, FieldValue, FixedResponse, Variable};
+use crate::{
+    AddressRules, Auth, ClusterId, Cors, ErrorPage, ExternalAuth, FieldValue, FixedResponse, GlobalRateLimit, Variable,
+};
 
 /// The action for the requests of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +73,8 @@ pub struct RoutePolicy {
     pub auth: Option<Arc<Auth>>,
     /// The service that is asked whether a request may use the route; `None` means none. Shared like `auth`.
     pub external_auth: Option<Arc<ExternalAuth>>,
+    /// The service that counts requests for all instances; `None` means none. Shared like `auth`.
+    pub global_rate_limit: Option<Arc<GlobalRateLimit>>,
     /// Every request is answered 503.
     pub maintenance: bool,
     /// The pages for requests that cannot be served. The first for a status counts, and those of the listener follow.
@@ -339,6 +343,24 @@ pub struct RateLimit {
     pub by: RateKey,
     /// How many requests may come at once after a silence; at least 1.
     pub burst: u32,
+    /// The fields that tell a client about the limit.
+    pub headers: RateHeaders,
+}
+
+/// The fields of a response that tell a client about its limits. The default is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RateHeaders {
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, as Envoy sends them (draft-polli-ratelimit-headers-03).
+    pub x_ratelimit: bool,
+    /// `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-10).
+    pub ratelimit: bool,
+}
+
+impl RateHeaders {
+    /// Whether a response gets none.
+    pub fn is_none(self) -> bool {
+        self == Self::default()
+    }
 }
 
 /// What identifies a client.

@@ -15,6 +15,8 @@
 //! | gRPC: how calls end, how long they may take, gRPC-Web | `grpc` |
 //! | what a request must prove | `auth` |
 //! | asking a service whether a request may use a route | `external_auth` |
+//! | asking a service whether a request is within limits that it counts for all instances | `global_rate_limit` |
+//! | what both of these ask, and how | `question` |
 //! | what a route does besides choosing a cluster | `policy` |
 //! | TLS on both sides | `tls` |
 //! | TCP and TLS listeners, tunnels | `tcp` |
@@ -36,11 +38,13 @@ mod exchange;
 mod external_auth;
 #[doc(hidden)]
 pub mod fuzzing;
+mod global_rate_limit;
 mod grpc;
 mod h2;
 mod http;
 mod named_files;
 mod policy;
+mod question;
 mod stream;
 mod tcp;
 mod tls;

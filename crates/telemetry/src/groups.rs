@@ -84,6 +84,8 @@ group! {
         upstream: Histogram => Distribution,
         /// The time that external authorization took, in microseconds.
         authorization: LazyHistogram => Distribution,
+        /// The time that the global rate limit took, in microseconds.
+        rate_limit: LazyHistogram => Distribution,
     }
 }
 

@@ -115,17 +115,24 @@ fn routes(text: &mut Text, totals: &BTreeMap<(String, String), RouteTotals>) {
         "Time from sending a request's head to receiving its response's head.",
         |total| &total.upstream,
     );
-    let name = "steelyard_route_authorization_seconds";
-    text.head(
-        name,
+    let mut asked = |name, help, distribution: fn(&RouteTotals) -> &Distribution| {
+        text.head(name, help, "histogram");
+        // Most routes ask no service.
+        let asks = |total: &RouteTotals| *distribution(total) != Distribution::default();
+        for ((listener, route), total) in totals.iter().filter(|(_, total)| asks(total)) {
+            text.histogram(name, &[("listener", listener), ("route", route)], distribution(total), UPSTREAM_BOUNDS);
+        }
+    };
+    asked(
+        "steelyard_route_authorization_seconds",
         "Time that external authorization of a request took, until its answer or its timeout.",
-        "histogram",
+        |total| &total.authorization,
     );
-    // Most routes ask no service.
-    let asks = |total: &RouteTotals| total.authorization != Distribution::default();
-    for ((listener, route), total) in totals.iter().filter(|(_, total)| asks(total)) {
-        text.histogram(name, &[("listener", listener), ("route", route)], &total.authorization, UPSTREAM_BOUNDS);
-    }
+    asked(
+        "steelyard_route_rate_limit_seconds",
+        "Time that the global rate limit of a request took, until its answer or its timeout.",
+        |total| &total.rate_limit,
+    );
 }
 
 fn methods(text: &mut Text, totals: &BTreeMap<MethodKey, MethodTotals>) {

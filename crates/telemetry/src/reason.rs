@@ -167,6 +167,11 @@ reasons! {
     111 ExternalAuthFailed "external_auth_failed" Cluster "The route's external authorization gave no answer: no endpoint took the question, \
         the connection failed, the answer came too late, was cut off or has no meaning, or its status is neither a yes nor a no. With \
         `fail_open`, the request passed all the same.";
+    140 GlobalRateLimited "global_rate_limited" Downstream "The service of the route's `global_rate_limit` says that the request exceeds a \
+        limit.";
+    141 RateLimitFailed "rate_limit_failed" Cluster "The service of the route's `global_rate_limit` gave no answer: no endpoint took the \
+        question, the connection failed, or the answer came too late, was cut off or has no meaning. With `fail_open`, the request passed \
+        all the same.";
 }
 
 /// The part of the system in which a [`Reason`] arises. `docs/reasons.md` has a section for each.

@@ -1,9 +1,10 @@
 //! `cargo xtask test h2`: tests HTTP/2 and gRPC through the built binary with the suites of other projects.
 //!
-//! There are four suites, all in Go and pinned by `hack/interop` and `hack/oauth2-proxy`: h2spec with all of its cases,
+//! There are five suites, all in Go and pinned by `hack/interop` and `hack/oauth2-proxy`: h2spec with all of its cases,
 //! strictly, the gRPC interoperability suite with all cases that need no cloud, external authorization by a service
-//! that is written against Envoy's protos, and a login at oauth2-proxy. Each of the first two runs against a listener
-//! in cleartext and one over TLS; h2spec also in front of origins of both protocols. If a case fails, is skipped or does not run, the verb fails.
+//! that is written against Envoy's protos, global rate limits by the service of the Envoy project with a Redis, and a
+//! login at oauth2-proxy. Each of the first two runs against a listener in cleartext and one over TLS; h2spec also in
+//! front of origins of both protocols. If a case fails, is skipped or does not run, the verb fails.
 //!
 //! Not here: attacks, and behaviour beyond the standards. The tests in `e2e` cover them.
 
@@ -12,6 +13,7 @@ mod field;
 mod grpc;
 mod h2spec;
 mod oauth2_proxy;
+mod ratelimit;
 mod tools;
 
 use std::time::Instant;
@@ -20,17 +22,18 @@ use crate::cargo::metadata;
 use crate::{setup, test};
 use field::{Field, Side};
 
-const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc|authz|oauth2-proxy]";
+const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc|authz|ratelimit|oauth2-proxy]";
 
 /// Runs all suites, or the named one.
 pub fn run(arguments: &[String]) -> Result<(), String> {
-    const SUITES: [&str; 4] = ["h2spec", "grpc", "authz", "oauth2-proxy"];
-    let only = match arguments {
+    let wanted = match arguments {
         [] => None,
-        [suite] if SUITES.contains(&suite.as_str()) => Some(suite.as_str()),
+        [suite] if ["h2spec", "grpc", "authz", "ratelimit", "oauth2-proxy"].contains(&suite.as_str()) => {
+            Some(suite.as_str())
+        }
         _ => return Err(USAGE.into()),
     };
-    let [with_h2spec, with_grpc, with_authz, with_login] = SUITES.map(|suite| only.is_none_or(|only| only == suite));
+    let runs = |suite: &str| wanted.is_none_or(|wanted| wanted == suite);
     setup::install_for("test")?;
     let binary = test::build_steelyard(&[])?;
     let target = metadata()?.target_directory;
@@ -40,25 +43,30 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
 
     let mut outcomes = Vec::new();
     for side in Side::ALL {
-        if with_h2spec {
+        if runs("h2spec") {
             for (origin, port) in field.h2spec_ports(side) {
                 let start = Instant::now();
                 let outcome = h2spec::run(&tools.h2spec, side, port, &directory);
                 outcomes.push((format!("h2spec {side} -> {origin}"), start.elapsed().as_secs(), outcome));
             }
         }
-        if with_grpc {
+        if runs("grpc") {
             let start = Instant::now();
             let outcome = grpc::run(&tools.client, side, &field);
             outcomes.push((format!("grpc   {side} -> h2c"), start.elapsed().as_secs(), outcome));
         }
     }
-    if with_authz {
+    if runs("authz") {
         let start = Instant::now();
         let outcome = authz::run(&binary, &tools.authz, &directory);
         outcomes.push(("external authorization".into(), start.elapsed().as_secs(), outcome));
     }
-    if with_login {
+    if runs("ratelimit") {
+        let start = Instant::now();
+        let outcome = ratelimit::run(&binary, &tools, &directory);
+        outcomes.push(("global rate limits".into(), start.elapsed().as_secs(), outcome));
+    }
+    if runs("oauth2-proxy") {
         let oauth2_proxy = tools::build_login(&directory)?;
         let start = Instant::now();
         let outcome = oauth2_proxy::run(&binary, &oauth2_proxy, &directory);

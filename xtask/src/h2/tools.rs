@@ -18,6 +18,8 @@ const H2SPEC: (&str, &str) = ("github.com/summerwind/h2spec/cmd/h2spec", "h2spec
 const SERVER: (&str, &str) = ("google.golang.org/grpc/interop/server", "server");
 const CLIENT: (&str, &str) = ("./client", "client");
 const AUTHZ: (&str, &str) = ("./authz", "authz");
+const RLS: (&str, &str) = ("./rls", "rls");
+const RATELIMIT: (&str, &str) = ("github.com/envoyproxy/ratelimit/src/service_cmd", "service_cmd");
 
 /// The built programs.
 pub struct Tools {
@@ -27,6 +29,10 @@ pub struct Tools {
     pub client: PathBuf,
     /// An authorization service written against Envoy's protos.
     pub authz: PathBuf,
+    /// Rate limit services that misbehave.
+    pub rls: PathBuf,
+    /// The rate limit service of the Envoy project.
+    pub ratelimit: PathBuf,
 }
 
 /// Builds the login service. This takes two minutes the first time, and a second after that.
@@ -40,8 +46,15 @@ pub fn build_login(directory: &Path) -> Result<PathBuf, String> {
 /// Builds them. This takes a minute or two the first time, and a second after that.
 pub fn build(directory: &Path) -> Result<Tools, String> {
     let start = Instant::now();
-    run_command(go::build(MODULE, directory)?.args([H2SPEC.0, SERVER.0, CLIENT.0, AUTHZ.0]))?;
+    run_command(go::build(MODULE, directory)?.args([H2SPEC.0, SERVER.0, CLIENT.0, AUTHZ.0, RLS.0, RATELIMIT.0]))?;
     println!("interop: built in {} s", start.elapsed().as_secs());
     let built = |(_, name): (&str, &str)| directory.join(name);
-    Ok(Tools { h2spec: built(H2SPEC), server: built(SERVER), client: built(CLIENT), authz: built(AUTHZ) })
+    Ok(Tools {
+        h2spec: built(H2SPEC),
+        server: built(SERVER),
+        client: built(CLIENT),
+        authz: built(AUTHZ),
+        rls: built(RLS),
+        ratelimit: built(RATELIMIT),
+    })
 }

@@ -30,6 +30,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("a route", "passthrough", "the listener decides it"),
     ("a route", "auth", SECRET),
     ("a route", "external_auth", "it names a cluster, and no Service is one before a route leads to it"),
+    ("a route", "global_rate_limit", "as `external_auth`"),
     ("a cluster", "endpoints", "the Service has them"),
     ("a cluster", "protocol", "the appProtocol of the Service's port says it"),
     ("a cluster", "proxy_protocol", "the appProtocol of the Service's port says it"),

@@ -2,16 +2,18 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
 use model::{
-    Auth, ClusterId, ExternalAuth, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol,
-    RequestId, TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
+    ClusterId, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol, RequestId,
+    TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
 };
 
-use super::{ClusterIds, addresses, auth, count, external_auth, policy, positive, respond, route, tls};
+use super::route::Inherited;
+use super::{
+    ClusterIds, addresses, auth, count, external_auth, global_rate_limit, policy, positive, respond, route, tls,
+};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
 use crate::raw::{ProtocolName, RawListener, RawMinRate, RawPaths, RawRequestId};
@@ -24,8 +26,9 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     let protocol = raw.protocol.as_ref();
     let auth = auth::auth(&raw.auth, None, base, report);
     let external_auth = external_auth::external_auth(&raw.external_auth, None, ids, report);
-    let inherited = (auth.as_ref(), external_auth.as_ref());
-    let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), inherited, base, ids, report);
+    let global_rate_limit = global_rate_limit::global_rate_limit(&raw.global_rate_limit, None, ids, report);
+    let inherited = Inherited { auth, external_auth, global_rate_limit };
+    let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), &inherited, base, ids, report);
     let tls = raw.tls.as_ref().and_then(|tls| tls::listener(&tls.value, base));
     let Located { location, value: OneOf(protocol) } = protocol?;
     refuse_keys(&raw, *protocol, report);
@@ -36,7 +39,7 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     let bind = raw.bind.as_ref()?.value.0;
     let routes = match routes {
         Some(routes) => routes,
-        None => Routes::to(*protocol, to?, auth, external_auth),
+        None => Routes::to(*protocol, to?, inherited),
     };
     let protocol = match routes {
         Routes::None(to) => {
@@ -76,7 +79,7 @@ impl Routes {
     fn of(
         raw: &RawListener,
         protocol: Option<ProtocolName>,
-        inherited: (Option<&Arc<Auth>>, Option<&Arc<ExternalAuth>>),
+        inherited: &Inherited,
         base: &Path,
         ids: &ClusterIds,
         report: &mut Report,
@@ -90,18 +93,14 @@ impl Routes {
     }
 
     /// Everything goes to one cluster.
-    fn to(
-        protocol: ProtocolName,
-        to: ClusterId,
-        auth: Option<Arc<Auth>>,
-        external_auth: Option<Arc<ExternalAuth>>,
-    ) -> Self {
+    fn to(protocol: ProtocolName, to: ClusterId, inherited: Inherited) -> Self {
         match protocol {
             ProtocolName::Tcp => Self::None(to),
             ProtocolName::Http | ProtocolName::Https => {
                 let mut route = route::catch_all(to);
-                route.policy.auth = auth;
-                route.policy.external_auth = external_auth;
+                route.policy.auth = inherited.auth;
+                route.policy.external_auth = inherited.external_auth;
+                route.policy.global_rate_limit = inherited.global_rate_limit;
                 Self::Http(vec![route])
             }
             ProtocolName::Tls => Self::Sni(vec![TlsRoute { sni: Vec::new(), to, mode: TlsMode::Terminate }]),

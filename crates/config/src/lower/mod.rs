@@ -5,6 +5,7 @@ mod auth;
 mod cluster;
 mod external_auth;
 mod files;
+mod global_rate_limit;
 mod listener;
 mod part;
 mod policy;

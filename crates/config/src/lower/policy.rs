@@ -4,18 +4,18 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use model::{
-    Changes, Cors, CorsNames, CorsOrigins, FieldValue, HeaderChanges, Mirror, PathMatcher, PathRewrite, RateKey,
-    RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, Sticky, Variable, WeightedCluster,
+    Changes, Cors, CorsNames, CorsOrigins, FieldValue, HeaderChanges, Mirror, PathMatcher, PathRewrite, RateHeaders,
+    RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, Sticky, Variable, WeightedCluster,
 };
 
 use super::{ClusterIds, addresses, respond, template};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
-    RawCors, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry, RawRetryObject, RawRewrite,
-    RawRoute, RawShare, RawSticky, RawTo,
+    RateHeader, RawCors, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry, RawRetryObject,
+    RawRewrite, RawRoute, RawShare, RawSticky, RawTo,
 };
-use crate::read::{Keyed, Located, Named, NamedEntry, OneOrMany};
+use crate::read::{Keyed, Located, Named, NamedEntry, OneOf, OneOrMany};
 use crate::text::{
     AllowedOrigin, ChangedHeader, CorsName, HeaderTemplate, HeaderValue, HttpPath, Label, RetryOn, duration_text,
 };
@@ -159,11 +159,12 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         mirrors: mirrors(raw, ids, report),
         retry: raw.retry.as_ref().map_or_else(Retry::default, |retry| self::retry(&retry.value, raw, report)),
         changes: changes(&raw.request_headers, &raw.response_headers, &raw.rewrite, Some(path), report),
-        rate_limit: raw.rate_limit.as_ref().and_then(|limit| rate_limit(&limit.value)),
+        rate_limit: raw.rate_limit.as_ref().and_then(|limit| rate_limit(&limit.value, report)),
         cors: raw.cors.as_ref().and_then(|written| cors(&written.value, raw, report)).map(Box::new),
         // That of the listener may apply.
         auth: None,
         external_auth: None,
+        global_rate_limit: None,
         maintenance: raw.maintenance.as_ref().is_some_and(|flag| flag.value.0),
         error_pages: respond::error_pages(&raw.error_pages, base, report),
     }
@@ -403,7 +404,8 @@ fn replaced(text: &str, location: Location, matched: &PathMatcher, report: &mut 
 }
 
 /// Returns `None` if a required key is missing; the report says so.
-fn rate_limit(raw: &RawRateLimit) -> Option<RateLimit> {
+fn rate_limit(raw: &RawRateLimit, report: &mut Report) -> Option<RateLimit> {
+    let headers = rate_headers(&raw.headers, report);
     let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let requests = number(raw.requests.as_ref()?.value.0);
     let by = match raw.by.as_ref().map(|by| &by.value) {
@@ -411,7 +413,22 @@ fn rate_limit(raw: &RawRateLimit) -> Option<RateLimit> {
         Some(RawRateKey::Text(_)) | None => RateKey::ClientIp,
     };
     let burst = raw.burst.as_ref().map_or(requests, |burst| number(burst.value.0));
-    Some(RateLimit { requests, per: raw.per.as_ref()?.value.0, by, burst })
+    Some(RateLimit { requests, per: raw.per.as_ref()?.value.0, by, burst, headers })
+}
+
+/// The fields that tell clients about their limits.
+pub fn rate_headers(raw: &Option<Located<OneOrMany<OneOf<RateHeader>>>>, report: &mut Report) -> RateHeaders {
+    let mut headers = RateHeaders::default();
+    for form in raw.iter().flat_map(|forms| &forms.value.0) {
+        let flag = match form.value.0 {
+            RateHeader::XRateLimit => &mut headers.x_ratelimit,
+            RateHeader::RateLimit => &mut headers.ratelimit,
+        };
+        if std::mem::replace(flag, true) {
+            report.add(form.location, Wrong::new("this form is listed twice").hint("remove it"));
+        }
+    }
+    headers
 }
 
 /// Returns `None` if it has no valid cookie; the report says why.

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model::{
-    Auth, ClusterId, ExternalAuth, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, TlsMode, TlsRoute,
-    ValueMatcher,
+    Auth, ClusterId, ExternalAuth, GlobalRateLimit, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, TlsMode,
+    TlsRoute, ValueMatcher,
 };
 
-use super::{ClusterIds, auth, external_auth, policy, reachable};
+use super::{ClusterIds, auth, external_auth, global_rate_limit, policy, reachable};
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{RawPath, RawRoute, RawTo, RawValue};
 use crate::read::{Keyed, Located, Many, Named, NamedEntry, OneOrMany};
@@ -18,23 +18,37 @@ use crate::text::{CookieName, GrpcName, HeaderName, Label, Pattern, QueryName, R
 /// Characters of a name made from conditions. The name is a label of metrics.
 const NAME_CHARS_MAX: usize = 128;
 
-/// Lowers the routes of one listener, whose requests must prove `auth` and about which `external_auth` is asked. Routes that could not be read are left out, and the report has
-/// them.
+/// What a route takes from its listener if it says nothing else.
+#[derive(Default)]
+pub struct Inherited {
+    pub auth: Option<Arc<Auth>>,
+    pub external_auth: Option<Arc<ExternalAuth>>,
+    pub global_rate_limit: Option<Arc<GlobalRateLimit>>,
+}
+
+/// Lowers the routes of one listener. Routes that could not be read are left out, and the report has them.
 pub fn routes(
     raw: &Located<Many<RawRoute>>,
-    (auth, external_auth): (Option<&Arc<Auth>>, Option<&Arc<ExternalAuth>>),
+    inherited: &Inherited,
     base: &Path,
     ids: &ClusterIds,
     report: &mut Report,
 ) -> Vec<Route> {
+    let Inherited { auth, external_auth, global_rate_limit } = inherited;
     let mut names = Names::of(&raw.value.0, report);
     let mut routes = Vec::with_capacity(raw.value.0.len());
     let mut locations = Vec::with_capacity(raw.value.0.len());
     for raw in &raw.value.0 {
         if let Some(mut route) = route(&raw.value, base, &mut names, ids, report) {
-            route.policy.auth = auth::auth(&raw.value.auth, auth, base, report);
+            route.policy.auth = auth::auth(&raw.value.auth, auth.as_ref(), base, report);
             route.policy.external_auth =
-                external_auth::external_auth(&raw.value.external_auth, external_auth, ids, report);
+                external_auth::external_auth(&raw.value.external_auth, external_auth.as_ref(), ids, report);
+            route.policy.global_rate_limit = global_rate_limit::global_rate_limit(
+                &raw.value.global_rate_limit,
+                global_rate_limit.as_ref(),
+                ids,
+                report,
+            );
             routes.push(route);
             locations.push(raw.location);
         }

@@ -193,6 +193,8 @@ keys! {
         optional by: RawRateKey, default word(&KeyWord);
         /// How many requests may come at once after a silence.
         optional burst: Int<1, 1_000_000>, default "as many as `requests`";
+        /// The headers of each response that tell the client about its limit.
+        optional headers: OneOrMany<OneOf<RateHeader>>, default "none";
     }
 }
 
@@ -251,4 +253,18 @@ text_or_object! {
 impl Choice for Scheme {
     const CHOICES: &'static [(&'static str, Self, &'static str)] =
         &[("http", Self::Http, "in the clear"), ("https", Self::Https, "within TLS")];
+}
+
+/// A form of the headers that tell a client about its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateHeader {
+    XRateLimit,
+    RateLimit,
+}
+
+impl Choice for RateHeader {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("x_ratelimit", Self::XRateLimit, "`X-RateLimit-Limit`, `-Remaining` and `-Reset`, as Envoy sends them"),
+        ("ratelimit", Self::RateLimit, "`RateLimit` and `RateLimit-Policy` of the IETF's draft"),
+    ];
 }

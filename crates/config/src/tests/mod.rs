@@ -3,6 +3,7 @@
 
 mod auth;
 mod external_auth;
+mod limits;
 mod policies;
 mod published;
 mod refused;
@@ -14,8 +15,8 @@ use std::time::Duration;
 use model::{
     Algorithm, Changes, ClusterId, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts, ForwardedHeaders,
     Generation, GrpcMatcher, HeaderChanges, HostMatcher, HttpListener, Mirror, Outlier, PathMatcher, PortRange, Probe,
-    Protocol, RateKey, RateLimit, Redirect, Retry, RouteAction, RoutePolicy, Scheme, Snapshot, Sticky, SubjectAltName,
-    TcpListener, TlsMode, TlsVersion, Transport, Variable, VipAlgorithm, VipMode, WeightedCluster,
+    Protocol, RateHeaders, RateKey, RateLimit, Redirect, Retry, RouteAction, RoutePolicy, Scheme, Snapshot, Sticky,
+    SubjectAltName, TcpListener, TlsMode, TlsVersion, Transport, Variable, VipAlgorithm, VipMode, WeightedCluster,
 };
 
 use proptest::test_runner::{Config, RngSeed};
@@ -180,7 +181,8 @@ fn the_canary_example_means_what_it_says() {
     assert_eq!(shop.to, RouteAction::Clusters(vec![share(v1, 95), share(v2, 5)]));
     assert_eq!(shop.timeout, Some(Duration::from_secs(10)));
     let retry = Retry { on_statuses: vec![(503, 503)], same_endpoint: true, ..Retry::default() };
-    let rate_limit = RateLimit { requests: 100, per: Duration::from_secs(1), by: RateKey::ClientIp, burst: 50 };
+    let (by, headers) = (RateKey::ClientIp, RateHeaders::default());
+    let rate_limit = RateLimit { requests: 100, per: Duration::from_secs(1), by, burst: 50, headers };
     let expect = RoutePolicy {
         mirrors: vec![Mirror { to: v2, share: 0.1, only: None }],
         retry,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use model::{
     Changes, Cors, CorsNames, CorsOrigins, ErrorPage, FixedResponse, HeaderChanges, Mirror, OriginHost, OriginMatcher,
-    Page, PageBody, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, Route, RouteAction, Scheme, Template,
-    TemplatePart, TextMatcher,
+    Page, PageBody, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, Retry, Rewrite, Route, RouteAction, Scheme,
+    Template, TemplatePart, TextMatcher,
 };
 
 use super::refused::{check, routes};
@@ -143,9 +143,11 @@ fn every_other_policy() {
     let rewrite = policy("path: /api, rewrite: {host: 'b:81', path_prefix: /}").changes.rewrite.clone();
     assert_eq!(rewrite, Rewrite { host: Some("b:81".to_owned()), path: Some(PathRewrite::Prefix("/".to_owned())) });
 
-    let limit = policy("rate_limit: {requests: 3, per: 1m, by: {header: X-Key}}").rate_limit.clone();
+    let limit =
+        policy("rate_limit: {requests: 3, per: 1m, by: {header: X-Key}, headers: ratelimit}").rate_limit.clone();
+    let headers = RateHeaders { x_ratelimit: false, ratelimit: true };
     let by = RateKey::Header("x-key".to_owned());
-    assert_eq!(limit, Some(RateLimit { requests: 3, per: Duration::from_secs(60), by, burst: 3 }));
+    assert_eq!(limit, Some(RateLimit { requests: 3, per: Duration::from_secs(60), by, burst: 3, headers }));
 }
 
 #[test]

@@ -146,7 +146,7 @@ async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchang
             // Boxed, here and below, so that an exchange that does not wait does not need the memory for it.
             (Action::Authenticate, _) => Box::pin(authenticate(context, downstream, exchange)).await,
             (Action::HoldBody, _) => Box::pin(hold_body(context, downstream, exchange)).await,
-            (Action::Authorize, _) => Box::pin(authorize(context, downstream, exchange)).await,
+            (Action::Ask, _) => Box::pin(ask(context, downstream, exchange)).await,
             (Action::Wait, _) => Box::pin(wait(context, downstream, exchange)).await,
             (Action::WaitForLease, _) => Box::pin(wait_for_lease(context, downstream, exchange)).await,
             (Action::Connect, upstream) => *upstream = connect(context, downstream, exchange).await,
@@ -240,7 +240,7 @@ fn continue_framing(stream: &Stream) -> Framing {
 }
 
 /// Asks a service about the request. Only the client's connection is held meanwhile.
-async fn authorize(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
+async fn ask(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Some(question) = exchange.take_question() else {
         return exchange.fail(&context.now(), Error::internal(Reason::Internal));
     };
@@ -248,7 +248,7 @@ async fn authorize(context: &ExchangeContext<'_>, downstream: &mut Downstream, e
     release_empty(input);
     match question.ask(context.watched(stream), timer).await {
         Err(error) if error.side == Side::Downstream => exchange.handle_client_gone(&context.now(), error),
-        answer => exchange.handle_authorized(&context.now(), answer),
+        reply => exchange.handle_reply(&context.now(), reply),
     }
 }
 

@@ -1,32 +1,22 @@
 //! The stage at which a service is asked whether the request may use its route.
 //!
 //! If the service gets the body, that is held back first ([`Action::HoldBody`]), as far as the policy says. Then the service is asked
-//! ([`Action::Authorize`]) once, however often the request is sent to endpoints afterwards. A request that may pass goes on to its
-//! destination; what was held back of its body is sent before the rest.
+//! ([`Action::Ask`]). A request that may pass goes on to its destination; what was held back of its body is sent before the rest.
 
+use super::ask::{Subject, view};
 use super::*;
 use crate::external_auth::cache::Key;
-use crate::external_auth::{Authorizer, Grant, Question, Refusal, Verdict};
+use crate::external_auth::{Authorizer, Grant, Refusal, Verdict};
 use crate::http::pages::Page;
 use crate::http::respond::Content;
 
-/// A request about which a service is asked.
+/// A request that a service has to allow.
 pub(crate) struct Authorizing {
     /// The route's index in the listener.
     number: usize,
     authorizer: Arc<Authorizer>,
-    /// When the wait for the answer began, in microseconds.
-    since_us: u64,
     /// What is remembered of the answer.
     key: Option<Key>,
-    step: AuthorizeStep,
-}
-
-enum AuthorizeStep {
-    /// The body arrives.
-    Hold,
-    /// The question is present until it is asked.
-    Ask(Option<Box<Question>>),
 }
 
 /// The beginning of a request's body that was held back.
@@ -34,15 +24,6 @@ enum AuthorizeStep {
 pub(crate) struct HeldBody {
     pub(super) data: Vec<u8>,
     bytes_max: usize,
-}
-
-impl Authorizing {
-    pub(super) fn action(&self) -> Action {
-        match self.step {
-            AuthorizeStep::Hold => Action::HoldBody,
-            AuthorizeStep::Ask(_) => Action::Authorize,
-        }
-    }
 }
 
 impl Exchange {
@@ -65,9 +46,8 @@ impl Exchange {
             (Body::None, _) | (_, None) => None,
             (body, Some(held)) => Some((body, held)),
         };
-        let step = AuthorizeStep::Hold;
-        let authorizing = Box::new(Authorizing { number, authorizer, since_us: env.now_us, key, step });
-        let Some((body, held)) = holds else { return self.ask(env, authorizing) };
+        let authorizing = Box::new(Authorizing { number, authorizer, key });
+        let Some((body, held)) = holds else { return self.ask_for_authorization(env, authorizing) };
         let max = env.http.limits.body_bytes_max;
         if let Body::Length(length) = body
             && (max.is_some_and(|max| length > max) || !held.partial && length > held.bytes_max as u64)
@@ -76,7 +56,7 @@ impl Exchange {
         }
         self.upload.start(Framing::of(self.is_h2(), body), Framing::H1(Body::None), max);
         self.held = Some(Box::new(HeldBody { data: Vec::new(), bytes_max: held.bytes_max }));
-        self.phase = Phase::Authorize(authorizing);
+        self.phase = Phase::HoldBody(authorizing);
         self.deadline_ms = Some(self.hold_until_ms(env, route));
     }
 
@@ -84,12 +64,6 @@ impl Exchange {
     fn hold_until_ms(&self, env: &Env<'_>, route: &Route) -> u64 {
         let ends_ms = self.ends_ms(route).unwrap_or(u64::MAX);
         env.stalls_at_ms().min(ends_ms)
-    }
-
-    /// The end of the request's time, if it has one.
-    fn ends_ms(&self, route: &Route) -> Option<u64> {
-        let timeouts = route.timeout.into_iter().chain(self.call.as_ref().and_then(|call| call.timeout));
-        Some((self.record.begun_us()? / 1000).saturating_add(timeouts.map(crate::millis).min()?))
     }
 
     /// What arrives of the body, where to put it, and how much of it. Only with [`Action::HoldBody`].
@@ -105,15 +79,15 @@ impl Exchange {
 
     /// More of the body was held back. `is_over`: `Some(true)` if that was all of it, `Some(false)` if there is more than is held back.
     pub(crate) fn handle_held(&mut self, env: &Env<'_>, held: Result<Option<bool>, TransferError>) {
-        let Phase::Authorize(authorizing) = &mut self.phase else { return };
+        let Phase::HoldBody(authorizing) = &self.phase else { return };
         let (number, partial) =
             (authorizing.number, authorizing.authorizer.policy.body.is_some_and(|body| body.partial));
         match held {
             Err(failure) => self.fail(env, failure.of_request()),
             Ok(Some(false)) if !partial => self.fail(env, Error::downstream(Reason::BodyTooLarge)),
             Ok(Some(_)) => {
-                let Phase::Authorize(authorizing) = std::mem::take(&mut self.phase) else { return };
-                self.ask(env, authorizing);
+                let Phase::HoldBody(authorizing) = std::mem::take(&mut self.phase) else { return };
+                self.ask_for_authorization(env, authorizing);
             }
             Ok(None) => {
                 let until_ms = env.route(number).map(|route| self.hold_until_ms(env, route));
@@ -122,15 +96,12 @@ impl Exchange {
         }
     }
 
-    fn ask(&mut self, env: &Env<'_>, mut authorizing: Box<Authorizing>) {
+    fn ask_for_authorization(&mut self, env: &Env<'_>, authorizing: Box<Authorizing>) {
         let Some(route) = env.route(authorizing.number) else {
             return self.fail(env, Error::internal(Reason::Internal));
         };
-        let policy = &authorizing.authorizer.policy;
-        let ends_ms = env.now_ms().saturating_add(crate::millis(policy.timeout));
-        // A caller does not wait longer than it says.
-        let ends_ms = self.ends_ms(route).map_or(ends_ms, |route_ms| route_ms.min(ends_ms));
-        let timeout_ms = ends_ms.saturating_sub(env.now_ms()).max(1);
+        let until_ms = self.asks_until_ms(env, route, authorizing.authorizer.policy.timeout);
+        let timeout_ms = until_ms.saturating_sub(env.now_ms()).max(1);
         let held = self.held.as_deref().map(|held| {
             let first = held.data.get(..held.bytes_max);
             (
@@ -145,28 +116,19 @@ impl Exchange {
         let Some(question) = question else { return self.fail(env, Error::internal(Reason::Internal)) };
         // From now on, the endpoint gets these from the service or not at all.
         authorizing.authorizer.strip(&mut self.request);
-        authorizing.since_us = env.now_us;
-        authorizing.step = AuthorizeStep::Ask(Some(Box::new(question)));
-        self.phase = Phase::Authorize(authorizing);
-        self.deadline_ms = Some(ends_ms);
+        self.ask(env, question, until_ms, Subject::Authorization(authorizing));
     }
 
-    /// The question that it waits for, once.
-    pub(crate) fn take_question(&mut self) -> Option<Box<Question>> {
-        let Phase::Authorize(authorizing) = &mut self.phase else { return None };
-        let AuthorizeStep::Ask(question) = &mut authorizing.step else { return None };
-        question.take()
-    }
-
-    /// The service has answered, or has not.
-    pub(crate) fn handle_authorized(&mut self, env: &Env<'_>, answer: Result<Verdict, Error>) {
-        if !matches!(self.phase, Phase::Authorize(_)) {
-            return;
-        }
-        let Phase::Authorize(authorizing) = std::mem::take(&mut self.phase) else { return };
-        let Authorizing { number, authorizer, since_us, key, .. } = *authorizing;
-        self.deadline_ms = None;
-        self.record.handle_authorized(env.now_us.saturating_sub(since_us));
+    /// The service has answered after this time, or has not.
+    pub(super) fn handle_authorized(
+        &mut self,
+        env: &Env<'_>,
+        authorizing: Authorizing,
+        answer: Result<Verdict, Error>,
+        took_us: u64,
+    ) {
+        let Authorizing { number, authorizer, key } = authorizing;
+        self.record.handle_authorized(took_us);
         let Some(route) = env.route(number) else { return self.fail(env, Error::internal(Reason::Internal)) };
         let passes_all = faults::is_injected(InjectedFault::PassesRefused);
         match answer {
@@ -193,12 +155,10 @@ impl Exchange {
 
     fn granted(&mut self, env: &Env<'_>, number: usize, route: &Route, grant: &Grant) {
         grant.apply(&mut self.request);
-        let client = stages::client(env);
-        let destination = policy::destination(env.listener, number, route, &view(&self.request, env, &client));
-        match destination {
-            Ok(destination) => self.proceed(env, number, route, destination),
-            Err(error) => self.fail(env, error),
+        if route.policy.global_rate_limit.is_some() {
+            return self.limit(env, number, route);
         }
+        self.pass(env, number, route);
     }
 
     /// Passes a refusal on to the client.
@@ -222,24 +182,21 @@ impl Exchange {
     }
 
     /// What a client gets while the service of its route does not answer.
-    pub(super) fn status_without_answer(&self, env: &Env<'_>) -> Option<u16> {
-        Some(env.listener.plan.external_auth.of(self.record.route?)?.policy.failure_status)
+    pub(super) fn status_without_answer(&self, env: &Env<'_>, reason: Reason) -> Option<u16> {
+        let number = self.record.route?;
+        if reason == Reason::RateLimitFailed {
+            return Some(env.route(number)?.policy.global_rate_limit.as_ref()?.failure_status);
+        }
+        Some(env.listener.plan.external_auth.of(number)?.policy.failure_status)
     }
 
-    /// The wait for the body or for the answer has taken too long.
-    pub(super) fn handle_authorize_timeout(&mut self, env: &Env<'_>) {
-        let Phase::Authorize(authorizing) = &self.phase else { return };
+    /// The wait for the body has taken too long.
+    pub(super) fn handle_hold_timeout(&mut self, env: &Env<'_>) {
+        let Phase::HoldBody(authorizing) = &self.phase else { return };
         let ends_ms = env.route(authorizing.number).and_then(|route| self.ends_ms(route));
         let is_over = ends_ms.is_some_and(|ends_ms| ends_ms <= env.now_ms());
-        match authorizing.action() {
-            Action::HoldBody if is_over => self.fail(env, Error::internal(Reason::RequestTimeout)),
-            Action::HoldBody => self.fail(env, Error::downstream(Reason::BodyTimeout)),
-            _ => self.handle_authorized(env, Err(Error::upstream(Reason::ResponseTimeout))),
-        }
+        let timeout =
+            if is_over { Error::internal(Reason::RequestTimeout) } else { Error::downstream(Reason::BodyTimeout) };
+        self.fail(env, timeout);
     }
-}
-
-fn view<'v>(request: &'v Request, env: &Env<'_>, client: &'v Client<'v>) -> RequestView<'v> {
-    let Request { head, bytes, .. } = request;
-    RequestView { head, buffer: bytes, target: request.target(), paths: env.http.paths, client }
 }

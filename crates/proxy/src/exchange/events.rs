@@ -244,7 +244,8 @@ impl Exchange {
             Phase::Upstream(..) if env.is_drain_over => self.fail(env, Error::internal(Reason::Draining)),
             Phase::ReadHead { .. } => self.fail(env, Error::downstream(Reason::HeaderTimeout)),
             Phase::Authenticate(_) => self.fail(env, auth::passwords::busy()),
-            Phase::Authorize(_) => self.handle_authorize_timeout(env),
+            Phase::HoldBody(_) => self.handle_hold_timeout(env),
+            Phase::Ask(_) => self.handle_reply(env, Err(Error::upstream(Reason::ResponseTimeout))),
             Phase::Upstream(_, UpstreamPhase::BackOff) => self.lease(env),
             Phase::Upstream(routed, UpstreamPhase::Await(awaiting)) => {
                 let error = awaiting.overdue(&self.request.head, &self.upload, client_input, now_ms);

@@ -56,6 +56,8 @@ pub(crate) enum InjectedFault {
     PassesWrongPasswords,
     /// A request passes although the authorization service refuses it or does not answer.
     PassesRefused,
+    /// A request passes although it exceeds a global rate limit, or the service does not answer.
+    PassesOverLimit,
 }
 
 /// Whether this fault is injected.
@@ -77,7 +79,7 @@ pub(crate) mod test {
 
     use super::InjectedFault;
 
-    pub(crate) const ALL: [InjectedFault; 26] = [
+    pub(crate) const ALL: [InjectedFault; 27] = [
         InjectedFault::ResetIsProof,
         InjectedFault::ReusedIsStale,
         InjectedFault::RetriesPost,
@@ -104,6 +106,7 @@ pub(crate) mod test {
         InjectedFault::KeepsDeadline,
         InjectedFault::PassesWrongPasswords,
         InjectedFault::PassesRefused,
+        InjectedFault::PassesOverLimit,
     ];
 
     thread_local! {

@@ -3,8 +3,8 @@
 //! [`Exchange`] is a state machine without I/O. A driver (`driver`, and the simulation in the tests) calls [`Exchange::action`] to learn
 //! what it needs, does that, and reports what happened through one of the `handle_*`; [`Env`] contains the time. The stages, in order:
 //!
-//! read the head -> route -> policy (addresses, rate limit) -> auth (and the check of a password) -> authorize (ask a service) -> policy
-//! (redirect, split) -> prepare (rewrite, mirror, the head for the endpoint) -> lease (choose an endpoint) -> connect -> await (send, and wait for the response's head) ->
+//! read the head -> route -> policy (addresses, rate limit) -> auth (and the check of a password) -> authorize (ask a service) -> limit (ask
+//! another) -> policy (redirect, split) -> prepare (rewrite, mirror, the head for the endpoint) -> lease (choose an endpoint) -> connect -> await (send, and wait for the response's head) ->
 //! relay (both bodies) or tunnel -> done. Any failure goes to [`Exchange::fail`], which responds if the client can still get a response.
 //!
 //! | what | file |
@@ -12,6 +12,8 @@
 //! | its events | `events` |
 //! | the stages | `stages` |
 //! | asking a service whether a request may pass | `authorize` |
+//! | asking a service whether a request is within its limits | `limit` |
+//! | the wait for the answer of either | `ask` |
 //! | a body on its way | `transfer` |
 //! | one try at one endpoint | `attempt` |
 //! | the response, relayed | `relay` |
@@ -20,10 +22,12 @@
 //! | what is logged and counted in the end | `record` |
 //! | storage that is reused | `storage` |
 
+mod ask;
 mod attempt;
 mod authorize;
 mod events;
 pub(crate) mod faults;
+mod limit;
 mod min_rate;
 pub(crate) mod record;
 mod relay;
@@ -51,6 +55,7 @@ pub(crate) use attempt::{ConnectionState, Ending, Lost, SentRequest, connection_
 pub(crate) use relay::Reuse;
 pub(crate) use storage::{Request, Response, Storage};
 
+use self::ask::Asking;
 use self::attempt::{Attempt, Awaiting, RetryCause};
 use self::authorize::{Authorizing, HeldBody};
 use self::faults::InjectedFault;
@@ -71,6 +76,7 @@ use crate::http::{client_address, pages, receive};
 use crate::policy::cors::CorsEdits;
 use crate::policy::headers::{RequestEdits, ResponseEdits};
 use crate::policy::mirror::{Copies, InFlight, MIRROR_BODY_BYTES_MAX};
+use crate::policy::rate_headers::Quotas;
 use crate::policy::rate_limit;
 use crate::policy::request_id;
 use crate::policy::retry::{Failed, Tries};
@@ -143,8 +149,8 @@ pub(crate) enum Action {
     Authenticate,
     /// Needs more of the request's body, in [`Exchange::held`]: [`Exchange::handle_held`].
     HoldBody,
-    /// Needs the answer to [`Exchange::take_question`]: [`Exchange::handle_authorized`].
-    Authorize,
+    /// Needs the answer to [`Exchange::take_question`]: [`Exchange::handle_reply`].
+    Ask,
     /// Waits for its deadline: [`Exchange::handle_timeout`].
     Wait,
     /// Waits for room at an endpoint: [`Exchange::handle_lease`].
@@ -194,6 +200,8 @@ pub(crate) struct Exchange {
     mirror: Option<Box<Copies>>,
     /// What was held back of the request's body for external authorization.
     held: Option<Box<HeldBody>>,
+    /// What the client is told about its limits.
+    quotas: Option<Box<Quotas>>,
     /// Set if the upstream connection can be reused.
     reuse: Option<Reuse>,
 }
@@ -205,8 +213,10 @@ enum Phase {
     },
     /// A password is being checked.
     Authenticate(Box<Checking>),
-    /// A service is asked whether the request may use its route.
-    Authorize(Box<Authorizing>),
+    /// The body is held back for a service that is asked whether the request may use its route.
+    HoldBody(Box<Authorizing>),
+    /// A service is asked about the request.
+    Ask(Box<Asking>),
     /// The destination is known.
     Upstream(Routed, UpstreamPhase),
     /// Our own response is being sent. `code` is for the case that this fails.
@@ -380,7 +390,8 @@ impl Exchange {
         match &self.phase {
             Phase::ReadHead { .. } => Action::ReadHead,
             Phase::Authenticate(_) => Action::Authenticate,
-            Phase::Authorize(authorizing) => authorizing.action(),
+            Phase::HoldBody(_) => Action::HoldBody,
+            Phase::Ask(_) => Action::Ask,
             Phase::Upstream(_, UpstreamPhase::BackOff) => Action::Wait,
             Phase::Upstream(_, UpstreamPhase::Queue) => Action::WaitForLease,
             Phase::Upstream(_, UpstreamPhase::Connect(_)) => Action::Connect,

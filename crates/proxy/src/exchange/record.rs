@@ -18,6 +18,8 @@ pub(crate) struct AccessRecord {
     checked_us: u64,
     /// How long external authorization took, in microseconds; `None` if no service was asked.
     pub(crate) authorized_us: Option<u64>,
+    /// How long the global rate limit took, in microseconds; `None` if no service was asked.
+    pub(crate) limited_us: Option<u64>,
     /// When there was an upstream connection, in microseconds.
     connected_us: Option<u64>,
     /// A request's head was complete.
@@ -84,11 +86,17 @@ impl AccessRecord {
         self.authorized_us = Some(took_us);
     }
 
+    /// Records the answer of the global rate limit, or its absence, after this time.
+    pub(crate) fn handle_limited(&mut self, took_us: u64) {
+        self.limited_us = Some(took_us);
+    }
+
     /// Records that there is an upstream connection.
     pub(crate) fn handle_connected(&mut self, is_reused: bool, now_us: u64) {
         // The time for a new connection belongs to the network and the endpoint, not to this hop. The time for a password is long on purpose,
-        // and external authorization has a time of its own.
-        let elsewhere_us = self.checked_us.saturating_add(self.authorized_us.unwrap_or_default());
+        // and services that are asked have times of their own.
+        let asked_us = self.authorized_us.unwrap_or_default().saturating_add(self.limited_us.unwrap_or_default());
+        let elsewhere_us = self.checked_us.saturating_add(asked_us);
         let ready_us = self.begun_us.map(|begun_us| begun_us.saturating_add(elsewhere_us));
         self.connected_us = if is_reused && self.attempts == 1 { ready_us } else { Some(now_us) };
     }

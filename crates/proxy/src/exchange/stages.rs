@@ -15,6 +15,7 @@ impl Exchange {
         // If copies still wait, they wait for a body that will not be complete.
         self.mirror = None;
         self.held = None;
+        self.quotas = None;
         self.reuse = None;
         self.response.take()
     }
@@ -54,6 +55,7 @@ impl Exchange {
             }
             Destination::Respond => return self.respond_fixed(env, number, route),
             Destination::Authorize => return self.authorize(env, number, route),
+            Destination::Limit => return self.limit(env, number, route),
             Destination::Check(checking) => {
                 self.phase = Phase::Authenticate(checking);
                 // A caller does not wait longer than it says.
@@ -124,7 +126,7 @@ impl Exchange {
             number.and_then(|number| Some((number, env.route(number)?))).ok_or(Error::internal(Reason::NoRoute))?;
         self.record.route = Some(number);
         let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
-        if let Some(answer) = policy::admit(env.listener, number, route, &view, env.now_us)? {
+        if let Some(answer) = policy::admit(env.listener, number, route, &view, env.now_us, &mut self.quotas)? {
             return Ok((number, route, answer));
         }
         if route.policy.auth.is_some() {
@@ -132,6 +134,9 @@ impl Exchange {
         }
         if route.policy.external_auth.is_some() {
             return Ok((number, route, Destination::Authorize));
+        }
+        if route.policy.global_rate_limit.is_some() {
+            return Ok((number, route, Destination::Limit));
         }
         Ok((number, route, policy::destination(env.listener, number, route, &view)?))
     }
@@ -169,6 +174,9 @@ impl Exchange {
         authenticator.grant(&mut self.request, name);
         if route.policy.external_auth.is_some() {
             return Ok(Destination::Authorize);
+        }
+        if route.policy.global_rate_limit.is_some() {
+            return Ok(Destination::Limit);
         }
         let Request { head, bytes, .. } = &self.request;
         let (target, client) = (self.request.target(), client(env));
@@ -391,6 +399,7 @@ impl Exchange {
             values: values.as_ref(),
             request_id: request_id.filter(|_| responds_with_id(env)),
             cors: cors(env, Some(routed.number), &self.request),
+            quotas: self.quotas.as_deref(),
             cookie: cookie.as_deref(),
         };
         if is_tunnel {
@@ -480,7 +489,9 @@ impl Exchange {
         let (listener, client) = (&env.listener.plan.policy.name, env.connection_info.who.client);
         tracing::debug!(listener, %client, %error, "request failed");
         let status = match error.reason {
-            Reason::ExternalAuthFailed => self.status_without_answer(env).or_else(|| respond::status(&error)),
+            reason @ (Reason::ExternalAuthFailed | Reason::RateLimitFailed) => {
+                self.status_without_answer(env, reason).or_else(|| respond::status(&error))
+            }
             _ => respond::status(&error),
         };
         let endpoints = self.response.as_ref().map(|response| response.head.status);
@@ -524,7 +535,7 @@ impl Exchange {
         let keep_alive = self.keeps_alive(may_stay);
         let is_h2 = self.is_h2();
         let response = self.response.get_or_insert_with(|| env.storage.response());
-        let additions = additions(env, &self.record, &self.request);
+        let additions = additions(env, &self.record, &self.request, self.quotas.as_deref());
         let version = self.request.head.version;
         respond::write_call(response.download.start_own(is_h2), call, version, keep_alive, &additions);
         response.download.send_once();
@@ -552,7 +563,7 @@ impl Exchange {
         let to = headers::ResponseContext { method, version, keep_alive, web: None };
         let is_h2 = self.is_h2();
         let response = self.response.get_or_insert_with(|| env.storage.response());
-        let additions = additions(env, &self.record, &self.request);
+        let additions = additions(env, &self.record, &self.request, self.quotas.as_deref());
         if let Some(body) = respond::write_own(response.download.start_own(is_h2), own, &to, &additions) {
             response.download.put_body(&body);
         }
@@ -596,9 +607,14 @@ impl Exchange {
 }
 
 /// What our own response to this request gets besides its own fields.
-fn additions<'e>(env: &Env<'e>, record: &'e AccessRecord, request: &'e Request) -> Additions<'e> {
+fn additions<'e>(
+    env: &Env<'e>,
+    record: &'e AccessRecord,
+    request: &'e Request,
+    quotas: Option<&'e Quotas>,
+) -> Additions<'e> {
     let request_id = record.request_id.as_deref().filter(|_| responds_with_id(env));
-    Additions { cors: cors(env, record.route, request), request_id }
+    Additions { cors: cors(env, record.route, request), request_id, quotas }
 }
 
 /// Whether clients get the ids of their requests.

@@ -7,28 +7,21 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
-use model::{ExternalAuth, ForwardedHeaders, GrpcAuth, HeaderChanges};
+use model::{ExternalAuth, GrpcAuth};
 use prost::Message;
-use wire::message::{Body, Field, FieldId, Method, RequestHead, Span, Version};
+use wire::message::{Body, FieldId, Version};
 
-use super::{Grant, Refusal, Verdict, bad, is_value, passed_on};
+use super::{Grant, Refusal, Verdict, is_value, passed_on};
 use crate::error::Error;
-use crate::grpc::Status as Code;
 use crate::http::client_address::known_client_ip;
-use crate::http::headers::Client;
-use crate::policy::headers::RequestEdits;
 use crate::policy::{self, RequestView};
+use crate::question::call::{self, bad};
 use crate::upstream::cluster::Cluster;
 use crate::upstream::connect::OnBehalfOf;
 use crate::upstream::subrequest::{Answer, Subrequest};
 
-static UNCHANGED: HeaderChanges = HeaderChanges { set: Vec::new(), add: Vec::new(), remove: Vec::new() };
-
 /// The method that is called.
 const PATH: &[u8] = b"/envoy.service.auth.v3.Authorization/Check";
-
-/// The bytes before each message of a call: whether it is compressed, and its length.
-const PREFIX_BYTES: usize = 5;
 
 #[derive(Clone, PartialEq, Message)]
 struct CheckRequest {
@@ -173,45 +166,8 @@ pub(super) fn question(
     body: Option<(&[u8], bool)>,
     timeout_ms: u64,
 ) -> Subrequest {
-    let message = request(policy, grpc, asked, who, body).encode_to_vec();
-    let mut framed = Vec::with_capacity(PREFIX_BYTES + message.len());
-    framed.push(0);
-    framed.extend_from_slice(&(message.len() as u32).to_be_bytes());
-    framed.extend_from_slice(&message);
-    let mut bytes = Vec::new();
-    let mut append = |text: &[u8]| {
-        let start = bytes.len() as u32;
-        bytes.extend_from_slice(text);
-        Span { start, end: bytes.len() as u32 }
-    };
-    let timeout = format!("{timeout_ms}m");
-    let named: [(&[u8], FieldId, &[u8]); 3] = [
-        (b"content-type", FieldId::Other, b"application/grpc"),
-        (b"te", FieldId::Te, b"trailers"),
-        (b"grpc-timeout", FieldId::Other, timeout.as_bytes()),
-    ];
-    let fields = named.map(|(name, id, value)| {
-        let (name, value) = (append(name), append(value));
-        Field { id, name, value, never_indexed: false }
-    });
-    let head = RequestHead {
-        method: Method::Post,
-        method_name: append(b"POST"),
-        path: append(PATH),
-        authority: append(cluster.plan.policy.name.as_bytes()),
-        version: Version::Http2,
-        fields: fields.into(),
-        body: Body::Length(framed.len() as u64),
-        keep_alive: true,
-        ..RequestHead::default()
-    };
-    let client =
-        Client { forwarded: ForwardedHeaders::Off, x_real_ip: false, request_id: None, call: None, ..*asked.client };
-    let view = RequestView { head: &head, buffer: &bytes, target: PATH, paths: asked.paths, client: &client };
-    let edits = RequestEdits { target: Some(PATH), host: grpc.host.as_deref(), headers: &UNCHANGED, values: None };
-    let mut call = Subrequest::new(cluster, &view, &edits).of_call();
-    call.put_body(&framed);
-    call
+    let message = request(policy, grpc, asked, who, body);
+    call::request(cluster, PATH, grpc.host.as_deref(), &message, asked, timeout_ms)
 }
 
 fn request(
@@ -311,23 +267,13 @@ fn headers(policy: &ExternalAuth, asked: &RequestView<'_>) -> HashMap<String, St
     joined.into_iter().collect()
 }
 
-pub(super) fn verdict(policy: &ExternalAuth, answer: Answer) -> Result<Verdict, Error> {
-    let Answer { response, body, grpc_status: status } = answer;
-    let body = body?;
-    let failed = || bad("the call of Check failed");
-    if response.head.status != 200 {
-        return Err(failed());
-    }
-    // It may be a no with a long page, which must not pass by `fail_open`. Its trailers are not read.
-    let Some(body) = body else { return Ok(Verdict::Denied(Box::new(refusal(policy, Denied::default())))) };
-    if status != Some(Code::Ok) {
-        return Err(failed());
-    }
-    let message = match body.split_at_checked(PREFIX_BYTES) {
-        Some(([0, length @ ..], message)) if length == (message.len() as u32).to_be_bytes() => message,
-        _ => return Err(bad("the answer is not one message that is not compressed")),
+/// # Errors
+/// There is no answer, or none with a clear status.
+pub(crate) fn verdict(policy: &ExternalAuth, answer: Answer) -> Result<Verdict, Error> {
+    // What is too long to be read may be a no with a long page, which must not pass by `fail_open`.
+    let Some(answer) = call::message::<CheckResponse>(answer)? else {
+        return Ok(Verdict::Denied(Box::new(refusal(policy, Denied::default()))));
     };
-    let answer = CheckResponse::decode(message).map_err(|_| bad("the answer is not a CheckResponse"))?;
     match (answer.status, answer.denied, answer.ok) {
         (Some(Status { code: 0 }), None, ok) => Ok(Verdict::Allowed(grant(policy, ok.unwrap_or_default())?)),
         // Envoy takes this for a yes, and a service that meant one would not write it.
@@ -369,20 +315,12 @@ fn pair(option: &HeaderOption) -> Option<(&str, &[u8])> {
 mod tests {
     use super::super::tests::policy as of;
     use super::*;
-    use crate::exchange::Response;
+    use crate::grpc::Status as Code;
     use crate::policy::testing::asked;
+    use crate::question::call::testing::answer;
 
     fn policy() -> ExternalAuth {
         of(model::AuthProtocol::Grpc(GrpcAuth { host: None, context: Vec::new() }))
-    }
-
-    fn answer(message: &[u8], status: Option<Code>) -> Answer {
-        let mut response = Response::default();
-        response.head.status = 200;
-        let mut body = vec![0];
-        body.extend_from_slice(&(message.len() as u32).to_be_bytes());
-        body.extend_from_slice(message);
-        Answer { response, body: Ok(Some(body)), grpc_status: status }
     }
 
     fn headers_of(pairs: &[(&str, &str)]) -> Vec<HeaderOption> {

@@ -14,12 +14,13 @@
 use model::{ExternalAuth, ForwardedHeaders, HeaderChanges, HttpAuth};
 use wire::message::{Body, Field, FieldId, Method, RequestHead, Span};
 
-use super::{Grant, Refusal, Verdict, bad, passed_on};
+use super::{Grant, Refusal, Verdict, passed_on};
 use crate::error::Error;
 use crate::exchange::Response;
 use crate::http::headers::Client;
 use crate::policy::headers::{RequestEdits, is_alike};
 use crate::policy::{self, RequestView};
+use crate::question::call::bad;
 use crate::upstream::cluster::Cluster;
 use crate::upstream::subrequest::{Answer, Subrequest};
 
@@ -109,7 +110,7 @@ pub(super) fn question(
     request
 }
 
-pub(super) fn verdict(policy: &ExternalAuth, answer: Answer) -> Result<Verdict, Error> {
+pub(crate) fn verdict(policy: &ExternalAuth, answer: Answer) -> Result<Verdict, Error> {
     let status = answer.response.head.status;
     match status {
         200..=299 => {

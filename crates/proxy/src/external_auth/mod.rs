@@ -1,8 +1,7 @@
 //! External authorization: a service says whether a request may use a route.
 //!
-//! An exchange makes a [`Question`] of its request. The driver asks it with [`Question::ask`], which is a request of our own to a cluster like
-//! any other, and the exchange goes on with the [`Verdict`]. Whatever the service answers, only what the configuration names goes from its
-//! answer to the endpoint, and from a refusal to the client.
+//! An exchange makes a [`Question`] of its request, and goes on with the [`Verdict`]. Whatever the service answers, only what the configuration
+//! names goes from its answer to the endpoint, and from a refusal to the client.
 //!
 //! | what | file |
 //! |---|---|
@@ -11,33 +10,26 @@
 //! | what is remembered of answers | `cache` |
 
 pub(crate) mod cache;
-mod grpc;
-mod http;
+pub(crate) mod grpc;
+pub(crate) mod http;
 
 use std::collections::HashMap;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use model::{AuthProtocol, ExternalAuth, Route};
-use net::timer::Timer;
-use telemetry::Reason;
 use wire::message::{Field, FieldId};
 
 use self::cache::Key;
 use crate::auth::present;
-use crate::downstream::watch::Watched;
 use crate::error::Error;
 use crate::exchange::Request;
 use crate::policy::RequestView;
 use crate::policy::headers::is_alike;
-use crate::upstream::cluster::Cluster;
+use crate::question::call::bad;
+use crate::question::{About, Question};
 use crate::upstream::connect::OnBehalfOf;
-use crate::upstream::subrequest::{Patience, Subrequest, Terms};
 use crate::worker::ListenerView;
-
-/// Bytes of the body of an answer. A refusal with a longer body keeps its status and its headers, and gets a body of ours.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// Bytes of names and values that one answer may set or remove, so that the head for the endpoint stays small.
 const CHANGES_BYTES_MAX: usize = 16 * 1024;
@@ -130,9 +122,7 @@ impl Authorizer {
             AuthProtocol::Http(http) => http::question(&self.policy, http, &cluster, asked, body),
             AuthProtocol::Grpc(grpc) => grpc::question(&self.policy, grpc, &cluster, asked, who, body, timeout_ms),
         };
-        let key = cluster.hash_key();
-        let key = key.map_or(0, |key| crate::upstream::hash::key(key, asked.head, asked.buffer, asked.client));
-        Some(Question { cluster, request, who, key, timeout_ms, policy: self.policy.clone() })
+        Some(Question::new(cluster, request, asked, who, timeout_ms, About::Authorization(self.policy.clone())))
     }
 
     /// Removes what the client has sent in fields that the endpoint gets from the service alone.
@@ -146,17 +136,6 @@ impl Authorizer {
             });
         }
     }
-}
-
-/// What the driver asks.
-pub(crate) struct Question {
-    cluster: Rc<Cluster>,
-    request: Subrequest,
-    who: OnBehalfOf,
-    /// For consistent hashing.
-    key: u64,
-    timeout_ms: u64,
-    policy: Arc<ExternalAuth>,
 }
 
 /// What the service says.
@@ -181,29 +160,8 @@ pub(crate) struct Refusal {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) content_type: Option<String>,
-    /// `None` if it is not known or too long.
+    /// `None` if it is not known or too long; the client then gets one of ours.
     pub(crate) body: Option<Vec<u8>>,
-}
-
-impl Question {
-    /// Asks, as long as the client is there.
-    ///
-    /// # Errors
-    /// There is no answer, or none that has a meaning; those of [`Error::client_io`] if the client leaves meanwhile.
-    pub(crate) async fn ask(self, client: Watched<'_>, timer: &Timer) -> Result<Verdict, Error> {
-        let Self { cluster, request, who, key, timeout_ms, policy } = self;
-        let patience = Patience::For { client, body_bytes_max: ANSWER_BYTES_MAX };
-        let terms = Terms { who, key, timer, time_ms_max: timeout_ms, patience };
-        let answer = tokio::select! {
-            biased;
-            error = client.gone() => return Err(error),
-            answer = request.send(&cluster, &terms) => answer?,
-        };
-        match &policy.protocol {
-            AuthProtocol::Http(_) => http::verdict(&policy, answer),
-            AuthProtocol::Grpc(_) => grpc::verdict(&policy, answer),
-        }
-    }
 }
 
 impl Grant {
@@ -238,11 +196,6 @@ impl Grant {
 /// Whether a service may have the field removed. It decides neither the framing nor the host of a request.
 fn is_removable(field: &Field) -> bool {
     matches!(field.id, FieldId::Cookie | FieldId::Date | FieldId::Claim | FieldId::Other)
-}
-
-/// The error for an answer that has no meaning.
-fn bad(what: &'static str) -> Error {
-    Error::upstream(Reason::UpstreamBadHead).because(std::io::Error::new(std::io::ErrorKind::InvalidData, what))
 }
 
 /// The value of a field that may be sent on: what HTTP/2 and gRPC carry is not limited to it by itself.

@@ -79,7 +79,7 @@ impl Status {
             // No connection was made, so the call has not begun anywhere and may be tried again.
             (Reason::ConnectTimeout, _) => Self::Unavailable,
             // Whatever status the configuration gives other clients, the call may be tried again.
-            (Reason::ExternalAuthFailed, _) => Self::Unavailable,
+            (Reason::ExternalAuthFailed | Reason::RateLimitFailed, _) => Self::Unavailable,
             // A redirect to a login, or any other way in which a service refuses.
             (Reason::ExternalAuthDenied, Some(status)) if !matches!(status, 401 | 429) => Self::PermissionDenied,
             // The client is gone or does not read, so nothing receives the code.

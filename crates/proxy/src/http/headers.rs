@@ -493,6 +493,9 @@ fn write_response_fields(
     if let Some(cors) = &edits.cors {
         cors.write(out, &head.fields, buffer, edits.headers);
     }
+    if let Some(quotas) = edits.quotas {
+        quotas.write(out);
+    }
     if let Some(cookie) = edits.cookie {
         out.field(b"set-cookie", cookie, true);
     }

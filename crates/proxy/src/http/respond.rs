@@ -13,6 +13,7 @@ use crate::grpc::Answer;
 use crate::http::headers::{self, Out};
 use crate::http::pages::Page;
 use crate::policy::cors::CorsEdits;
+use crate::policy::rate_headers::Quotas;
 use crate::policy::request_id;
 
 /// The status for a reason. `None` closes the connection without one, because the client is gone or has asked nothing.
@@ -31,7 +32,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         Reason::HeaderTooLarge | Reason::TooManyHeaders => 431,
         Reason::UriTooLong => 414,
         Reason::BodyTooLarge => 413,
-        Reason::RateLimited => 429, // RFC 6585 section 4
+        Reason::RateLimited | Reason::GlobalRateLimited => 429, // RFC 6585 section 4
         Reason::HeaderTimeout | Reason::BodyTimeout | Reason::BodyTooSlow => 408,
         Reason::ExpectationFailed => 417,
         Reason::CredentialsMissing | Reason::CredentialsInvalid => 401,
@@ -50,6 +51,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::Maintenance
         | Reason::AuthenticationBusy
         | Reason::ExternalAuthFailed
+        | Reason::RateLimitFailed
         | Reason::Draining => 503,
         // RFC 9110 section 15.6.3: the endpoint, or the path to it, gave no valid response.
         Reason::ConnectRefused
@@ -259,14 +261,19 @@ pub(crate) struct Additions<'o> {
     pub(crate) cors: Option<CorsEdits<'o>>,
     /// The id of the request, if clients get it.
     pub(crate) request_id: Option<&'o str>,
+    /// What the client is told about its limits.
+    pub(crate) quotas: Option<&'o Quotas>,
 }
 
 impl Additions<'_> {
-    pub(crate) const NONE: Self = Self { cors: None, request_id: None };
+    pub(crate) const NONE: Self = Self { cors: None, request_id: None, quotas: None };
 
     fn write(&self, out: &mut impl Out, headers: &[(String, String)]) {
         if let Some(cors) = &self.cors {
             cors.write_own(out);
+        }
+        if let Some(quotas) = self.quotas {
+            quotas.write(out);
         }
         let is_set = |name: &[u8]| headers.iter().any(|(set, _)| set.as_bytes() == name);
         if let Some(id) = self.request_id.filter(|_| !is_set(request_id::NAME)) {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use model::{FieldValue, HeaderChanges};
 
 use super::cors::CorsEdits;
+use super::rate_headers::Quotas;
 use super::request_id;
 use super::values::{Values, made};
 
@@ -28,6 +29,8 @@ pub(crate) struct ResponseEdits<'e> {
     pub(crate) request_id: Option<&'e str>,
     /// Replaces the fields of CORS.
     pub(crate) cors: Option<CorsEdits<'e>>,
+    /// Replaces the fields about limits, if the client is told about its own.
+    pub(crate) quotas: Option<&'e Quotas>,
     /// An additional `Set-Cookie`.
     pub(crate) cookie: Option<&'e [u8]>,
 }
@@ -37,7 +40,7 @@ static UNCHANGED: HeaderChanges = HeaderChanges { set: Vec::new(), add: Vec::new
 impl ResponseEdits<'static> {
     /// No changes.
     pub(crate) const NONE: Self =
-        Self { headers: &UNCHANGED, values: None, request_id: None, cors: None, cookie: None };
+        Self { headers: &UNCHANGED, values: None, request_id: None, cors: None, quotas: None, cookie: None };
 }
 
 impl ResponseEdits<'_> {
@@ -45,6 +48,7 @@ impl ResponseEdits<'_> {
     pub(crate) fn drops(&self, name: &[u8]) -> bool {
         drops(self.headers, name)
             || (self.cors.is_some() && CorsEdits::drops(name))
+            || self.quotas.is_some_and(|quotas| quotas.drops(name))
             || (self.request_id.is_some() && name.eq_ignore_ascii_case(request_id::NAME))
     }
 

@@ -1,6 +1,6 @@
 //! What a route does with a request besides choosing a cluster.
 //!
-//! The stages of `exchange` call these in order: addresses, CORS, maintenance, rate limit (then `auth` and `external_auth`), redirect, fixed response or split,
+//! The stages of `exchange` call these in order: addresses, CORS, maintenance, rate limit (then `auth`, `external_auth` and the global rate limit), redirect, fixed response or split,
 //! rewrite and header changes, mirror, retry; and for the response, header changes, CORS and the sticky cookie. Only the mirror does I/O.
 
 pub(crate) mod addresses;
@@ -8,6 +8,7 @@ pub(crate) mod cors;
 pub(crate) mod headers;
 pub(crate) mod maintenance;
 pub(crate) mod mirror;
+pub(crate) mod rate_headers;
 pub(crate) mod rate_limit;
 mod redirect;
 pub(crate) mod request_id;
@@ -25,6 +26,7 @@ use telemetry::Reason;
 use wire::message::{FieldId, RequestHead, find};
 
 use self::cors::Preflight;
+use self::rate_headers::Quotas;
 use crate::error::Error;
 use crate::exchange::Checking;
 use crate::http::client_address;
@@ -71,6 +73,8 @@ pub(crate) enum Destination {
     Check(Box<Checking>),
     /// Not known before a service has allowed it.
     Authorize,
+    /// Not known before a service has counted it.
+    Limit,
 }
 
 /// One worker's state for a route with a split or a mirror.
@@ -108,7 +112,7 @@ impl TrafficSplit {
 }
 
 /// Whether a request may use the route with this number, as far as that does not depend on what it proves. Returns the answer to a preflight
-/// request, which proves nothing.
+/// request, which proves nothing. `quotas` get what the client is told about its limit.
 ///
 /// # Errors
 /// [`Reason::ClientDenied`]; [`Reason::Maintenance`]; [`Reason::RateLimited`].
@@ -118,6 +122,7 @@ pub(crate) fn admit(
     route: &Route,
     asked: &RequestView<'_>,
     now_us: u64,
+    quotas: &mut Option<Box<Quotas>>,
 ) -> Result<Option<Destination>, Error> {
     if !route.policy.addresses.is_empty() {
         let client = client_address::known_client_ip(asked.head, asked.buffer, asked.client).ok();
@@ -138,7 +143,7 @@ pub(crate) fn admit(
     if route.policy.rate_limit.is_some()
         && let Some(limiter) = listener.plan.limiters.get(&number)
     {
-        limiter.admit(asked, now_us)?;
+        limiter.admit(asked, now_us, quotas)?;
     }
     Ok(None)
 }

@@ -1,17 +1,18 @@
-//! Rate limits of routes: how a client is identified, and what the response to a client over its limit says.
+//! Rate limits of routes: how a client is identified, and what responses say about its limit.
 //!
-//! `RateLimit` fields are not sent: their form has changed with nearly every draft (draft-ietf-httpapi-ratelimit-headers), while every
-//! client knows `Retry-After`.
+//! Every client knows `Retry-After`. The other fields are only sent where the route asks for them, as their form has changed with nearly every
+//! draft.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use balance::{Rate, RateTable};
-use model::{RateKey, RateLimit};
+use model::{RateHeaders, RateKey, RateLimit};
 use telemetry::Reason;
 
 use super::RequestView;
+use super::rate_headers::{Quota, Quotas};
 use crate::error::Error;
 use crate::http::client_address;
 
@@ -37,40 +38,76 @@ pub(crate) struct Limiter {
     /// Identifies the route and its limit. The usage of clients survives a reload that changes neither.
     id: u64,
     clients: Arc<Clients>,
+    /// As many requests may come at once.
+    burst: u64,
+    headers: RateHeaders,
 }
 
 impl Limiter {
     pub(crate) fn new(limit: &RateLimit, listener: &str, route: &str, clients: &Arc<Clients>) -> Self {
-        let RateLimit { requests, per, by, burst } = limit;
+        let RateLimit { requests, per, by, burst, headers } = limit;
         let header = match by {
             RateKey::ClientIp => None,
             RateKey::Header(name) => Some(name),
         };
         let id = clients.hasher.hash_one((listener, route, requests, per, header, burst));
-        Self { rate: Rate::new(limit), by: by.clone(), id, clients: clients.clone() }
+        let (burst, headers) = (u64::from((*burst).max(1)), *headers);
+        Self { rate: Rate::new(limit), by: by.clone(), id, clients: clients.clone(), burst, headers }
     }
 
-    /// Counts a request of a client, or refuses it.
+    /// Counts a request of a client, or refuses it. `quotas` get what the client is told about the limit.
     ///
     /// # Errors
     /// [`Reason::RateLimited`], with the time after which the client may try again.
-    pub(crate) fn admit(&self, asked: &RequestView<'_>, now_us: u64) -> Result<(), Error> {
-        let key = match self.header(asked) {
+    pub(crate) fn admit(
+        &self,
+        asked: &RequestView<'_>,
+        now_us: u64,
+        quotas: &mut Option<Box<Quotas>>,
+    ) -> Result<(), Error> {
+        let header = match &self.by {
+            RateKey::ClientIp => None,
+            RateKey::Header(name) => first_value(asked, name),
+        };
+        let key = match header {
             Some(value) => self.clients.hasher.hash_one((self.id, value)),
             None => self
                 .clients
                 .hasher
                 .hash_one((self.id, network(client_address::client_ip(asked.head, asked.buffer, asked.client)))),
         };
-        let refused = self.clients.table.admit(key, self.rate, now_us.saturating_mul(1000));
-        refused.map_err(|wait_ns| Error::internal(Reason::RateLimited).retry_after(wait_ns.div_ceil(1_000_000_000)))
+        let admitted = self.clients.table.admit(key, self.rate, now_us.saturating_mul(1000));
+        if !self.headers.is_none() {
+            quotas.get_or_insert_default().add(self.headers, self.quota(admitted));
+        }
+        let refused = |wait_ns| Error::internal(Reason::RateLimited).retry_after(seconds(wait_ns));
+        admitted.map(|_| ()).map_err(refused)
     }
 
-    fn header<'a>(&self, asked: &RequestView<'a>) -> Option<&'a [u8]> {
-        let RateKey::Header(name) = &self.by else { return None };
-        let is_it = |field: &&wire::message::Field| field.name.get(asked.buffer).eq_ignore_ascii_case(name.as_bytes());
-        asked.head.fields.iter().find(is_it).map(|field| field.value.get(asked.buffer))
+    /// What a client is told, whose request was admitted or refused.
+    fn quota(&self, admitted: Result<u64, u64>) -> Quota {
+        let (remaining, whole_after_ns) = match admitted {
+            Ok(whole_after_ns) => (self.rate.remaining(whole_after_ns), whole_after_ns),
+            Err(wait_ns) => (0, self.rate.whole_after_ns(wait_ns)),
+        };
+        Quota {
+            name: "local".to_owned(),
+            limit: self.burst,
+            window_s: seconds(self.rate.allowance_ns()),
+            remaining,
+            reset_s: seconds(whole_after_ns),
+        }
     }
+}
+
+fn seconds(ns: u64) -> u64 {
+    ns.div_ceil(1_000_000_000)
+}
+
+/// The value of the first field with this name.
+pub(crate) fn first_value<'a>(asked: &RequestView<'a>, name: &str) -> Option<&'a [u8]> {
+    let is_it = |field: &&wire::message::Field| field.name.get(asked.buffer).eq_ignore_ascii_case(name.as_bytes());
+    asked.head.fields.iter().find(is_it).map(|field| field.value.get(asked.buffer))
 }
 
 /// The part of an address that a client cannot change: a client controls the last 64 bits of its IPv6 address (RFC 7421).
@@ -90,14 +127,17 @@ mod tests {
     use super::*;
 
     fn limiter(by: RateKey, route: &str, clients: &Arc<Clients>) -> Limiter {
-        let limit = RateLimit { requests: 1, per: Duration::from_secs(10), by, burst: 2 };
+        let headers = RateHeaders { x_ratelimit: false, ratelimit: true };
+        let limit = RateLimit { requests: 1, per: Duration::from_secs(10), by, burst: 2, headers };
         Limiter::new(&limit, "web", route, clients)
     }
 
     /// The number of three requests that are accepted.
     fn granted(limiter: &Limiter, fields: &str, is_trusted: bool) -> usize {
         let lines = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}");
-        (0..3).filter(|_| testing::asked(&lines, is_trusted, |asked| limiter.admit(asked, 1)).is_ok()).count()
+        (0..3)
+            .filter(|_| testing::asked(&lines, is_trusted, |asked| limiter.admit(asked, 1, &mut None)).is_ok())
+            .count()
     }
 
     #[test]
@@ -131,10 +171,21 @@ mod tests {
     #[test]
     fn who_is_refused_is_told_when_to_come_again() {
         let limiter = limiter(RateKey::ClientIp, "/", &Arc::default());
-        let admit =
-            |now_us| testing::asked("GET / HTTP/1.1\r\nHost: a\r\n", false, |asked| limiter.admit(asked, now_us));
-        assert!(admit(0).is_ok() && admit(0).is_ok());
-        let wait = |now_us| admit(now_us).unwrap_err().retry_after_s;
-        assert_eq!([wait(0), wait(1), wait(9_000_001)], [Some(10), Some(10), Some(1)]);
+        let admit = |now_us| {
+            let mut quotas = None;
+            let lines = "GET / HTTP/1.1\r\nHost: a\r\n";
+            let admitted = testing::asked(lines, false, |asked| limiter.admit(asked, now_us, &mut quotas));
+            let mut out: Vec<u8> = Vec::new();
+            quotas.unwrap().write(&mut out);
+            let told = String::from_utf8(out).unwrap();
+            let told = told.strip_prefix("ratelimit-policy: \"local\";q=2;w=20\r\nratelimit: \"local\";").unwrap();
+            (admitted.err().map(|error| error.retry_after_s.unwrap()), told.trim_end().to_owned())
+        };
+        let check = |now_us, wait, told: &str| assert_eq!(admit(now_us), (wait, told.to_owned()), "{now_us}");
+        check(0, None, "r=1;t=10");
+        check(0, None, "r=0;t=20");
+        check(0, Some(10), "r=0;t=20");
+        check(1, Some(10), "r=0;t=20");
+        check(9_000_001, Some(1), "r=0;t=11");
     }
 }

@@ -62,6 +62,9 @@ impl Worker {
             if let Some(took_us) = record.authorized_us {
                 counters.authorization.record(took_us);
             }
+            if let Some(took_us) = record.limited_us {
+                counters.rate_limit.record(took_us);
+            }
             if let Some(upstream_us) = record.upstream_us {
                 counters.added.record(record.added_us);
                 counters.upstream.record(upstream_us);
@@ -96,6 +99,7 @@ impl Worker {
             added_us: record.added_us,
             upstream_us: record.upstream_us,
             authorization_us: record.authorized_us,
+            rate_limit_us: record.limited_us,
         };
         let cluster = match (&record.cluster, &record.detached) {
             (Some(cluster), _) => cluster.plan.policy.name.as_str(),

@@ -349,9 +349,9 @@ pub(crate) mod fixture {
     use std::time::Duration;
 
     use model::{
-        Auth, AuthProtocol, BasicAuth, ClusterId, Cors, CorsNames, CorsOrigins, Dns, Endpoint, ExternalAuth,
-        ForwardedHeaders, Generation, HttpAuth, HttpListener, ListenerLimits, PasswordHash, PathRules, TcpListener,
-        TlsListener, TlsMode, TlsRoute, Users,
+        Auth, AuthProtocol, BasicAuth, ClusterId, Cors, CorsNames, CorsOrigins, DescriptorEntry, DescriptorSource, Dns,
+        Endpoint, ExternalAuth, ForwardedHeaders, Generation, GlobalRateLimit, HttpAuth, HttpListener, ListenerLimits,
+        PasswordHash, PathRules, RateHeaders, TcpListener, TlsListener, TlsMode, TlsRoute, Users,
     };
 
     use super::*;
@@ -428,6 +428,21 @@ pub(crate) mod fixture {
             refusal_headers: Vec::new(),
             body: None,
             cache: None,
+        }
+    }
+
+    /// A limit that a service counts, by the client's address.
+    pub(crate) fn counts_globally() -> GlobalRateLimit {
+        let entry = DescriptorEntry { key: "remote_address".into(), source: DescriptorSource::ClientIp };
+        GlobalRateLimit {
+            to: ClusterId(0),
+            host: None,
+            domain: "edge".into(),
+            descriptors: vec![vec![entry]],
+            timeout: Duration::from_millis(100),
+            fail_open: false,
+            failure_status: 503,
+            headers: RateHeaders { x_ratelimit: true, ratelimit: true },
         }
     }
 

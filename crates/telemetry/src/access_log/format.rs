@@ -38,6 +38,9 @@ fn text(out: &mut Vec<u8>, record: &Record<'_>) {
         if let Some(took_us) = http.authorization_us {
             put(out, format_args!(" authorization_ms={}", Millis(took_us)));
         }
+        if let Some(took_us) = http.rate_limit_us {
+            put(out, format_args!(" rate_limit_ms={}", Millis(took_us)));
+        }
     }
     put(out, format_args!(" attempts={} reason={}", record.attempts, dash(record.reason)));
 }
@@ -96,6 +99,9 @@ fn json(out: &mut Vec<u8>, record: &Record<'_>) {
         put(out, format_args!(",\"added_us\":{},\"upstream_ms\":{upstream}", http.added_us));
         if let Some(took_us) = http.authorization_us {
             put(out, format_args!(",\"authorization_ms\":{}", Millis(took_us)));
+        }
+        if let Some(took_us) = http.rate_limit_us {
+            put(out, format_args!(",\"rate_limit_ms\":{}", Millis(took_us)));
         }
     }
     put(out, format_args!(",\"attempts\":{}", record.attempts));

@@ -87,6 +87,8 @@ pub struct HttpRecord<'a> {
     pub upstream_us: Option<u64>,
     /// The time that external authorization took; `None` if no service was asked.
     pub authorization_us: Option<u64>,
+    /// The time that the global rate limit took; `None` if no service was asked.
+    pub rate_limit_us: Option<u64>,
 }
 
 /// The access log: its file and the thread that writes it.

@@ -71,6 +71,7 @@ fn request() -> Record<'static> {
             added_us: 41,
             upstream_us: Some(2_345),
             authorization_us: None,
+            rate_limit_us: None,
         }),
         bytes_in: 78,
         bytes_out: 1_204,
@@ -95,6 +96,7 @@ fn refused() -> Record<'static> {
         route: "",
         upstream_us: None,
         authorization_us: None,
+        rate_limit_us: None,
         ..request().http.unwrap()
     };
     Record {
@@ -294,7 +296,7 @@ proptest! {
     ) {
         let http = HttpRecord {
             method: &method, target: &target, version: "1.0", host: &host, grpc_status: times.2.map(|_| 14), status,
-            request_id: "", route: &route, added_us: times.1, upstream_us: times.2, authorization_us: None,
+            request_id: "", route: &route, added_us: times.1, upstream_us: times.2, authorization_us: None, rate_limit_us: None,
         };
         let record = Record { unix_ms: times.0, http: Some(http), ..request() };
         for format in [Text, Json] {

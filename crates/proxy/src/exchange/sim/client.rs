@@ -11,7 +11,7 @@ use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 use super::drive::{Connecting, Upstream};
 use super::{Event, SimRequest, SimResponse, World, content};
 use crate::exchange::{Disposition, Exchange};
-use crate::external_auth::Verdict;
+use crate::question::Reply;
 use crate::worker::ListenerView;
 
 /// Bytes that may be on their way to a client.
@@ -73,8 +73,8 @@ pub(super) struct Client {
     pub(super) connecting: Option<Connecting>,
     /// When the check of its password is over, and the result.
     pub(super) checked: Option<(u64, Result<bool, Reason>)>,
-    /// When the authorization service answers, and what.
-    pub(super) answer: Option<(u64, Result<Verdict, Reason>)>,
+    /// When the service that is asked answers, and what.
+    pub(super) answer: Option<(u64, Result<Reply, Reason>)>,
     /// The bytes in the kernel's pipes: of the request, and of the response.
     pub(super) pipes: [Vec<u8>; 2],
     /// When it stops waiting for room at an endpoint.
@@ -223,6 +223,9 @@ impl World {
             may_pass: false,
             questions: 0,
             is_granted: false,
+            is_decided: false,
+            is_within_limit: false,
+            limit_questions: 0,
             is_from_joe: login.ends_with("3Jk"),
             is_http10,
             body,

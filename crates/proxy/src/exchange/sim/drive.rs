@@ -12,7 +12,10 @@ use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::exchange::{Action, Connected, ConnectionInfo, Disposition, Env, Exchange, Reuse, Routed, TransferError};
 use crate::external_auth::{Grant, Refusal, Verdict};
+use crate::global_rate_limit;
 use crate::h2::StreamEnd;
+use crate::policy::rate_headers::Quota;
+use crate::question::Reply;
 use crate::upstream::connect::OnBehalfOf;
 
 /// The proxy's part of a link.
@@ -129,7 +132,7 @@ impl World {
             Action::ReadHead => self.read_head(index, exchange, &env, &mut client_input, is_due),
             Action::Authenticate
             | Action::HoldBody
-            | Action::Authorize
+            | Action::Ask
             | Action::Wait
             | Action::WaitForLease
             | Action::Connect
@@ -138,16 +141,15 @@ impl World {
                 exchange.handle_client_gone(&env, gone());
                 true
             }
-            Action::Authenticate | Action::Authorize | Action::Wait if is_due => {
-                if action == Action::Authorize {
-                    let request = self.clients[index].requests[self.clients[index].served as usize];
-                    self.asked[request].may_pass = self.external_auth.as_ref().is_some_and(|auth| auth.fail_open);
+            Action::Authenticate | Action::Ask | Action::Wait if is_due => {
+                if action == Action::Ask {
+                    self.note_reply(index, false, true);
                 }
                 exchange.handle_timeout(&env, &client_input, &Buffer::none());
                 true
             }
             Action::HoldBody => self.hold_body(index, exchange, &env, &mut client_input, is_due),
-            Action::Authorize => self.authorize(index, exchange, &env),
+            Action::Ask => self.ask(index, exchange, &env),
             Action::Wait => false,
             Action::Authenticate => self.authenticate(index, exchange, &env),
             Action::WaitForLease => self.wait_for_lease(index, exchange, &env),
@@ -237,23 +239,31 @@ impl World {
         true
     }
 
-    /// Asks the authorization service, which may hang for longer than the exchange waits.
-    fn authorize(&mut self, index: usize, exchange: &mut Exchange, env: &Env<'_>) -> bool {
-        let request = self.clients[index].requests[self.clients[index].served as usize];
+    /// Asks a service, which may hang for longer than the exchange waits. Of two, external authorization comes first.
+    fn ask(&mut self, index: usize, exchange: &mut Exchange, env: &Env<'_>) -> bool {
         if exchange.take_question().is_some() {
-            self.asked[request].questions += 1;
-            let at_us = self.now_us + self.rng.pick(&[0, 1_000, 50_000, 150_000, 10_000_000]);
-            let answer = match self.rng.below(6) {
-                0 => Err(Reason::UpstreamEof),
-                1 => Ok(Verdict::Denied(Box::new(Refusal {
+            let is_limit = self.asks_for_limit(index);
+            let request = self.clients[index].requests[self.clients[index].served as usize];
+            let asked = &mut self.asked[request];
+            *(if is_limit { &mut asked.limit_questions } else { &mut asked.questions }) += 1;
+            let at_us = self.now_us + self.rng.pick(&[0, 1_000, 50_000, 80_000, 10_000_000]);
+            let answer = match (self.rng.below(6), is_limit) {
+                (0, _) => Err(Reason::UpstreamEof),
+                (roll, true) => {
+                    let is_over = roll == 1;
+                    let retry_after_s = self.rng.pick(&[None, Some(7)]).filter(|_| is_over);
+                    let quotas = vec![Quota { name: "a".into(), limit: 5, window_s: 60, remaining: 0, reset_s: 7 }];
+                    Ok(Reply::RateLimit(global_rate_limit::Verdict { is_over, retry_after_s, quotas }))
+                }
+                (1, false) => Ok(Reply::Authorization(Verdict::Denied(Box::new(Refusal {
                     status: self.rng.pick(&[302, 401, 403]),
                     headers: Vec::new(),
                     content_type: None,
                     body: self.rng.one_in(2).then(|| b"no".to_vec()),
-                }))),
-                _ => {
+                })))),
+                (_, false) => {
                     let set = vec![("x-service".into(), (*b"yes").into())];
-                    Ok(Verdict::Allowed(Grant { set, remove: Vec::new() }))
+                    Ok(Reply::Authorization(Verdict::Allowed(Grant { set, remove: Vec::new() })))
                 }
             };
             self.clients[index].answer = Some((at_us, answer));
@@ -263,11 +273,36 @@ impl World {
         let Some((_, answer)) = self.clients[index].answer.take_if(|(at_us, _)| *at_us <= now_us) else {
             return false;
         };
-        self.asked[request].is_granted = matches!(answer, Ok(Verdict::Allowed(_)));
-        let fails_open = self.external_auth.as_ref().is_some_and(|auth| auth.fail_open);
-        self.asked[request].may_pass = self.asked[request].is_granted || answer.is_err() && fails_open;
-        exchange.handle_authorized(env, answer.map_err(Error::upstream));
+        let is_yes = matches!(
+            answer,
+            Ok(Reply::Authorization(Verdict::Allowed(_))
+                | Reply::RateLimit(global_rate_limit::Verdict { is_over: false, .. }))
+        );
+        self.note_reply(index, is_yes, answer.is_err());
+        exchange.handle_reply(env, answer.map_err(Error::upstream));
         true
+    }
+
+    /// Whether the question of this client's request is about a limit.
+    fn asks_for_limit(&self, index: usize) -> bool {
+        let request = self.clients[index].requests[self.clients[index].served as usize];
+        self.external_auth.is_none() || self.asked[request].is_decided
+    }
+
+    /// Notes what the answer, or its absence, means for the client's request.
+    fn note_reply(&mut self, index: usize, is_yes: bool, is_absent: bool) {
+        let is_limit = self.asks_for_limit(index);
+        let request = self.clients[index].requests[self.clients[index].served as usize];
+        let fails_open = match is_limit {
+            true => self.global_limit.as_ref().is_some_and(|limit| limit.fail_open),
+            false => self.external_auth.as_ref().is_some_and(|auth| auth.fail_open),
+        };
+        let (asked, passes) = (&mut self.asked[request], is_yes || is_absent && fails_open);
+        if is_limit {
+            asked.is_within_limit = passes;
+        } else {
+            (asked.is_granted, asked.may_pass, asked.is_decided) = (is_yes, passes, true);
+        }
     }
 
     fn send_response(
@@ -513,7 +548,7 @@ impl World {
         if exchange.action() != Action::Authenticate {
             self.clients[index].checked = None;
         }
-        if exchange.action() != Action::Authorize {
+        if exchange.action() != Action::Ask {
             self.clients[index].answer = None;
         }
         if exchange.action() != Action::WaitForLease && self.clients[index].waits_until_us.is_some() {
@@ -539,7 +574,7 @@ impl World {
             Action::Authenticate if self.clients[index].checked.is_none() => {
                 panic!("seed {seed}: no password is being checked")
             }
-            Action::Authorize if self.clients[index].answer.is_none() => panic!("seed {seed}: no service is asked"),
+            Action::Ask if self.clients[index].answer.is_none() => panic!("seed {seed}: no service is asked"),
             Action::Connect => assert!(self.clients[index].connecting.is_some(), "seed {seed}: not connecting"),
             Action::WaitForLease => assert!(self.queue.contains(&index), "seed {seed}: the client is not in the queue"),
             action => {
@@ -647,7 +682,7 @@ impl World {
 fn is_upstream(action: Action) -> bool {
     matches!(
         action,
-        Action::Authenticate | Action::HoldBody | Action::Authorize | Action::Wait | Action::Await | Action::Relay
+        Action::Authenticate | Action::HoldBody | Action::Ask | Action::Wait | Action::Await | Action::Relay
     )
 }
 

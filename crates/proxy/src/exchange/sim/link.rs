@@ -297,6 +297,10 @@ impl World {
                     let expect: &[&[u8]] = if asked.is_granted { &[b"yes"] } else { &[] };
                     assert_eq!(fields(b"x-service"), expect, "seed {seed}: what the service said of request {number}");
                 }
+                if self.global_limit.is_some() {
+                    let (seed, asked) = (self.seed, &self.asked[number]);
+                    assert!(asked.is_within_limit, "seed {seed}: request {number} passed over its limit");
+                }
                 let framing = match head.body {
                     _ if link.is_h2 => Framing::UntilEnd,
                     Body::None | Body::UntilClose => Framing::Done,

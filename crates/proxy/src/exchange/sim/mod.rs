@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{AuthBody, ClusterProtocol, ExternalAuth, Protocol, Retry, Snapshot};
+use model::{AuthBody, ClusterProtocol, ExternalAuth, GlobalRateLimit, Protocol, Retry, Snapshot};
 use telemetry::Registry;
 
 use self::client::Client;
@@ -89,6 +89,11 @@ pub(super) struct SimRequest {
     /// How often the service was asked about it, and whether it has allowed it.
     questions: u32,
     is_granted: bool,
+    /// External authorization is over.
+    is_decided: bool,
+    /// The service that counts has let it pass, or need not answer, and how often it was asked.
+    is_within_limit: bool,
+    limit_questions: u32,
     /// It was sent over HTTP/1.0.
     is_http10: bool,
     body: Vec<u8>,
@@ -127,6 +132,8 @@ pub(super) struct World {
     has_auth: bool,
     /// What the route says about external authorization.
     external_auth: Option<Arc<ExternalAuth>>,
+    /// What it says about a global rate limit.
+    global_limit: Option<Arc<GlobalRateLimit>>,
     clients: Vec<Client>,
     links: Vec<Link>,
     /// Idle connections by endpoint.
@@ -162,7 +169,10 @@ impl World {
                 rng.pick(&[None, None, whole(5_000), whole(100_000), Some(AuthBody { bytes_max: 600, partial: true })]);
             Arc::new(ExternalAuth { fail_open: rng.one_in(3), body, ..fixture::asks_a_service() })
         });
-        let snapshot = snapshot(&mut rng, &ports, protocol, has_auth, external_auth.as_ref());
+        let global_limit =
+            rng.one_in(4).then(|| Arc::new(GlobalRateLimit { fail_open: rng.one_in(3), ..fixture::counts_globally() }));
+        let asks = (external_auth.as_ref(), global_limit.as_ref());
+        let snapshot = snapshot(&mut rng, &ports, protocol, has_auth, asks);
         let compiled = Compiled::new(snapshot, &crate::NamedFiles::default(), None, 0);
         let worker = Rc::new(Worker::new(0, Arc::new(Workers::new(Vec::new())), Arc::new(Registry::default())));
         let view = worker.view_of(&compiled, "web");
@@ -180,6 +190,7 @@ impl World {
             ports,
             has_auth,
             external_auth,
+            global_limit,
             clients: Vec::new(),
             links: Vec::new(),
             idle: vec![Vec::new(); endpoints],
@@ -255,7 +266,8 @@ impl World {
 
     fn change_snapshot(&mut self) {
         let protocol = self.cluster.plan.policy.protocol;
-        let snapshot = snapshot(&mut self.rng, &self.ports, protocol, self.has_auth, self.external_auth.as_ref());
+        let asks = (self.external_auth.as_ref(), self.global_limit.as_ref());
+        let snapshot = snapshot(&mut self.rng, &self.ports, protocol, self.has_auth, asks);
         self.compiled = Compiled::new(snapshot, &crate::NamedFiles::default(), Some(&self.compiled), 0);
         self.view = self.worker.view_of(&self.compiled, "web");
         self.cluster = self.view.clusters[0].clone();
@@ -294,7 +306,8 @@ impl World {
                 "seed {seed}: request {number}, which is not idempotent, was executed {} times",
                 asked.executions
             );
-            assert!(asked.questions <= 1, "seed {seed}: request {number} was asked about {} times", asked.questions);
+            let questions = asked.questions.max(asked.limit_questions);
+            assert!(questions <= 1, "seed {seed}: request {number} was asked about {questions} times");
             // The first, two retries, and one on a fresh connection instead of a stale one.
             assert!(asked.tries <= 4, "seed {seed}: request {number} was tried {} times", asked.tries);
         }
@@ -316,7 +329,7 @@ fn snapshot(
     ports: &[u16],
     protocol: ClusterProtocol,
     has_auth: bool,
-    external_auth: Option<&Arc<ExternalAuth>>,
+    (external_auth, global_limit): (Option<&Arc<ExternalAuth>>, Option<&Arc<GlobalRateLimit>>),
 ) -> Arc<Snapshot> {
     let mut listener = fixture::http("web", 80);
     let Protocol::Http(http) = &mut listener.protocol else { unreachable!("a listener of HTTP") };
@@ -343,6 +356,7 @@ fn snapshot(
         route.policy.cors = cors.clone();
         route.policy.auth = has_auth.then(|| Arc::new(fixture::only_joe()));
         route.policy.external_auth = external_auth.cloned();
+        route.policy.global_rate_limit = global_limit.cloned();
         route.timeout = rng.one_in(4).then(|| Duration::from_secs(5));
     }
     http.routes = routes.into();

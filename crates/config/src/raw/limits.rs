@@ -1,0 +1,67 @@
+//! The keys of global rate limits.
+
+use super::Off;
+use super::policy::RateHeader;
+use crate::defaults;
+use crate::define::{Kind, keys};
+use crate::diagnostic::{Report, Wrong};
+use crate::read::{Flag, Int, Many, OneOf, OneOrMany, Read, Scalar, True, unexpected};
+use crate::text::{HeaderName, HeaderValue, HostHeader, Label, Positive, duration_text};
+use crate::yaml::{Node, Value};
+
+keys! {
+    /// A service that counts requests for all instances. It is asked about each request, after everything that the route checks itself
+    /// (`rate_limit`, `auth`, `external_auth`). [Global rate limits](global-rate-limit.md) has the details.
+    pub struct RawGlobalRateLimitObject as "a global rate limit" {
+        /// The cluster of the service. Its breaker, health checks, ejection and TLS are those of any cluster, and it needs HTTP/2.
+        required to: Label;
+        /// The set of limits, as the service calls it.
+        required domain: HeaderValue;
+        /// What the service counts by. A request counts for each descriptor of which all entries have a value, and one limit that is
+        /// exceeded is enough to refuse it. If no descriptor is left, the service is not asked. At most 16.
+        required descriptors: Many<RawDescriptor>;
+        /// Whether requests pass (`true`) or are answered `failure_status` (`false`) while the service gives no answer.
+        required fail_open: Flag;
+        /// From the question to the end of the answer.
+        optional timeout: Positive, default duration_text(defaults::GLOBAL_RATE_LIMIT_TIMEOUT);
+        /// What clients get while the service gives no answer, without `fail_open`.
+        optional failure_status: Int<400, 599>, default defaults::EXTERNAL_AUTH_STATUS.to_string();
+        /// The `:authority` of the call.
+        optional host: HostHeader, default "the name of the cluster";
+        /// The headers of each response that tell the client about its limits, including that of `rate_limit`.
+        optional headers: OneOrMany<OneOf<RateHeader>>, default "none";
+    }
+}
+
+keys! {
+    /// A descriptor.
+    pub struct RawDescriptor as "a descriptor" {
+        /// Its entries, in the order in which the service has them. At most 16.
+        required entries: OneOrMany<RawDescriptorEntry>;
+    }
+}
+
+keys! {
+    /// A key and a value of a descriptor. Exactly one key says where the value comes from.
+    pub struct RawDescriptorEntry as "an entry of a descriptor", one of [client_ip, header, path, method, host, value] {
+        /// The key, as the service calls it.
+        optional key: HeaderValue, default "`remote_address` for `client_ip`, the header's name, `path`, `method`, `host`, or `generic_key`";
+        /// The client's address as trusted proxies report it. Of an IPv6 address the network of 64 bits: `2001:db8:0:1::/64`.
+        optional client_ip: True;
+        /// The value of this header; if there are several, they are joined with commas.
+        optional header: HeaderName;
+        /// The path as routes see it, without the query.
+        optional path: True;
+        /// The method.
+        optional method: True;
+        /// The host, without the port.
+        optional host: True;
+        /// The same text for each request.
+        optional value: HeaderValue;
+    }
+}
+
+text_or_object! {
+    /// `off`, or the service.
+    RawGlobalRateLimit = OneOf<Off> | RawGlobalRateLimitObject
+}

@@ -1,0 +1,79 @@
+//! Global rate limits: what a route takes from its listener, defaults, and refusals.
+
+use std::time::Duration;
+
+use model::{DescriptorSource, RateHeaders};
+
+use super::refused::routes;
+use super::{http, load};
+
+#[test]
+fn routes_take_the_limit_of_their_listener() {
+    let text = "listeners: {l: {bind: :1, protocol: http, global_rate_limit: {to: rls, domain: edge, fail_open: true, descriptors:
+        [{entries: {client_ip: true}}, {entries: [{path: true, key: p}, {header: X-A}, {method: true}, {host: true}, {value: a b}]}]},
+        routes: [{path: /a, to: web}, {path: /b, to: web, global_rate_limit: off}, {path: /c, to: web, global_rate_limit: {to: rls,
+        domain: other, fail_open: false, failure_status: 500, timeout: 20ms, host: limits.test, headers: [x_ratelimit, ratelimit],
+        descriptors: [{entries: [{value: all}]}]}}]}}
+clusters: {web: {endpoints: [a:1]}, rls: {endpoints: [a:2], protocol: h2c}}";
+    let snapshot = load(text);
+    let all: Vec<_> =
+        http(&snapshot).routes.iter().map(|route| route.policy.global_rate_limit.as_deref().cloned()).collect();
+    let [Some(first), None, Some(own)] = all.as_slice() else { panic!("{all:?}") };
+    assert_eq!((first.to.0, first.domain.as_str(), first.fail_open, first.failure_status), (1, "edge", true, 503));
+    assert_eq!(
+        (first.timeout, &first.host, first.headers),
+        (Duration::from_millis(100), &None, RateHeaders::default())
+    );
+    let entries = |at: usize| -> Vec<_> {
+        first.descriptors[at].iter().map(|entry| (entry.key.as_str(), entry.source.clone())).collect()
+    };
+    assert_eq!(entries(0), [("remote_address", DescriptorSource::ClientIp)]);
+    let text = |text: &str| DescriptorSource::Text(text.to_owned());
+    let expect = [
+        ("p", DescriptorSource::Path),
+        ("x-a", DescriptorSource::Header("x-a".to_owned())),
+        ("method", DescriptorSource::Method),
+        ("host", DescriptorSource::Host),
+        ("generic_key", text("a b")),
+    ];
+    assert_eq!(entries(1), expect);
+    assert_eq!((own.domain.as_str(), own.fail_open, own.failure_status), ("other", false, 500));
+    assert_eq!((own.timeout, own.host.as_deref()), (Duration::from_millis(20), Some("limits.test")));
+    assert_eq!(own.headers, RateHeaders { x_ratelimit: true, ratelimit: true });
+    // A listener without routes.
+    let limit = "{to: web, domain: a, fail_open: true, descriptors: [{entries: [{path: true}]}]}";
+    let to = format!(
+        "listeners: {{l: {{bind: :1, protocol: http, to: web, global_rate_limit: {limit}}}}}\n\
+         clusters: {{web: {{endpoints: [a:1], protocol: h2c}}}}"
+    );
+    assert!(http(&load(&to)).routes[0].policy.global_rate_limit.is_some());
+}
+
+#[test]
+fn what_a_limit_cannot_be() {
+    let rest = "fail_open: true, descriptors: [{entries: {path: true}}]";
+    routes(
+        &[
+            "to: web, path: /a, global_rate_limit: off",
+            "to: web, path: /b, global_rate_limit: {to: h2}",
+            &format!("to: web, path: /c, global_rate_limit: {{to: web, domain: a, {rest}}}"),
+            &format!("to: web, path: /d, global_rate_limit: {{to: webb, domain: '', {rest}}}"),
+            "to: web, path: /e, global_rate_limit: {domain: a, fail_open: yes, descriptors: [{entries: [{key: a}, {path: false}]}]}",
+            "to: web, path: /f, rate_limit: {requests: 1, per: 1s, headers: [ratelimit, ratelimit, x]}",
+        ],
+        r#"7:45: `global_rate_limit: off` has no effect: the listener has no `global_rate_limit`; remove it
+8:45: a global rate limit needs `descriptors`; it must be a list
+8:45: a global rate limit needs `domain`; it must be text such as steelyard
+8:45: a global rate limit needs `fail_open`; it must be true or false
+8:50: `to` names the cluster `h2`, which is not in `clusters`; the only cluster is `web`
+9:50: the cluster `web` speaks HTTP/1.1, and a rate limit service needs HTTP/2; add `protocol: h2c`, or `protocol: h2` and `tls`, to `web`
+10:50: `to` names the cluster `webb`, which is not in `clusters`; did you mean `web`?
+10:64: `domain` is empty; write the `domain` of the service's limits
+11:45: a global rate limit needs `to`; it must be a name such as web
+11:68: `fail_open` must be true or false, not "yes"; write true, without quotes
+11:98: an entry of a descriptor needs `client_ip`, `header`, `path`, `method`, `host` or `value`
+11:115: `path` can only be true; otherwise remove the key
+12:82: this form is listed twice; remove it
+12:93: an entry of `headers`: "x" is not valid; it must be x_ratelimit or ratelimit"#,
+    );
+}

@@ -1,0 +1,79 @@
+//! The wait for a service that is asked about the request ([`Action::Ask`]), once, however often the request is sent to endpoints afterwards.
+//!
+//! `authorize` and `limit` decide what is asked, and what becomes of the request then.
+
+use super::authorize::Authorizing;
+use super::*;
+use crate::question::{Question, Reply};
+
+/// A request about which a service is asked.
+pub(crate) struct Asking {
+    /// When the wait for the answer began, in microseconds.
+    since_us: u64,
+    /// Present until it is asked.
+    question: Option<Box<Question>>,
+    about: Subject,
+}
+
+/// What the service is asked about.
+pub(super) enum Subject {
+    Authorization(Box<Authorizing>),
+    /// A limit, of the route with this index in the listener.
+    RateLimit(usize),
+}
+
+impl Exchange {
+    /// The end of the request's time, if it has one.
+    pub(super) fn ends_ms(&self, route: &Route) -> Option<u64> {
+        let timeouts = route.timeout.into_iter().chain(self.call.as_ref().and_then(|call| call.timeout));
+        Some((self.record.begun_us()? / 1000).saturating_add(timeouts.map(crate::millis).min()?))
+    }
+
+    /// How long an answer is waited for, in milliseconds, if the service has this much time. A caller does not wait longer than it says.
+    pub(super) fn asks_until_ms(&self, env: &Env<'_>, route: &Route, timeout: std::time::Duration) -> u64 {
+        let until_ms = env.now_ms().saturating_add(crate::millis(timeout));
+        self.ends_ms(route).map_or(until_ms, |ends_ms| ends_ms.min(until_ms))
+    }
+
+    /// Asks.
+    pub(super) fn ask(&mut self, env: &Env<'_>, question: Question, until_ms: u64, about: Subject) {
+        self.phase = Phase::Ask(Box::new(Asking { since_us: env.now_us, question: Some(Box::new(question)), about }));
+        self.deadline_ms = Some(until_ms);
+    }
+
+    /// The question that it waits for, once.
+    pub(crate) fn take_question(&mut self) -> Option<Box<Question>> {
+        let Phase::Ask(asking) = &mut self.phase else { return None };
+        asking.question.take()
+    }
+
+    /// The service has answered, or has not.
+    pub(crate) fn handle_reply(&mut self, env: &Env<'_>, reply: Result<Reply, Error>) {
+        if !matches!(self.phase, Phase::Ask(_)) {
+            return;
+        }
+        let Phase::Ask(asking) = std::mem::take(&mut self.phase) else { return };
+        let Asking { since_us, about, .. } = *asking;
+        self.deadline_ms = None;
+        let took_us = env.now_us.saturating_sub(since_us);
+        match (about, reply) {
+            (Subject::Authorization(authorizing), Ok(Reply::Authorization(verdict))) => {
+                self.handle_authorized(env, *authorizing, Ok(verdict), took_us);
+            }
+            (Subject::Authorization(authorizing), Err(error)) => {
+                self.handle_authorized(env, *authorizing, Err(error), took_us);
+            }
+            (Subject::RateLimit(number), Ok(Reply::RateLimit(verdict))) => {
+                self.handle_limited(env, number, Ok(verdict), took_us);
+            }
+            (Subject::RateLimit(number), Err(error)) => self.handle_limited(env, number, Err(error), took_us),
+            (_, Ok(_)) => self.fail(env, Error::internal(Reason::Internal)),
+        }
+    }
+}
+
+/// What policies read of a request.
+pub(super) fn view<'v>(request: &'v Request, env: &Env<'_>, client: &'v Client<'v>) -> RequestView<'v> {
+    let Request { head, bytes, .. } = request;
+    RequestView { head, buffer: bytes, target: request.target(), paths: env.http.paths, client }
+}
