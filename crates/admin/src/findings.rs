@@ -296,6 +296,7 @@ fn is_refusal_of_connection(reason: Reason) -> bool {
             | Reason::TlsHandshakeTimeout
             | Reason::BadProxyProtocol
             | Reason::ProxyProtocolTimeout
+            | Reason::ClientConnectionsFull
             | Reason::PlainHttp
             | Reason::NotHttp
             | Reason::H2Preface
@@ -341,6 +342,9 @@ fn advice(reason: Reason) -> &'static str {
         Reason::ClientDenied => "compare `allow`, `deny` and `trusted_proxies` with the addresses of the clients",
         Reason::ExternalAuthFailed => {
             "find out why the cluster of the route's `external_auth` does not answer, or raise its `timeout`"
+        }
+        Reason::ClientConnectionsFull => {
+            "a client opens more connections than `client_limits` allows; proxies and NAT put many users behind one address"
         }
         Reason::RateLimitFailed => {
             "find out why the cluster of the route's `global_rate_limit` does not answer, or raise its `timeout`"

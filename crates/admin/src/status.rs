@@ -524,6 +524,7 @@ mod tests {
             tls: None,
             accept_proxy_protocol: false,
             addresses: model::AddressRules::default(),
+            client_limits: model::ClientLimits::default(),
             connections_max: 1,
         };
         Snapshot {

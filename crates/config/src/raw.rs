@@ -126,6 +126,8 @@ keys! {
         optional global_rate_limit: RawGlobalRateLimit, default "none", only "http";
         /// Limits on what clients may send.
         optional limits: RawListenerLimits, default "as below";
+        /// Limits on each client.
+        optional client_limits: RawClientLimits, default "none";
         /// Addresses or networks whose `X-Forwarded-*` and `Forwarded` headers are trusted and extended. The headers of all other clients
         /// are replaced.
         optional trusted_proxies: OneOrMany<Network>, default "none", only "http";
@@ -484,7 +486,7 @@ mod vip;
 pub use auth::{RawApiKey, RawAuth, RawBasic};
 pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject};
 pub use health::{RawHealthCheck, RawOutlierObject};
-pub use limits::{RawDescriptorEntry, RawGlobalRateLimit, RawGlobalRateLimitObject};
+pub use limits::{RawClientLimits, RawClientRate, RawDescriptorEntry, RawGlobalRateLimit, RawGlobalRateLimitObject};
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use policy::{
     RateHeader, RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond,
@@ -729,7 +731,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 52);
+        assert_eq!(found.len(), 54);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

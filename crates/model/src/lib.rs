@@ -62,8 +62,8 @@ pub use external_auth::{AuthBody, AuthCache, AuthProtocol, ExternalAuth, GrpcAut
 pub use field_value::{FieldPart, FieldValue, Variable};
 pub use global_rate_limit::{DescriptorEntry, DescriptorSource, GlobalRateLimit};
 pub use listener::{
-    ForwardPath, ForwardedHeaders, HttpListener, KeepRequestId, Listener, ListenerLimits, MinRate, PathRules, Ping,
-    Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute,
+    ClientLimits, ForwardPath, ForwardedHeaders, HttpListener, KeepRequestId, Listener, ListenerLimits, MinRate,
+    PathRules, Ping, Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute,
 };
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{

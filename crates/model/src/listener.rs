@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::{AddressRules, ClusterId, ErrorPage, HostMatcher, ListenerTls, Page, Route, RouteAction};
+use crate::{AddressRules, ClusterId, ErrorPage, HostMatcher, ListenerTls, Page, RateLimit, Route, RouteAction};
 
 /// An address on which downstream connections are accepted.
 #[derive(Clone, Debug)]
@@ -27,6 +27,18 @@ pub struct Listener {
     pub addresses: AddressRules,
     /// Open downstream connections; a connection above the limit is answered 503 (HTTP) or closed (TCP), and counted.
     pub connections_max: usize,
+    /// Limits on each client.
+    pub client_limits: ClientLimits,
+}
+
+/// Limits on what one client may have of a listener, over all workers. The default is none. A client is an IPv4 address, or an IPv6 network
+/// of 64 bits, because one client may have all addresses in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// Open connections. The client is the one that the connection comes from, or that a PROXY protocol header names.
+    pub connections_max: Option<usize>,
+    /// How many requests it may make, as trusted proxies report the client. HTTP only.
+    pub requests: Option<RateLimit>,
 }
 
 /// The protocol of a listener.

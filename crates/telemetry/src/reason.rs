@@ -172,6 +172,8 @@ reasons! {
     141 RateLimitFailed "rate_limit_failed" Cluster "The service of the route's `global_rate_limit` gave no answer: no endpoint took the \
         question, the connection failed, or the answer came too late, was cut off or has no meaning. With `fail_open`, the request passed \
         all the same.";
+    142 ClientConnectionsFull "client_connections_full" Downstream "The client has as many open connections as `client_limits` of the \
+        listener allows.";
 }
 
 /// The part of the system in which a [`Reason`] arises. `docs/reasons.md` has a section for each.

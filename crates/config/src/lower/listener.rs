@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
 use model::{
-    ClusterId, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol, RequestId,
-    TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
+    ClientLimits, ClusterId, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol,
+    RequestId, TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
 };
 
 use super::route::Inherited;
@@ -56,6 +56,10 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     let addresses = addresses::rules(&raw.allow, &raw.deny, report);
     let limits = raw.limits.map(|limits| limits.value);
     let connections_max = limits.and_then(|limits| limits.connections).map(|connections| count(connections.value.0));
+    let client_limits = raw.client_limits.as_ref().map_or_else(ClientLimits::default, |raw| ClientLimits {
+        connections_max: raw.value.connections.as_ref().map(|connections| count(connections.value.0)),
+        requests: raw.value.requests.as_ref().and_then(|rate| policy::client_rate(&rate.value, report)),
+    });
     Some(Listener {
         name: name.to_owned(),
         bind,
@@ -64,6 +68,7 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
         accept_proxy_protocol: raw.proxy_protocol.is_some_and(|accept| accept.value.0),
         addresses,
         connections_max: connections_max.unwrap_or(defaults::CONNECTIONS_MAX),
+        client_limits,
     })
 }
 
@@ -126,6 +131,7 @@ pub fn bare(name: &str, bind: SocketAddr, tcp: bool, to: ClusterId) -> Listener 
         accept_proxy_protocol: false,
         addresses: model::AddressRules::default(),
         connections_max: defaults::CONNECTIONS_MAX,
+        client_limits: ClientLimits::default(),
     }
 }
 
@@ -256,6 +262,9 @@ fn min_rate(raw: &RawMinRate) -> Option<MinRate> {
 fn refuse_keys(raw: &RawListener, protocol: ProtocolName, report: &mut Report) {
     refuse_keys_of_others(raw, protocol, report);
     if let Some(limits) = &raw.limits {
+        refuse_keys_of_others(&limits.value, protocol, report);
+    }
+    if let Some(limits) = &raw.client_limits {
         refuse_keys_of_others(&limits.value, protocol, report);
     }
     // One error is enough where routes have no meaning at all.

@@ -12,8 +12,8 @@ use super::{ClusterIds, addresses, respond, template};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
-    RateHeader, RawCors, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry, RawRetryObject,
-    RawRewrite, RawRoute, RawShare, RawSticky, RawTo,
+    RateHeader, RawClientRate, RawCors, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry,
+    RawRetryObject, RawRewrite, RawRoute, RawShare, RawSticky, RawTo,
 };
 use crate::read::{Keyed, Located, Named, NamedEntry, OneOf, OneOrMany};
 use crate::text::{
@@ -414,6 +414,15 @@ fn rate_limit(raw: &RawRateLimit, report: &mut Report) -> Option<RateLimit> {
     };
     let burst = raw.burst.as_ref().map_or(requests, |burst| number(burst.value.0));
     Some(RateLimit { requests, per: raw.per.as_ref()?.value.0, by, burst, headers })
+}
+
+/// The rate of each client of a listener. Returns `None` if a required key is missing; the report says so.
+pub fn client_rate(raw: &RawClientRate, report: &mut Report) -> Option<RateLimit> {
+    let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let headers = rate_headers(&raw.headers, report);
+    let requests = number(raw.requests.as_ref()?.value.0);
+    let burst = raw.burst.as_ref().map_or(requests, |burst| number(burst.value.0));
+    Some(RateLimit { requests, per: raw.per.as_ref()?.value.0, by: RateKey::ClientIp, burst, headers })
 }
 
 /// The fields that tell clients about their limits.

@@ -1,4 +1,4 @@
-//! The keys of global rate limits.
+//! The keys of limits on each client of a listener, and of global rate limits.
 
 use super::Off;
 use super::policy::RateHeader;
@@ -8,6 +8,32 @@ use crate::diagnostic::{Report, Wrong};
 use crate::read::{Flag, Int, Many, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{HeaderName, HeaderValue, HostHeader, Label, Positive, duration_text};
 use crate::yaml::{Node, Value};
+
+keys! {
+    /// Limits on each client of a listener, counted over all workers. A client is an IPv4 address, or an IPv6 network of 64 bits.
+    pub struct RawClientLimits as "the limits on a client" {
+        /// Open connections. A connection above the limit is answered 429 (protocol http), or reset. The client is the one that the
+        /// connection comes from, or that a PROXY protocol header names: behind proxies that report clients in headers, it is the proxy.
+        optional connections: Int<1, 10_000_000>, default "no limit";
+        /// How many requests a client may make on all routes together, in addition to `rate_limit` of the route. The client is the one
+        /// that trusted proxies report. A request above the limit is answered 429.
+        optional requests: RawClientRate, default "no limit", only "http";
+    }
+}
+
+keys! {
+    /// How many requests a client may make on a listener. At most 262,144 clients are remembered at once, over all rate limits.
+    pub struct RawClientRate as "the rate of a client" {
+        /// How many requests a client may make in each `per`, in the long run.
+        required requests: Int<1, 1_000_000>;
+        /// See `requests`.
+        required per: Positive;
+        /// How many requests may come at once after a silence.
+        optional burst: Int<1, 1_000_000>, default "as many as `requests`";
+        /// The headers of each response that tell the client about its limit.
+        optional headers: OneOrMany<OneOf<RateHeader>>, default "none";
+    }
+}
 
 keys! {
     /// A service that counts requests for all instances. It is asked about each request, after everything that the route checks itself

@@ -77,3 +77,25 @@ fn what_a_limit_cannot_be() {
 12:93: an entry of `headers`: "x" is not valid; it must be x_ratelimit or ratelimit"#,
     );
 }
+
+#[test]
+fn clients_of_a_listener_have_limits() {
+    let limits = |protocol: &str, limits: &str| {
+        let text = format!(
+            "listeners: {{l: {{bind: :1, protocol: {protocol}, to: web, client_limits: {limits}}}}}\n\
+             clusters: {{web: {{endpoints: [a:1]}}}}"
+        );
+        crate::parse("f", &text, model::Generation(1)).map(|snapshot| snapshot.listeners[0].client_limits.clone())
+    };
+    let all = limits("http", "{connections: 3, requests: {requests: 5, per: 2s, headers: x_ratelimit}}").unwrap();
+    assert_eq!(all.connections_max, Some(3));
+    let rate = all.requests.unwrap();
+    assert_eq!(
+        (rate.requests, rate.burst, rate.per, rate.by),
+        (5, 5, Duration::from_secs(2), model::RateKey::ClientIp)
+    );
+    assert!(rate.headers.x_ratelimit && !rate.headers.ratelimit);
+    assert_eq!(limits("tcp", "{connections: 3}").unwrap().connections_max, Some(3));
+    let refused = limits("tcp", "{requests: {requests: 5, per: 2s}}").unwrap_err().to_string();
+    assert!(refused.contains("`requests` needs protocol http, and this listener has protocol tcp"), "{refused}");
+}

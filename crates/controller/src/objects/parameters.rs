@@ -98,6 +98,8 @@ pub struct ClientSettings {
 pub struct ClientLimits {
     /// Open connections.
     pub connections: Option<i64>,
+    /// Open connections of one client.
+    pub connections_per_client: Option<i64>,
     /// The size of the request line and the headers, such as `32Ki`.
     pub header_size: Option<String>,
     /// Header fields of one request.

@@ -115,6 +115,9 @@ fn clients(listener: &Listener) -> String {
     if listener.accept_proxy_protocol {
         text.push_str(" proxy-protocol");
     }
+    if let Some(connections) = listener.client_limits.connections_max {
+        let _ = write!(text, " connections-per-client={connections}");
+    }
     if listener.connections_max != 65_536 {
         let _ = write!(text, " connections={}", listener.connections_max);
     }

@@ -23,6 +23,7 @@ const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 pub(crate) struct ClientPolicy {
     pub(crate) accept_proxy_protocol: bool,
     pub(crate) connections_max: usize,
+    pub(crate) client_connections_max: Option<usize>,
     pub(crate) trusted_proxies: Vec<IpNet>,
     pub(crate) forwarded: ForwardedHeaders,
     pub(crate) paths: PathRules,
@@ -38,6 +39,7 @@ impl ClientPolicy {
         Self {
             accept_proxy_protocol: false,
             connections_max: CONNECTIONS_MAX,
+            client_connections_max: None,
             trusted_proxies: settings.trusted_proxies.clone(),
             forwarded: ForwardedHeaders::XForwarded,
             paths: PathRules::default(),
@@ -99,6 +101,11 @@ impl ClientPolicy {
             1..=10_000,
             &mut limits.streams_per_connection_max,
         );
+        if let Some(connections) = set.connections_per_client {
+            let mut most = 0;
+            wrong.number("connectionsPerClient", Some(connections), 1..=10_000_000, &mut most);
+            self.client_connections_max = Some(most);
+        }
         if let Some(requests) = set.requests_per_connection {
             let mut most = 0;
             wrong.number("requestsPerConnection", Some(requests), 1..=1_000_000_000, &mut most);

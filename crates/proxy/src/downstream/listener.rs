@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use wire::message::{Method, Version};
 use wire::proxy_protocol::{self, Parsed};
 
+use crate::downstream::client_connections::ClientPermit;
 use crate::error::Error;
 use crate::stream::Stream;
 use crate::upstream::connect::OnBehalfOf;
@@ -137,18 +138,33 @@ pub(crate) fn begin(worker: &Rc<Worker>, active: &Rc<ActiveListener>, stream: Tc
     let view = active.view();
     view.counters.connections.inc();
     let permit = ConnectionPermit::acquire(&view, worker.connection());
+    let is_named_later = view.plan.policy.accept_proxy_protocol;
+    let client = if is_named_later { Ok(None) } else { client_permit(&view, address.ip()) };
     let (worker, active) = (worker.clone(), active.clone());
     tokio::task::spawn_local(async move {
-        match permit {
-            Some(_) if is_memory_full() => refuse(&view, stream, Reason::MemoryFull).await,
-            Some(permit) => {
+        match (permit, client) {
+            (Some(_), _) if is_memory_full() => refuse(&view, stream, Reason::MemoryFull).await,
+            (Some(permit), Ok(client)) => {
                 // The connection may last for days. It uses the listener of each new snapshot, and keeps none of them.
                 drop(view);
-                serve(&worker, &active, stream, address, &permit.connection).await;
+                serve(&worker, &active, stream, address, &permit.connection, client).await;
             }
-            None => refuse(&view, stream, Reason::ConnectionsFull).await,
+            (Some(_), Err(reason)) => refuse(&view, stream, reason).await,
+            (None, _) => refuse(&view, stream, Reason::ConnectionsFull).await,
         }
     });
+}
+
+/// Counts a connection of this client; `None` if clients have no limit.
+///
+/// # Errors
+/// [`Reason::ClientConnectionsFull`].
+fn client_permit(view: &ListenerView, client: IpAddr) -> Result<Option<ClientPermit>, Reason> {
+    let (Some(counts), Some(max)) = (&view.plan.client_connections, view.plan.policy.client_limits.connections_max)
+    else {
+        return Ok(None);
+    };
+    counts.acquire(client, max).map(Some).ok_or(Reason::ClientConnectionsFull)
 }
 
 /// A permit for one connection of the listener, counted against its `connections` limit until it is dropped.
@@ -184,6 +200,11 @@ pub(crate) fn is_memory_full() -> bool {
 async fn refuse(view: &ListenerView, mut stream: TcpStream, reason: Reason) {
     let error = Error::internal(reason);
     view.count(error.reason);
+    let is_plain_http = matches!(view.plan.policy.protocol, Protocol::Http(_)) && view.plan.tls.is_none();
+    if reason == Reason::ClientConnectionsFull && !is_plain_http {
+        // It costs no more than it must: a client that opens too many leaves no connections that wait for their end.
+        return net::socket::reset_on_close(&stream);
+    }
     if let (Protocol::Http(_), None, Some(status)) =
         (&view.plan.policy.protocol, &view.plan.tls, respond::status(&error))
     {
@@ -201,6 +222,7 @@ async fn serve(
     mut stream: TcpStream,
     address: SocketAddr,
     connection: &ConnectionGuard,
+    mut client: Option<ClientPermit>,
 ) {
     let view = active.view();
     let local = stream.local_addr().map_or(address, canonical);
@@ -211,6 +233,10 @@ async fn serve(
             Ok(rest) => input = rest,
             Err(error) => return refused(&view, &who, &error),
         }
+        client = match client_permit(&view, who.client.ip()) {
+            Ok(permit) => permit,
+            Err(reason) => return refuse(&view, stream, reason).await,
+        };
     }
     if let (Protocol::Tcp(_) | Protocol::Tls(_), Some(addresses)) = (&view.plan.policy.protocol, &view.plan.addresses)
         && !addresses.admits(Some(who.client.ip()).filter(|_| who.is_known))
@@ -238,6 +264,8 @@ async fn serve(
         Protocol::Tcp(_) => Box::pin(tcp::serve(worker, view, stream, input, who, connection)).await,
         Protocol::Tls(_) => Box::pin(by_name::serve(worker, view, stream, input, who, connection)).await,
     }
+    // It has counted until here, however it ended.
+    drop(client);
 }
 
 fn refused(view: &ListenerView, who: &OnBehalfOf, error: &Error) {

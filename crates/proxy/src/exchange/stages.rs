@@ -90,7 +90,7 @@ impl Exchange {
     /// The destination of the request: the number of its route, the route, and what that does with it.
     ///
     /// # Errors
-    /// [`Reason::MemoryFull`], [`Reason::Misdirected`], [`Reason::ClientDenied`], [`Reason::AmbiguousPath`], [`Reason::NoRoute`], and those of
+    /// [`Reason::MemoryFull`], [`Reason::Misdirected`], [`Reason::ClientDenied`], [`Reason::RateLimited`], [`Reason::AmbiguousPath`], [`Reason::NoRoute`], and those of
     /// [`policy::admit`], [`Authenticator::judge`] and [`policy::destination`].
     pub(super) fn destination<'e>(&mut self, env: &Env<'e>) -> Result<(usize, &'e Route, Destination), Error> {
         let found = self.find_destination(env);
@@ -116,6 +116,11 @@ impl Exchange {
             && !addresses.admits(client_address::known_client_ip(head, bytes, &client).ok())
         {
             return Err(Error::internal(Reason::ClientDenied));
+        }
+        if let Some(limiter) = &env.listener.plan.limiter {
+            let target = head.path.get(bytes);
+            let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
+            limiter.admit(&view, env.now_us, &mut self.quotas)?;
         }
         env.listener.plan.auth.remove_claims(&mut self.request);
         let Request { head, bytes, normal_target, .. } = &mut self.request;

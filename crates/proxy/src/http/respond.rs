@@ -32,7 +32,8 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         Reason::HeaderTooLarge | Reason::TooManyHeaders => 431,
         Reason::UriTooLong => 414,
         Reason::BodyTooLarge => 413,
-        Reason::RateLimited | Reason::GlobalRateLimited => 429, // RFC 6585 section 4
+        // RFC 6585 section 4.
+        Reason::RateLimited | Reason::GlobalRateLimited | Reason::ClientConnectionsFull => 429,
         Reason::HeaderTimeout | Reason::BodyTimeout | Reason::BodyTooSlow => 408,
         Reason::ExpectationFailed => 417,
         Reason::CredentialsMissing | Reason::CredentialsInvalid => 401,

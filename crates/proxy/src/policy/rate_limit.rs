@@ -31,10 +31,12 @@ impl Clients {
     }
 }
 
-/// The rate limit of one route, for all workers.
+/// The rate limit of one route, or of a listener, for all workers.
 pub(crate) struct Limiter {
     rate: Rate,
     by: RateKey,
+    /// What the client is told that it is called.
+    name: &'static str,
     /// Identifies the route and its limit. The usage of clients survives a reload that changes neither.
     id: u64,
     clients: Arc<Clients>,
@@ -44,7 +46,8 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    pub(crate) fn new(limit: &RateLimit, listener: &str, route: &str, clients: &Arc<Clients>) -> Self {
+    /// That of a route, or without one of a listener.
+    pub(crate) fn new(limit: &RateLimit, listener: &str, route: Option<&str>, clients: &Arc<Clients>) -> Self {
         let RateLimit { requests, per, by, burst, headers } = limit;
         let header = match by {
             RateKey::ClientIp => None,
@@ -52,7 +55,8 @@ impl Limiter {
         };
         let id = clients.hasher.hash_one((listener, route, requests, per, header, burst));
         let (burst, headers) = (u64::from((*burst).max(1)), *headers);
-        Self { rate: Rate::new(limit), by: by.clone(), id, clients: clients.clone(), burst, headers }
+        let name = if route.is_some() { "local" } else { "listener" };
+        Self { rate: Rate::new(limit), by: by.clone(), name, id, clients: clients.clone(), burst, headers }
     }
 
     /// Counts a request of a client, or refuses it. `quotas` get what the client is told about the limit.
@@ -91,7 +95,7 @@ impl Limiter {
             Err(wait_ns) => (0, self.rate.whole_after_ns(wait_ns)),
         };
         Quota {
-            name: "local".to_owned(),
+            name: self.name.to_owned(),
             limit: self.burst,
             window_s: seconds(self.rate.allowance_ns()),
             remaining,
@@ -129,7 +133,7 @@ mod tests {
     fn limiter(by: RateKey, route: &str, clients: &Arc<Clients>) -> Limiter {
         let headers = RateHeaders { x_ratelimit: false, ratelimit: true };
         let limit = RateLimit { requests: 1, per: Duration::from_secs(10), by, burst: 2, headers };
-        Limiter::new(&limit, "web", route, clients)
+        Limiter::new(&limit, "web", Some(route), clients)
     }
 
     /// The number of three requests that are accepted.

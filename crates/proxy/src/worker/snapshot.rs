@@ -10,6 +10,7 @@ use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot};
 
 use crate::auth::passwords::PasswordCounts;
 use crate::auth::{Authenticators, ListenerAuth};
+use crate::downstream::client_connections::ClientConnections;
 use crate::exchange::route::Router;
 use crate::external_auth::{Authorizers, ListenerAuthorizers};
 use crate::http::pages::{PageFiles, Pages};
@@ -44,6 +45,10 @@ pub struct ListenerPlan {
     pub(crate) tls: Option<Arc<ServerKeys>>,
     /// The rate limits of routes, by the route's number.
     pub(crate) limiters: Arc<HashMap<usize, Limiter>>,
+    /// That of the listener; `None` if it has none.
+    pub(crate) limiter: Option<Limiter>,
+    /// The open connections of each client; `None` if they have no limit.
+    pub(crate) client_connections: Option<Arc<ClientConnections>>,
     /// The clients that may use it; `None` if all may.
     pub(crate) addresses: Option<Arc<AddressTable>>,
     /// The same of routes, by the route's number.
@@ -120,6 +125,7 @@ impl Compiled {
     pub fn new(snapshot: Arc<Snapshot>, files: &NamedFiles, previous: Option<&Self>, now_ms: u64) -> Self {
         let before = Before::of(previous);
         let is_limited = |listener: &Listener| match same_routes(listener, before.listener(listener)) {
+            _ if listener.client_limits.requests.is_some() => true,
             Some(old) => !old.limiters.is_empty(),
             None => routes(listener).iter().any(|route| route.policy.rate_limit.is_some()),
         };
@@ -150,6 +156,8 @@ impl Compiled {
                 router: router(listener, old),
                 tls: files.keys.listener(&listener.name),
                 limiters: limiters(listener, old, clients.as_ref()),
+                limiter: limiter(listener, clients.as_ref()),
+                client_connections: client_connections(listener, old),
                 addresses: addresses(listener, old),
                 route_addresses: route_addresses(listener, old),
                 auth,
@@ -282,6 +290,17 @@ fn route_addresses(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<
     same_routes(listener, old).map_or_else(make, |old| old.route_addresses.clone())
 }
 
+/// The limit of the listener itself.
+fn limiter(listener: &Listener, clients: Option<&Arc<Clients>>) -> Option<Limiter> {
+    Some(Limiter::new(listener.client_limits.requests.as_ref()?, &listener.name, None, clients?))
+}
+
+/// The counts are those of open connections, so they are kept as long as there is a limit.
+fn client_connections(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Option<Arc<ClientConnections>> {
+    listener.client_limits.connections_max?;
+    Some(old.and_then(|old| old.client_connections.clone()).unwrap_or_default())
+}
+
 fn limiters(
     listener: &Listener,
     old: Option<&Arc<ListenerPlan>>,
@@ -293,7 +312,7 @@ fn limiters(
     }
     let limiter = |(number, route): (usize, &Route)| {
         let limit = route.policy.rate_limit.as_ref()?;
-        Some((number, Limiter::new(limit, &listener.name, &route.name, clients?)))
+        Some((number, Limiter::new(limit, &listener.name, Some(&route.name), clients?)))
     };
     Arc::new(routes(listener).iter().enumerate().filter_map(limiter).collect())
 }
@@ -349,9 +368,10 @@ pub(crate) mod fixture {
     use std::time::Duration;
 
     use model::{
-        Auth, AuthProtocol, BasicAuth, ClusterId, Cors, CorsNames, CorsOrigins, DescriptorEntry, DescriptorSource, Dns,
-        Endpoint, ExternalAuth, ForwardedHeaders, Generation, GlobalRateLimit, HttpAuth, HttpListener, ListenerLimits,
-        PasswordHash, PathRules, RateHeaders, TcpListener, TlsListener, TlsMode, TlsRoute, Users,
+        Auth, AuthProtocol, BasicAuth, ClientLimits, ClusterId, Cors, CorsNames, CorsOrigins, DescriptorEntry,
+        DescriptorSource, Dns, Endpoint, ExternalAuth, ForwardedHeaders, Generation, GlobalRateLimit, HttpAuth,
+        HttpListener, ListenerLimits, PasswordHash, PathRules, RateHeaders, TcpListener, TlsListener, TlsMode,
+        TlsRoute, Users,
     };
 
     use super::*;
@@ -393,6 +413,7 @@ pub(crate) mod fixture {
             accept_proxy_protocol: false,
             addresses: model::AddressRules::default(),
             connections_max: 1000,
+            client_limits: ClientLimits::default(),
         }
     }
 

@@ -51,6 +51,7 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
         tls: None,
         accept_proxy_protocol: false,
         addresses: model::AddressRules::default(),
+        client_limits: model::ClientLimits::default(),
         connections_max: 1,
     }
 }
