@@ -91,9 +91,13 @@ impl HeaderList {
 
     /// Writes the fields.
     pub(crate) fn write(&self, to: &mut HeadWriter<'_>) {
-        for (name, value, never_indexed) in self.fields() {
-            if never_indexed { to.never_indexed(name, value) } else { to.field(name, value) }
-        }
+        // The prefixes are part of it, so different fields are never the same bytes.
+        let list = self.bytes.get(self.fields_at..).unwrap_or_default();
+        to.list(list, |to| {
+            for (name, value, never_indexed) in self.fields() {
+                if never_indexed { to.never_indexed(name, value) } else { to.field(name, value) }
+            }
+        });
     }
 
     /// Name, value, and whether no table may hold the field.

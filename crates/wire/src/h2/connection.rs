@@ -371,6 +371,7 @@ impl Connection {
         self.head.shrink();
         self.output.shrink();
         self.decoder.shrink();
+        self.encoder.shrink();
     }
 
     /// Bytes of memory that the connection holds besides its own struct: at most [`Limits::memory_bytes_max`].

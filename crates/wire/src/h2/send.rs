@@ -4,7 +4,7 @@ use super::connection::{Connection, Role};
 use super::error::SendError;
 use super::frame::{FRAME_BYTES_MAX, FrameHead, HEAD_BYTES, STREAM_ID_MAX, flag, kind, write_head};
 use super::streams::{Departure, Half, Stream, StreamKey};
-use crate::hpack::Encoder;
+use crate::hpack::{Encoder, Indexed};
 
 /// The target of a request: its pseudo-header fields (RFC 9113 section 8.3.1).
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +45,16 @@ impl HeadWriter<'_> {
     /// Writes a field that was marked as one that no table may hold ([`Field::never_indexed`](crate::message::Field::never_indexed)).
     pub fn never_indexed(&mut self, name: &[u8], value: &[u8]) {
         self.write(name, value, true);
+    }
+
+    /// Writes the last fields of a head or of trailers, which `write` does. `list` identifies them: two lists that are the same have the same
+    /// fields in the same order, with the same marks. A list that is sent again costs a comparison.
+    pub fn list(&mut self, list: &[u8], write: impl FnOnce(&mut HeadWriter<'_>)) {
+        self.encoder.list(self.out, list, |encoder, out| write(&mut HeadWriter { encoder, out }));
+    }
+
+    fn indexed(&mut self, field: Indexed) {
+        self.encoder.indexed(self.out, field);
     }
 
     fn write(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
@@ -93,9 +103,17 @@ impl Connection {
         let key = self.streams.insert(stream).ok_or(SendError::Full)?;
         self.next_ours += 2;
         self.write_block(id, end, |head| {
-            head.field(b":method", target.method);
+            match target.method {
+                b"GET" => head.indexed(Indexed::Get),
+                b"POST" => head.indexed(Indexed::Post),
+                method => head.field(b":method", method),
+            }
             if target.method != b"CONNECT" || target.protocol.is_some() {
-                head.field(b":scheme", target.scheme);
+                match target.scheme {
+                    b"http" => head.indexed(Indexed::Http),
+                    b"https" => head.indexed(Indexed::Https),
+                    scheme => head.field(b":scheme", scheme),
+                }
                 head.field(b":path", target.path);
             }
             head.field(b":authority", target.authority);
@@ -130,7 +148,10 @@ impl Connection {
         }
         self.write_block(key.id, is_end, |head| {
             let digit = |divisor: u16| b'0' + (status / divisor % 10) as u8;
-            head.field(b":status", &[digit(100), digit(10), digit(1)]);
+            match status {
+                200 => head.indexed(Indexed::Ok),
+                _ => head.field(b":status", &[digit(100), digit(10), digit(1)]),
+            }
             fields(head);
         });
         if is_end {

@@ -6,6 +6,7 @@
 //! could find out another's secret by the length of what is sent (RFC 7541 section 7.1).
 
 use super::positions::{FieldPosition, FieldPositions};
+use super::sent_list::{self, SentList};
 use super::table::DynamicTable;
 use super::{FIELD_OVERHEAD_BYTES, Kind, TABLE_BYTES_MAX, huffman, static_table};
 
@@ -19,6 +20,25 @@ pub struct Encoder {
     positions: Box<FieldPositions>,
     /// Table sizes to send at the beginning of the next block: the smallest since the last block, and the last.
     resize: Option<(usize, usize)>,
+    /// The last lists of fields of heads and of trailers.
+    sent: [SentList; 2],
+    /// All fields since the beginning of the list would be written in the same way again, as long as the table is the same.
+    is_settled: bool,
+}
+
+/// Pseudo-header fields of the static table that nearly every message has, with their indexes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Indexed {
+    /// `:method: GET`
+    Get = 2,
+    /// `:method: POST`
+    Post = 3,
+    /// `:scheme: http`
+    Http = 6,
+    /// `:scheme: https`
+    Https = 7,
+    /// `:status: 200`
+    Ok = 8,
 }
 
 impl Encoder {
@@ -56,6 +76,33 @@ impl Encoder {
         self.positions.begin_trailers();
     }
 
+    /// Writes a field of the static table without looking for it.
+    #[inline]
+    pub(crate) fn indexed(&mut self, out: &mut Vec<u8>, field: Indexed) {
+        self.positions.go_on(FieldPosition::of_static(field as usize));
+        out.push(0x80 | field as u8);
+    }
+
+    /// Writes the fields of a list: `write` does it, if it is not the list of the last call. `list` must identify the fields and their order,
+    /// and must not be empty. The block ends with them.
+    pub(crate) fn list(&mut self, out: &mut Vec<u8>, list: &[u8], write: impl FnOnce(&mut Self, &mut Vec<u8>)) {
+        let (which, version) = (usize::from(self.positions.is_at_trailers()), self.table.version());
+        let [heads, trailers] = &mut self.sent;
+        let sent = if which == 0 { heads } else { trailers };
+        if let Some(written) = sent.recall(list, version) {
+            return out.extend_from_slice(written);
+        }
+        let from = out.len();
+        self.is_settled = true;
+        write(self, out);
+        if self.is_settled
+            && self.table.version() == version
+            && let (Some(sent), Some(written)) = (self.sent.get_mut(which), out.get(from..))
+        {
+            sent.note(list, written, version);
+        }
+    }
+
     /// Writes a field. `name` has no upper case. `never_indexed`: the field arrived with that mark and must keep it (section 6.2.3).
     pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], never_indexed: bool) {
         if never_indexed || !self.expected(out, name, value) {
@@ -90,6 +137,8 @@ impl Encoder {
             self.positions.pass(name_hash);
             return literal(out, (0x10, 4), index, name, value);
         }
+        // The next time, the field has been seen.
+        self.is_settled = false;
         let is_small = name.len() + value.len() + FIELD_OVERHEAD_BYTES <= INDEXED_BYTES_MAX;
         if !is_small || !(self.positions.is_seen(value_hash) || repeats(first_static)) {
             self.positions.pass(name_hash);
@@ -105,9 +154,15 @@ impl Encoder {
         }
     }
 
+    /// Forgets the last lists. The table stays.
+    pub(crate) fn shrink(&mut self) {
+        self.sent = Default::default();
+    }
+
     /// Bytes of memory that it holds besides its own struct.
     pub fn memory_bytes(&self) -> usize {
-        self.table.memory_bytes() + size_of::<FieldPositions>()
+        let sent: usize = self.sent.iter().map(SentList::memory_bytes).sum();
+        self.table.memory_bytes() + size_of::<FieldPositions>() + sent
     }
 
     /// The index of the field at this position, if its name and value match.
@@ -144,7 +199,8 @@ impl Encoder {
 }
 
 /// The maximum memory of an encoder.
-pub(super) const MEMORY_BYTES_MAX: usize = super::table::MEMORY_BYTES_MAX + size_of::<FieldPositions>();
+pub(super) const MEMORY_BYTES_MAX: usize =
+    super::table::MEMORY_BYTES_MAX + size_of::<FieldPositions>() + 2 * 2 * sent_list::MEMORY_BYTES_MAX;
 
 /// `authorization`, `cookie`, `proxy-authorization`, `set-cookie`.
 fn is_sensitive(static_index: Option<usize>) -> bool {

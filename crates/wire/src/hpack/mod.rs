@@ -17,12 +17,14 @@ mod encoder;
 mod huffman;
 mod kind;
 mod positions;
+mod sent_list;
 mod static_table;
 mod table;
 
 pub(crate) use decoder::Repeat;
 pub use decoder::{Decoder, INTEGER_BYTES_MAX};
 pub use encoder::Encoder;
+pub(crate) use encoder::Indexed;
 pub use kind::Kind;
 pub(crate) use table::TableRun;
 

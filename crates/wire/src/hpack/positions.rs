@@ -98,6 +98,11 @@ impl FieldPositions {
         self.at = TRAILERS;
     }
 
+    /// Whether the next field is the first one of trailers.
+    pub(super) fn is_at_trailers(&self) -> bool {
+        self.at == TRAILERS
+    }
+
     /// The position of the next field, if everything is like the last time.
     pub(super) fn expected(&self) -> FieldPosition {
         self.after.get(usize::from(self.at)).copied().unwrap_or_default()

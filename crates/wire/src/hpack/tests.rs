@@ -171,6 +171,28 @@ fn what_repeats_shrinks_to_a_byte_and_secrets_never_enter() {
     assert_eq!(encoder.table.len(), before);
 }
 
+/// A list is written as it would be without a memory of it: its fields enter the table when they come for the second time. From the third
+/// time on it is only compared.
+#[test]
+fn a_list_that_repeats_is_written_once() {
+    let mut encoder = Encoder::default();
+    let mut lengths = Vec::new();
+    let mut calls = 0;
+    for number in 0..6 {
+        let mut block = Vec::new();
+        encoder.begin(&mut block);
+        encoder.field(&mut block, b":path", format!("/{number}").as_bytes(), false);
+        let from = block.len();
+        encoder.list(&mut block, b"a list", |encoder, out| {
+            calls += 1;
+            encoder.field(out, b"x-tenant", b"blue", false);
+            encoder.field(out, b"cookie", b"a=b", false);
+        });
+        lengths.push(block.len() - from);
+    }
+    assert_eq!((lengths, calls), (vec![18, 18, 7, 7, 7, 7], 3));
+}
+
 #[test]
 fn values_that_do_not_repeat_take_no_room() {
     let mut encoder = Encoder::default();
@@ -299,6 +321,50 @@ proptest! {
             decoder.decode(&block, take).unwrap();
             let expect = |(name, value, mark): (&str, &str, bool)| (name.as_bytes().to_vec(), value.as_bytes().to_vec(), mark);
             prop_assert_eq!(decoded, fields.into_iter().map(expect).collect::<Vec<_>>());
+        }
+    }
+
+    /// Lists that come again are decoded as they were meant, whatever was written before them and however the table changes in between.
+    #[test]
+    fn lists_that_come_again_are_decoded(
+        pool in proptest::collection::vec(proptest::collection::vec((0..6_usize, 0..3_usize, 0..6_u8), 1..6), 1..4),
+        order in proptest::collection::vec((0..4_usize, 0..4_u8, 0..40_usize), 1..80),
+    ) {
+        let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
+        for (at, kind, size) in order {
+            if size < 4 {
+                encoder.set_table_bytes_max([0, 60, 200, 4096][size]);
+            }
+            let list = &pool[at % pool.len()];
+            let named = |(name, value, mark): &(usize, usize, u8)| {
+                let name = ["user-agent", "x-a", "x-b", "cookie", "date", "x-c"][*name];
+                (name, ["", "a", "bb"][*value], *mark == 0)
+            };
+            let fields: Vec<_> = list.iter().map(named).collect();
+            let mut block = Vec::new();
+            encoder.begin(&mut block);
+            if kind == 0 {
+                encoder.begin_trailers();
+            }
+            let path = size.to_string();
+            let mut expect = Vec::new();
+            if kind > 1 {
+                encoder.field(&mut block, b":path", path.as_bytes(), false);
+                expect.push((":path", path.as_str(), false));
+            }
+            encoder.list(&mut block, format!("{fields:?}").as_bytes(), |encoder, out| {
+                for (name, value, never_indexed) in &fields {
+                    encoder.field(out, name.as_bytes(), value.as_bytes(), *never_indexed);
+                }
+            });
+            expect.extend(fields.iter().map(|(name, value, mark)| (*name, *value, *mark || *name == "cookie")));
+            let mut decoded = Vec::new();
+            let take = |field: Decoded<'_>| decoded.push((field.name.to_vec(), field.value.to_vec(), field.never_indexed));
+            decoder.decode(&block, take).unwrap();
+            let bytes = |(name, value, mark): (&str, &str, bool)| (name.as_bytes().to_vec(), value.as_bytes().to_vec(), mark);
+            prop_assert_eq!(decoded, expect.into_iter().map(bytes).collect::<Vec<_>>());
+            prop_assert_eq!(decoder.table.len(), encoder.table.len());
+            prop_assert!(encoder.memory_bytes() <= encoder::MEMORY_BYTES_MAX);
         }
     }
 
