@@ -53,9 +53,17 @@ impl HeadBuffers {
         let mut list = List::new(&mut request.fields, bytes, cookies, limits);
         let outcome = list.read(decoder, block, memo)?;
         let pseudo = list.pseudo;
-        Ok(outcome.and_then(|()| {
+        if let Some((known, length)) = memo.request(is_end) {
+            *request = RequestHead { fields: std::mem::take(&mut request.fields), ..*known };
+            return Ok(Ok(length));
+        }
+        let filled = outcome.and_then(|()| {
             fill_request(request, bytes, &pseudo, limits.extended_connect, is_end).map_err(Refusal::Malformed)
-        }))
+        });
+        if filled.is_ok() {
+            memo.note_request(request, is_end);
+        }
+        Ok(filled)
     }
 
     /// Reads a response, informational or final. `is_bodiless`: it answers HEAD.
@@ -124,7 +132,7 @@ pub(super) struct Pseudo {
     protocol: Option<Span>,
     status: Option<Span>,
     /// `content-length` is not a pseudo-header field, but is found in the same pass.
-    content_length: ContentLength,
+    pub(super) content_length: ContentLength,
     /// The same for `host`.
     host: Option<Span>,
     expects_continue: bool,

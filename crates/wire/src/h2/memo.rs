@@ -8,7 +8,7 @@
 
 use super::head::Pseudo;
 use crate::hpack::{Decoder, Repeat, TABLE_BYTES_MAX, TableRun};
-use crate::message::Field;
+use crate::message::{Field, RequestHead};
 
 /// Maximum bytes of a block that is kept.
 const BLOCK_BYTES_MAX: usize = 512;
@@ -35,8 +35,12 @@ pub(super) struct Memo {
     /// The bytes that the spans of `fields` and `pseudo` point into.
     bytes: Vec<u8>,
     pseudo: Pseudo,
+    /// The head of the request that has this list, if it is one, and whether it ended the stream.
+    request: Option<(RequestHead, bool)>,
     /// Number of misses in a row.
     misses: u32,
+    /// The list is the one that was read last.
+    is_last: bool,
     #[cfg(test)]
     recalls: u32,
 }
@@ -55,9 +59,11 @@ impl Memo {
         let is_current = self.version.is_none_or(|version| version == decoder.version());
         if !is_same || !is_current || !decoder.insert_run(&self.inserted) {
             self.misses = self.misses.wrapping_add(1);
+            self.is_last = false;
             return None;
         }
         self.misses = 0;
+        self.is_last = true;
         #[cfg(test)]
         {
             self.recalls += 1;
@@ -90,6 +96,22 @@ impl Memo {
         self.bytes.clear();
         self.bytes.extend_from_slice(bytes);
         self.pseudo = *pseudo;
+        self.request = None;
+        self.is_last = true;
+    }
+
+    /// The valid request that has the list that was recalled or noted last, without its fields, and the length of its body. `None` if that is
+    /// not known.
+    pub(super) fn request(&self, is_end: bool) -> Option<(&RequestHead, Option<u64>)> {
+        let (head, _) = self.request.as_ref().filter(|(_, ends)| self.is_last && *ends == is_end)?;
+        Some((head, self.pseudo.content_length))
+    }
+
+    /// Keeps the valid request that has the list that was recalled or noted last.
+    pub(super) fn note_request(&mut self, head: &RequestHead, is_end: bool) {
+        if self.is_last {
+            self.request = Some((RequestHead { fields: Vec::new(), ..*head }, is_end));
+        }
     }
 
     /// Number of blocks that [`Self::recall`] knew.
