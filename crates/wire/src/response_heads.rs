@@ -4,7 +4,7 @@
 //! health probes. So an endpoint whose health check succeeds sends heads that clients can get. This module does not handle bodies, and does
 //! not decide what happens to an interim response.
 
-use crate::h1::{self, HeadError, Parsed};
+use crate::h1::{self, HeadError, Parsed, ResponseMemo};
 use crate::message::{Method, ResponseHead};
 
 /// A larger response head is refused, whatever a listener allows its clients.
@@ -68,8 +68,31 @@ impl ResponseHeads {
         request: Method,
         head: &mut ResponseHead,
     ) -> Result<Parsed, ResponseError> {
+        self.handle_bytes_by(bytes, head, |head| h1::parse_response(bytes, h1::FIELDS_MAX, request, head))
+    }
+
+    /// The same, where many responses are read.
+    ///
+    /// # Errors
+    /// Those of [`ResponseHeads::handle_bytes`].
+    pub fn handle_bytes_with(
+        &mut self,
+        bytes: &[u8],
+        request: Method,
+        head: &mut ResponseHead,
+        memo: &mut ResponseMemo,
+    ) -> Result<Parsed, ResponseError> {
+        self.handle_bytes_by(bytes, head, |head| memo.parse(bytes, h1::FIELDS_MAX, request, head))
+    }
+
+    fn handle_bytes_by(
+        &mut self,
+        bytes: &[u8],
+        head: &mut ResponseHead,
+        parse: impl FnOnce(&mut ResponseHead) -> Result<Parsed, HeadError>,
+    ) -> Result<Parsed, ResponseError> {
         if bytes.len() > self.scanned && (self.scanned == 0 || h1::has_head_end(bytes, self.scanned)) {
-            let parsed = h1::parse_response(bytes, h1::FIELDS_MAX, request, head).map_err(ResponseError::Head)?;
+            let parsed = parse(head).map_err(ResponseError::Head)?;
             if let Parsed::Complete(_) = parsed {
                 self.scanned = 0;
                 return Ok(parsed);

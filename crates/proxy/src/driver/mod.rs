@@ -556,7 +556,7 @@ pub(crate) fn poll_response_head(
             Poll::Ready(Ok(()))
         }
         stream => {
-            let take = |input: &mut Buffer| receive::response_head(response, input, heads, method);
+            let take = |input: &mut Buffer| receive::response_head(response, input, heads, method, None);
             poll_h1_head(cx, stream, input, &mut false, buffer::piece_bytes, take)
         }
     }

@@ -16,7 +16,16 @@ impl Exchange {
     pub(crate) fn handle_head_bytes(&mut self, env: &Env<'_>, input: &mut Buffer) {
         let Phase::ReadHead { scanned } = &mut self.phase else { return };
         let is_first = env.requests_before == 0;
-        match receive::request_head(&mut self.request, input, scanned, &env.http.limits, is_first) {
+        let memo = &env.storage.request_memo;
+        let read = receive::request_head(
+            &mut self.request,
+            input,
+            scanned,
+            &env.http.limits,
+            is_first,
+            &mut memo.borrow_mut(),
+        );
+        match read {
             Ok(true) => self.begin(env),
             Ok(false) if self.deadline_ms.is_none() => {
                 let header_ms = crate::millis(env.http.limits.header_timeout);
@@ -92,7 +101,9 @@ impl Exchange {
     pub(crate) fn take_response_head(&mut self, storage: &Storage, input: &mut Buffer) -> Result<bool, Error> {
         let Phase::Upstream(_, UpstreamPhase::Await(awaiting)) = &mut self.phase else { return Ok(false) };
         let mut response = self.response.take().unwrap_or_else(|| storage.response());
-        let taken = receive::response_head(&mut response, input, &mut awaiting.heads, self.request.head.method);
+        let method = self.request.head.method;
+        let memo = &mut *storage.response_memo.borrow_mut();
+        let taken = receive::response_head(&mut response, input, &mut awaiting.heads, method, Some(memo));
         if let Ok(true) = taken {
             self.response = Some(response);
         } else {

@@ -1,9 +1,10 @@
-//! Free lists of exchanges and responses: the next request reuses what the last one has used.
+//! Free lists of exchanges and responses: the next request reuses what the last one has used. And what heads were read as.
 
 use std::cell::{Cell, RefCell};
 
 use net::free_list::FreeList;
 use net::memory;
+use wire::h1::{RequestMemo, ResponseMemo};
 use wire::message::{RequestHead, ResponseHead};
 
 use super::Exchange;
@@ -71,6 +72,9 @@ pub(crate) struct Storage {
     /// Exchanges without a response that [`memory::note_promised`] does not include yet: `-WAITING_UNTOLD_MAX < waiting <
     /// WAITING_UNTOLD_MAX`.
     waiting: Cell<i64>,
+    /// What heads of HTTP/1 were read as.
+    pub(crate) request_memo: RefCell<RequestMemo>,
+    pub(crate) response_memo: RefCell<ResponseMemo>,
 }
 
 /// The minimum that the response to a request needs: its head and state, and a little buffer. Measured: 4.7 KiB for an exchange that waits,

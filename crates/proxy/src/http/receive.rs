@@ -3,7 +3,7 @@
 use model::ListenerLimits;
 use net::buffer::{Buffer, SMALL_BYTES};
 use telemetry::Reason;
-use wire::h1::{self, HeadError, Parsed};
+use wire::h1::{self, HeadError, Parsed, RequestMemo, ResponseMemo};
 use wire::message::{Body, Method, RequestHead, Span, Version};
 use wire::{ResponseError, ResponseHeads};
 
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::exchange::{Request, Response};
 
 /// Takes an HTTP/1 request head from `input` into `request` once it is complete, and makes room for more until then. `scanned`: the number
-/// of bytes that are known not to contain its end. `is_first`: the connection's first head.
+/// of bytes that are known not to contain its end. `is_first`: the connection's first head. `memo`: what other heads were read as.
 ///
 /// # Errors
 /// Those of the downstream side: the head is malformed, or too large.
@@ -21,6 +21,7 @@ pub(crate) fn request_head(
     scanned: &mut usize,
     limits: &ListenerLimits,
     is_first: bool,
+    memo: &mut RequestMemo,
 ) -> Result<bool, Error> {
     let Request { head, bytes, .. } = request;
     if *scanned == 0 {
@@ -29,7 +30,7 @@ pub(crate) fn request_head(
         head.method = Method::Get;
     }
     if *scanned == 0 || h1::has_head_end(input.filled(), *scanned) {
-        match h1::parse_request(input.filled(), limits.header_count_max, head) {
+        match memo.parse(input.filled(), limits.header_count_max, head) {
             Ok(Parsed::Complete(length)) if length > limits.header_bytes_max => return Err(too_large(input, limits)),
             Ok(Parsed::Complete(length)) => {
                 take(bytes, input, length);
@@ -124,9 +125,14 @@ pub(crate) fn response_head(
     input: &mut Buffer,
     heads: &mut ResponseHeads,
     method: Method,
+    memo: Option<&mut ResponseMemo>,
 ) -> Result<bool, Error> {
     let Response { head, bytes, .. } = response;
-    match heads.handle_bytes(input.filled(), method, head) {
+    let read = match memo {
+        Some(memo) => heads.handle_bytes_with(input.filled(), method, head, memo),
+        None => heads.handle_bytes(input.filled(), method, head),
+    };
+    match read {
         Ok(Parsed::Complete(length)) => {
             take(bytes, input, length);
             Ok(true)

@@ -10,6 +10,7 @@ pub(crate) mod authority;
 mod chunked;
 mod encode;
 pub(crate) mod fields;
+mod memo;
 mod reader;
 mod request;
 mod response;
@@ -17,6 +18,7 @@ mod response;
 pub use chunked::{CHUNK_LINE_BYTES_MAX, ChunkError, ChunkedDecoder, Decoded, TRAILER_BYTES_MAX};
 pub use encode::{LAST_CHUNK, chunk_end, chunk_start, decimal, field, request_line, status_line};
 pub use fields::{FIELDS_MAX, parse_trailers};
+pub use memo::{RequestMemo, ResponseMemo};
 pub use request::parse_request;
 pub use response::parse_response;
 
