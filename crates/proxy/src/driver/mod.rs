@@ -115,12 +115,24 @@ impl ExchangeContext<'_> {
             requests_before,
             is_ending: active.is_ending(worker),
             is_drain_over: worker.is_drain_over(),
-            is_memory_full: is_memory_full(),
+            is_memory_full: false,
         }
     }
 
     fn now(&self) -> Env<'_> {
         self.env(clock::now_us())
+    }
+
+    /// The environment in which a head is handled, after which a request may be refused for lack of memory.
+    fn of_head(&self, now_us: u64) -> Env<'_> {
+        Env { is_memory_full: is_memory_full(), ..self.env(now_us) }
+    }
+
+    /// The environment after something was moved in this poll, before which the clock had last said `before_us`. If it was called since then,
+    /// because a head was sent, that is the time.
+    fn moved(&self, before_us: u64) -> Env<'_> {
+        let last_us = clock::last_us();
+        if last_us == before_us { self.now() } else { self.env(last_us) }
     }
 
     fn watched<'w>(&self, stream: &'w Stream) -> Watched<'w> {
@@ -130,7 +142,7 @@ impl ExchangeContext<'_> {
 
 /// Runs an exchange to its end or to its tunnel, in which case it returns the connection to the endpoint.
 async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) -> Option<Upstream> {
-    let arrived = context.env(arrived_us(&downstream.stream));
+    let arrived = context.of_head(arrived_us(&downstream.stream));
     match &downstream.stream {
         Stream::H2(handle) => exchange.handle_request(&arrived, handle.is_too_large()),
         _ => exchange.handle_head_bytes(&arrived, &mut downstream.input),
@@ -172,7 +184,7 @@ async fn read_head(context: &ExchangeContext<'_>, downstream: &mut Downstream, e
     let Downstream { stream, input, timer, .. } = downstream;
     arm(timer, exchange);
     let read = timer.guard(poll_fn(|cx| input.poll_fill(cx, stream))).await;
-    let env = context.now();
+    let env = context.of_head(clock::now_us());
     match read {
         Ok(Ok(0)) => exchange.handle_client_gone(&env, Error::downstream(Reason::ClientEof)),
         Ok(Ok(_)) => exchange.handle_head_bytes(&env, input),
@@ -379,6 +391,7 @@ fn poll_await(
 ) -> Poll<()> {
     let Turn { watch, armed, was_asked, pipes: [upload_pipe, _] } = turn;
     let Downstream { stream, input, timer, .. } = downstream;
+    let before_us = clock::last_us();
     if let Some(upload) = exchange.upload()
         && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream, upload_pipe)
     {
@@ -403,7 +416,7 @@ fn poll_await(
         exchange.handle_client_gone(&context.now(), error);
         return Poll::Ready(());
     }
-    exchange.handle_moved(&context.now(), input, &upstream.input, false);
+    exchange.handle_moved(&context.moved(before_us), input, &upstream.input, false);
     if exchange.action() != Action::Await {
         return Poll::Ready(());
     }
@@ -424,6 +437,7 @@ fn poll_relay(
     let Turn { watch, armed, pipes: [upload_pipe, download_pipe], .. } = turn;
     let Downstream { stream, input, timer, .. } = downstream;
     let is_overdue = armed.is_some() && timer.is_elapsed();
+    let before_us = clock::last_us();
     if let Some(upload) = exchange.upload()
         && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream, upload_pipe)
     {
@@ -441,7 +455,7 @@ fn poll_relay(
     {
         exchange.handle_upload_failure(&context.now(), TransferError::Write(error));
     }
-    exchange.handle_moved(&context.now(), input, &upstream.input, is_overdue);
+    exchange.handle_moved(&context.moved(before_us), input, &upstream.input, is_overdue);
     if exchange.action() != Action::Relay {
         return Poll::Ready(());
     }
@@ -626,6 +640,7 @@ pub(crate) fn give_back(upstream: Upstream, reuse: Option<Reuse>) {
     }
 }
 
+#[inline]
 fn send_copies(worker: &Worker, exchange: &mut Exchange) {
     // This is checked at every turn, and there are hardly ever any copies.
     if exchange.has_copies()

@@ -121,7 +121,7 @@ pub(crate) struct Env<'e> {
     pub(crate) is_ending: bool,
     /// The drain has taken too long, so everything that is left ends now.
     pub(crate) is_drain_over: bool,
-    /// The process uses as much memory as it may, so new requests are refused.
+    /// The process uses as much memory as it may, so new requests are refused. Only known where a request's head may be complete.
     pub(crate) is_memory_full: bool,
 }
 

@@ -64,7 +64,13 @@ impl RequestEdits<'static> {
 }
 
 /// Whether a field with this name, in any case, is not passed on, because it is removed or replaced.
+#[inline]
 pub(crate) fn drops(changes: &HeaderChanges, name: &[u8]) -> bool {
+    // Most routes change nothing.
+    !(changes.remove.is_empty() && changes.set.is_empty()) && removes_or_sets(changes, name)
+}
+
+fn removes_or_sets(changes: &HeaderChanges, name: &[u8]) -> bool {
     // There are only a few names, and comparing lengths first rules out nearly all of them.
     changes.remove.iter().any(|removed| name.eq_ignore_ascii_case(removed.as_bytes()))
         || changes.set.iter().any(|(set, value)| match value {
