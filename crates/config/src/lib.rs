@@ -55,9 +55,8 @@ pub fn read_file(file_name: &str, text: &str, generation: Generation) -> Result<
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let base = Path::new(file_name).parent().unwrap_or(Path::new(""));
     let mut report = Report::default();
-    let file = secrets::load(text, &mut report)
-        .and_then(|root| RawFile::read(&root, "the file", &mut report))
-        .and_then(|raw| {
+    let file =
+        yaml::load(text, &mut report).and_then(|root| RawFile::read(&root, "the file", &mut report)).and_then(|raw| {
             let watch = raw.watch.as_ref().map_or(defaults::WATCH, |watch| watch.value.0);
             let locations = lower::file_places(&raw, base);
             let snapshot = lower::snapshot(raw, base, generation, &mut report)?;
@@ -67,7 +66,10 @@ pub fn read_file(file_name: &str, text: &str, generation: Generation) -> Result<
         });
     match file {
         Some(file) if report.is_empty() => Ok(file),
-        _ => Err(report.into_errors(file_name, text)),
+        _ => {
+            secrets::hide_lines(text, &mut report);
+            Err(report.into_errors(file_name, text))
+        }
     }
 }
 
@@ -95,7 +97,7 @@ pub struct Written {
     text: String,
     /// By the owner, such as "listener web", and the file; `None` stands for its TLS as a whole.
     locations: HashMap<(String, Option<PathBuf>), Location>,
-    /// What no excerpt may show.
+    /// What no excerpt may show, besides the lines with secrets.
     hidden: Hidden,
 }
 
@@ -127,6 +129,7 @@ impl Written {
             report.add(location, Wrong { message: format!("{owner}: {message}"), hint });
         }
         report.hidden().join(self.hidden.clone());
+        secrets::hide_lines(&self.text, &mut report);
         report.into_errors(&self.name, &self.text).to_string()
     }
 }
