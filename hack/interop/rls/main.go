@@ -70,8 +70,6 @@ func call(framer *http2.Framer, connection net.Conn, stream uint32, mode string)
 		return answer(framer, stream, []byte{8, 99})
 	case "garbage":
 		return answer(framer, stream, []byte("\xff\xff\xff\xffno protobuf"))
-	case "long":
-		return answer(framer, stream, append([]byte{8, 1, 0x2a, 0x80, 0x80, 0x08}, make([]byte, 131072)...))
 	case "failed":
 		return head(framer, stream, true, append(ok, "grpc-status", "14")...)
 	case "status":
