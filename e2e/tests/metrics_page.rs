@@ -15,7 +15,7 @@ use testkit::{Exit, PATIENCE, Program};
 /// Set to write the page instead of comparing it.
 const WRITE: &str = "STEELYARD_WRITE_DOCS";
 
-const CONFIG: &str = "
+const CONFIG: &str = r#"
 admin: 127.0.0.1:9900
 access_log: access.log
 memory_max: 1GiB
@@ -26,14 +26,20 @@ listeners:
     routes:
       - {grpc: shop.Cart/Get, to: web}
       - {path: /private, auth: {basic: {users: {joe: '{SHA}t6h1/B6iKLkGEEG3zsS9PFKrPOM='}}}, to: web}
+      - {path: /token, auth: {jwt: {issuer: a, audience: b, jwks: {url: 'http://127.0.0.1:8081/'}}}, to: web}
       - {path: /asked, external_auth: {to: web, grpc: {}}, to: web}
       - {path: /limited, global_rate_limit: {to: web, domain: a, fail_open: false, descriptors: [{entries: {path: true}}]}, to: web}
       - {to: web, rate_limit: {requests: 1000, per: 1s, by: client_ip}}
+  keys:
+    bind: 127.0.0.1:8081
+    protocol: http
+    routes:
+      - respond: {body: '{"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "A6EHv_POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg"}]}'}
 clusters:
   web: {endpoints: [127.0.0.1:9001, {address: '127.0.0.1:9002', priority: 1}], protocol: h2c}
 vips:
   dns: {address: 192.0.2.7:53/udp, interfaces: [veth0], endpoints: [192.0.2.21:53], mode: full_nat, sources: [192.0.2.1]}
-";
+"#;
 
 /// In a separate network, since vips belong to a network namespace and the ports are fixed.
 const SCRIPT: &str = "set -eu
@@ -49,6 +55,7 @@ curl -s -o /dev/null http://127.0.0.1:8080/
 curl -s -o /dev/null --http2-prior-knowledge -H 'content-type: application/grpc' -d '' http://127.0.0.1:8080/shop.Cart/Get
 curl -s -o /dev/null http://127.0.0.1:8080/asked
 curl -s -o /dev/null http://127.0.0.1:8080/limited
+until curl -sf http://127.0.0.1:9900/metrics | grep -q ^steelyard_jwks_age_seconds; do kill -0 $balancer; sleep 0.1; done
 curl -sf http://127.0.0.1:9900/metrics
 kill $balancer
 wait $balancer

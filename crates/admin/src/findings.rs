@@ -11,8 +11,8 @@ use telemetry::{Reason, ReasonGroup};
 
 use crate::show::{duration, shortened, state_name};
 use crate::status::{
-    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerStatus, MaintenanceStatus, Reload,
-    RouteRecent, RouteStatus, Status,
+    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, KeySetStatus, ListenerStatus, MaintenanceStatus,
+    Reload, RouteRecent, RouteStatus, Status,
 };
 use crate::vip::{KernelPlaneStatus, SocketsStatus, VipEndpointRecent, VipEndpointStatus, VipStatus};
 
@@ -70,6 +70,7 @@ pub fn findings(status: &Status) -> Vec<Finding> {
     }
     of_routes(status, &mut found);
     of_maintenance(&status.maintenance, &mut found);
+    of_key_sets(&status.key_sets, &mut found);
     for cluster in &status.clusters {
         of_cluster(cluster, &mut found);
     }
@@ -349,6 +350,7 @@ fn advice(reason: Reason) -> &'static str {
         Reason::RateLimitFailed => {
             "find out why the cluster of the route's `global_rate_limit` does not answer, or raise its `timeout`"
         }
+        Reason::TokenKeysMissing => "a finding about the key set says why it could not be fetched",
         Reason::AuthenticationBusy => {
             "clients try many passwords (`rate_limit` bounds that), or the hashes cost more than this host can compute"
         }
@@ -373,6 +375,33 @@ fn of_maintenance(routes: &[MaintenanceStatus], found: &mut Found) {
             ),
         };
         found.notice("maintenance", route, text);
+    }
+}
+
+/// Reports sets of keys that are not there or may be out of date.
+fn of_key_sets(sets: &[KeySetStatus], found: &mut Found) {
+    for set in sets {
+        let name = &set.name;
+        match (set.keys, &set.failure) {
+            (None, None) if set.fetched => {
+                found.notice(
+                    "keys_missing",
+                    name,
+                    format!("the key set {name} is being fetched: requests with a token get 503"),
+                );
+            }
+            (None, failure) => {
+                let why = failure.as_deref().unwrap_or("it cannot be used");
+                let text = format!("there are no keys of {name}, so requests with a token get 503: {why}");
+                found.wrong("keys_missing", name, text);
+            }
+            (Some(_), Some(why)) => {
+                let age = set.age_seconds.map_or_else(String::new, |age| format!(" of {} ago", duration(age)));
+                let text = format!("the key set {name} cannot be fetched, and the keys{age} stay in use: {why}");
+                found.wrong("keys_stale", name, text);
+            }
+            (Some(_), None) => {}
+        }
     }
 }
 

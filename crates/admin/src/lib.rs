@@ -39,9 +39,9 @@ pub use show::{
     render_vips_text, visible,
 };
 pub use status::{
-    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerRecent, ListenerStatus, MaintenanceStatus,
-    MethodStatus, PasswordStatus, Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION, Status,
-    listener_statuses, method_statuses, quantiles, route_statuses,
+    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, KeySetStatus, ListenerRecent, ListenerStatus,
+    MaintenanceStatus, MethodStatus, PasswordStatus, Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION,
+    Status, listener_statuses, method_statuses, quantiles, route_statuses,
 };
 pub use vip::{
     ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, SocketsStatus, TraceQuestion, TraceReport, TraceStep,

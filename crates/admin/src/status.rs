@@ -71,6 +71,9 @@ pub struct Status {
     /// Checks of passwords; `None` if no route demands one.
     #[serde(default)]
     pub password_checks: Option<PasswordStatus>,
+    /// The sets of keys that verify tokens.
+    #[serde(default)]
+    pub key_sets: Vec<KeySetStatus>,
     /// gRPC methods that were called, by listener, service and name.
     #[serde(default)]
     pub methods: Vec<MethodStatus>,
@@ -112,6 +115,31 @@ pub struct PasswordStatus {
     pub refused: u64,
     /// Checks that wait now.
     pub waiting: u64,
+}
+
+/// A set of keys that verify tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeySetStatus {
+    /// Its URL, its file, or `inline`.
+    pub name: String,
+    /// Whether it is fetched from a URL.
+    pub fetched: bool,
+    /// Keys in use; `None` if there is no set yet.
+    pub keys: Option<u64>,
+    /// Keys of the set that do not verify tokens.
+    pub ignored: u64,
+    /// Sets that were fetched since the process started and are good.
+    pub fetches: u64,
+    /// Attempts that failed.
+    pub fetches_failed: u64,
+    /// Seconds since the last good set was fetched.
+    pub age_seconds: Option<u64>,
+    /// Why the last attempt failed; `None` if it did not.
+    pub failure: Option<String>,
+    /// Signatures that were right. Tokens that a worker remembers are not counted.
+    pub right: u64,
+    /// Tokens that were refused after a look at their signature.
+    pub wrong: u64,
 }
 
 /// A reload and its outcome.
@@ -175,7 +203,7 @@ pub struct RouteStatus {
     pub name: String,
     /// The name of its cluster. For a split, the shares, such as `v1 95, v2 5`; for a redirect, `redirect`.
     pub cluster: String,
-    /// What its requests must prove: `basic` or `api_key`, and `external http` or `external grpc` if a service is asked about them; `None`
+    /// What its requests must prove: `basic`, `api_key` or `jwt`, and `external http` or `external grpc` if a service is asked about them; `None`
     /// means nothing.
     #[serde(default)]
     pub auth: Option<String>,

@@ -49,6 +49,9 @@ pub const ERROR_CONTENT_TYPE: &str = "text/html; charset=utf-8";
 /// The realm of authentication. Browsers show it, and it must have a value (RFC 7617 section 2).
 pub const REALM: &str = "restricted";
 
+/// How much the clocks of the issuer of a token and of this host may differ. Envoy has the same default.
+pub const JWT_LEEWAY: Duration = Duration::from_secs(60);
+
 /// How long external authorization may take. It is Envoy's default: the time is added to every request.
 pub const EXTERNAL_AUTH_TIMEOUT: Duration = Duration::from_millis(200);
 

@@ -15,9 +15,9 @@ use crate::define::{Kind, Object, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
-    Admin, Bind, ByteSize, CertificateName, ClientNetwork, CookieName, EndpointText, FileName, GrpcName, HeaderName,
-    HostHeader, HostText, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName, RoutePath,
-    Server, Text, Wait, duration_text, percent_text, size_text,
+    Admin, Bind, ByteSize, CertificateName, ClaimName, ClientNetwork, CookieName, EndpointText, FileName, GrpcName,
+    HeaderName, HostHeader, HostText, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName,
+    RouteName, RoutePath, Server, Text, Wait, duration_text, percent_text, size_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -273,6 +273,9 @@ keys! {
         optional deny: OneOrMany<ClientNetwork>, default "none that `allow` names", only "http";
         /// What requests must prove. `off`: nothing, although the listener has `auth`.
         optional auth: RawAuth, default "that of the listener", only "http";
+        /// All of these claims of the token that the listener's `auth` demands: `name: value`. A claim that begins with `/` is a pointer to a nested
+        /// one, such as `/realm_access/roles`. Of a list, any entry may have the value; of `scope` and `scp`, any word.
+        optional claims: Named<ClaimName, RawValue>, default "any", only "http";
         /// A service that is asked about requests, after `auth`. `off`: none, although the listener has `external_auth`.
         optional external_auth: RawExternalAuth, default "that of the listener", only "http";
         /// How many requests one client may make.
@@ -478,14 +481,16 @@ macro_rules! text_or_object {
 mod auth;
 mod external_auth;
 mod health;
+mod jwt;
 mod limits;
 mod listener;
 mod policy;
 mod vip;
 
-pub use auth::{RawApiKey, RawAuth, RawBasic};
+pub use auth::{RawApiKey, RawAuth, RawAuthObject, RawBasic};
 pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject};
 pub use health::{RawHealthCheck, RawOutlierObject};
+pub use jwt::{RawJwks, RawJwt};
 pub use limits::{RawClientLimits, RawClientRate, RawDescriptorEntry, RawGlobalRateLimit, RawGlobalRateLimitObject};
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use policy::{
@@ -731,7 +736,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 54);
+        assert_eq!(found.len(), 56);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

@@ -44,9 +44,12 @@ fn hide(node: &Node, place: Place, report: &mut Report) {
                     Place::Secret => Place::Secret,
                     Place::Auth if OPEN.contains(&name) => Place::Outside,
                     Place::Auth if matches!(name, "basic" | "api_key") => Place::Auth,
+                    // Public keys, and what is in every token.
+                    Place::Auth if name == "jwt" => Place::Outside,
                     // `users`, `keys`, and what was meant to be one of them.
                     Place::Auth => Place::Secret,
-                    Place::Outside if matches!(name, "users" | "keys") => Place::Secret,
+                    // An inline key set may be the wrong one, with private keys.
+                    Place::Outside if matches!(name, "users" | "keys" | "inline") => Place::Secret,
                     Place::Outside if nearest(name, ["auth", "basic", "api_key"]).is_some() => Place::Auth,
                     Place::Outside => Place::Outside,
                 };

@@ -1,7 +1,9 @@
-//! Who may use a route: passwords and API keys.
+//! Who may use a route: passwords, API keys and tokens.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::{Jwks, JwtAuth};
 
 /// What a request must prove before a route serves it. A request that does not is answered 401.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,6 +12,8 @@ pub enum Auth {
     Basic(BasicAuth),
     /// A key that belongs to a client.
     ApiKey(ApiKeyAuth),
+    /// A token that an issuer has signed.
+    Jwt(JwtAuth),
 }
 
 /// Users and passwords.
@@ -68,12 +72,14 @@ pub enum Keys {
 }
 
 impl Auth {
-    /// The file with the users or keys.
-    pub fn file(&self) -> Option<&PathBuf> {
+    /// The file with the users or keys, or with the roots for fetching keys.
+    pub fn file(&self) -> Option<&Path> {
         match self {
             Self::Basic(BasicAuth { users: Users::File(file), .. })
-            | Self::ApiKey(ApiKeyAuth { keys: Keys::File(file), .. }) => Some(file),
-            Self::Basic(_) | Self::ApiKey(_) => None,
+            | Self::ApiKey(ApiKeyAuth { keys: Keys::File(file), .. })
+            | Self::Jwt(JwtAuth { jwks: Jwks::File(file), .. }) => Some(file),
+            Self::Jwt(JwtAuth { jwks: Jwks::Url(url), .. }) => url.ca.as_deref(),
+            Self::Basic(_) | Self::ApiKey(_) | Self::Jwt(_) => None,
         }
     }
 
@@ -82,6 +88,7 @@ impl Auth {
         match self {
             Self::Basic(_) => "basic",
             Self::ApiKey(_) => "api_key",
+            Self::Jwt(_) => "jwt",
         }
     }
 }

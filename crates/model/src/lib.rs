@@ -37,6 +37,8 @@ mod cors;
 mod external_auth;
 mod field_value;
 mod global_rate_limit;
+mod jwk;
+mod jwt;
 mod listener;
 mod matcher;
 mod policy;
@@ -61,6 +63,8 @@ pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
 pub use external_auth::{AuthBody, AuthCache, AuthProtocol, ExternalAuth, GrpcAuth, HttpAuth};
 pub use field_value::{FieldPart, FieldValue, Variable};
 pub use global_rate_limit::{DescriptorEntry, DescriptorSource, GlobalRateLimit};
+pub use jwk::{Jwk, JwkSet, KeyMaterial};
+pub use jwt::{Jwks, JwksUrl, JwtAlgorithm, JwtAuth, claim_path};
 pub use listener::{
     ClientLimits, ForwardPath, ForwardedHeaders, HttpListener, KeepRequestId, Listener, ListenerLimits, MinRate,
     PathRules, Ping, Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute,

@@ -21,6 +21,8 @@ pub struct Route {
     pub cookies: Vec<ValueMatcher>,
     /// All of these query parameters, decoded.
     pub query: Vec<ValueMatcher>,
+    /// All of these claims ([`claim_path`](crate::claim_path)) of the token that the listener demands.
+    pub claims: Vec<ValueMatcher>,
     /// Only gRPC calls, recognised by their content type. `path` and `methods` are then those of the service or method.
     pub grpc: Option<GrpcMatcher>,
     /// The action.
@@ -42,6 +44,7 @@ impl Route {
             headers: Vec::new(),
             cookies: Vec::new(),
             query: Vec::new(),
+            claims: Vec::new(),
             grpc: None,
             to,
             timeout: None,

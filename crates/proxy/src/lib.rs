@@ -53,6 +53,7 @@ mod worker;
 
 use std::time::Duration;
 
+pub use auth::jwt::keys::{Fetches, KeySource};
 pub use auth::passwords::PasswordCounts;
 pub use named_files::{Fault, NamedFiles};
 pub use tls::ClientKeys;

@@ -6,13 +6,15 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use model::Snapshot;
 use rustix::fs::OFlags;
 
 use crate::auth::files::AuthFiles;
+use crate::auth::jwt::keys::KeySource;
 use crate::http::pages::PageFiles;
-use crate::tls::Keys;
+use crate::tls::{ClientKeys, Keys};
 
 /// The contents of all files that a snapshot names.
 #[derive(Default)]
@@ -29,10 +31,15 @@ impl NamedFiles {
     /// Everything that is wrong with any of them, each with its user, such as "listener web" or "cluster app".
     pub fn load(snapshot: &Snapshot, previous: Option<&Self>) -> Result<Self, Vec<(String, Fault)>> {
         let keys = Keys::load(snapshot, previous.map(|previous| &previous.keys));
-        match (keys, PageFiles::load(snapshot), AuthFiles::load(snapshot)) {
+        match (keys, PageFiles::load(snapshot), AuthFiles::load(snapshot, previous.map(|previous| &previous.auth))) {
             (Ok(keys), Ok(pages), Ok(auth)) => Ok(Self { keys, pages, auth }),
             (keys, pages, auth) => Err(keys.err().into_iter().chain(pages.err()).chain(auth.err()).flatten().collect()),
         }
+    }
+
+    /// The sources of the keys that verify tokens. For a source that is fetched with TLS, what it trusts, or why that is not known.
+    pub fn key_sources(&self) -> impl Iterator<Item = (&Arc<KeySource>, Option<&Result<Arc<ClientKeys>, String>>)> {
+        self.auth.sources()
     }
 }
 

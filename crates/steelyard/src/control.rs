@@ -2,6 +2,7 @@
 //! the main loop.
 
 pub(crate) mod answers;
+mod keys;
 mod trace;
 
 use std::net::{SocketAddr, TcpListener};
@@ -16,7 +17,7 @@ use model::{AdminAddress, Generation};
 use net::clock;
 use net::inherit::Inherited;
 use net::unix::SocketFile;
-use proxy::{ClientKeys, ClusterPlan, Compiled};
+use proxy::{ClientKeys, ClusterPlan, Compiled, KeySource};
 use telemetry::{AccessLog, Recent, Registry};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -57,6 +58,8 @@ pub(crate) struct Control {
 
 struct State {
     compiled: Option<Arc<Compiled>>,
+    /// The sources of the keys that verify tokens.
+    key_sources: Vec<Arc<KeySource>>,
     checker: health::Checker,
     last_reload: Option<Reload>,
     access_log: Option<Arc<AccessLog>>,
@@ -104,6 +107,7 @@ impl Control {
             waiting: AtomicBool::new(false),
             state: Mutex::new(State {
                 compiled: None,
+                key_sources: Vec::new(),
                 checker: health::Checker::new(clock::now_ms, seed),
                 last_reload: None,
                 access_log: None,
@@ -145,8 +149,10 @@ impl Control {
         self.state().checker.apply(targets);
     }
 
-    pub(crate) fn adopt(&self, compiled: Arc<Compiled>) {
-        self.state().compiled = Some(compiled);
+    pub(crate) fn adopt(&self, compiled: Arc<Compiled>, key_sources: Vec<Arc<KeySource>>) {
+        let mut state = self.state();
+        state.compiled = Some(compiled);
+        state.key_sources = key_sources;
     }
 
     /// The process is not ready as long as the source has not said what to serve.

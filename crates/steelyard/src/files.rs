@@ -247,7 +247,8 @@ pub(crate) fn named(snapshot: &Snapshot) -> impl Iterator<Item = PathBuf> {
         Protocol::Http(http) => Some(&http.routes),
         Protocol::Tcp(_) | Protocol::Tls(_) => None,
     });
-    let auth = routes.flat_map(|routes| routes.iter()).map(|route| route.policy.auth.as_ref()?.file().cloned());
+    let auth =
+        routes.flat_map(|routes| routes.iter()).map(|route| Some(route.policy.auth.as_ref()?.file()?.to_owned()));
     let all: BTreeSet<PathBuf> =
         shown.chain(clients).chain(upstream).chain(roots).chain(pages).chain(auth).flatten().collect();
     all.into_iter()

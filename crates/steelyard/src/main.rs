@@ -12,6 +12,7 @@ mod control;
 mod exit;
 mod files;
 mod handover;
+mod jwks;
 mod kernel;
 mod limits;
 mod logging;

@@ -92,6 +92,17 @@ fn names(snapshot: &Snapshot) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Looks a name up once.
+///
+/// # Errors
+/// Why it has no address.
+pub(crate) async fn addresses(dns: &Dns, name: &str) -> Result<Vec<IpAddr>, String> {
+    let resolver = make(dns)?;
+    let answers = look_up(&resolver, &[name.to_owned()]).await;
+    let answer = answers.into_iter().next().ok_or_else(|| "no answer".to_owned())?;
+    answer.1.map(|(addresses, _)| addresses)
+}
+
 /// Returns the snapshot with every name replaced by its addresses. Each becomes an endpoint with the weight of the
 /// name.
 pub(crate) fn expand(snapshot: &Snapshot, addresses: &Addresses) -> Snapshot {

@@ -26,6 +26,7 @@ use crate::control::{Control, Listen, Order};
 use crate::exit::{Exit, Refused};
 use crate::files::{self, Watch};
 use crate::handover;
+use crate::jwks::Fetchers;
 use crate::kernel::{self, COLLECT_EVERY, COLLECT_ON};
 use crate::limits::OpenFiles;
 use crate::manager::Told;
@@ -160,6 +161,7 @@ pub(crate) struct Running {
     pub(crate) keep_vips: bool,
     plane: Plane,
     pub(crate) resolver: Resolver,
+    fetchers: Fetchers,
     access_log: Option<Arc<AccessLog>>,
     pub(crate) control: Arc<Control>,
     orders: mpsc::Receiver<Order>,
@@ -231,6 +233,7 @@ impl Running {
             control,
             plane,
             resolver: Resolver::idle(),
+            fetchers: Fetchers::default(),
             access_log: None,
             orders,
             watch,
@@ -373,6 +376,12 @@ impl Running {
         // Before the workers use the snapshot, so that they do not take an endpoint for healthy that is known not to
         // be.
         self.control.check_health(&compiled, &vips);
+        // The keys that verify tokens. Where they are late, requests with a token get 503. A cluster has other tenants, who do not wait for
+        // the keys of one.
+        self.fetchers.follow(files, &snapshot.dns);
+        if self.cluster.is_none() || previous.is_none() {
+            self.fetchers.tried().await;
+        }
         let outcome = match judged {
             Ok(()) => self.apply(compiled.clone(), previous.as_ref(), vips, snapshot.socket_cgroup.as_deref()).await,
             refused => refused,
@@ -380,11 +389,13 @@ impl Running {
         match outcome {
             Ok(()) => {
                 previous.iter().for_each(|previous| warn_of_lost_maintenance(previous, &compiled));
-                self.control.adopt(compiled);
+                self.control.adopt(compiled, files.key_sources().map(|(source, _)| source.clone()).collect());
             }
             Err(_) => {
                 if let Some(previous) = previous {
                     self.control.check_health(&previous, &old_vips);
+                    let (files, dns) = (self.files.clone(), self.wanted.dns.clone());
+                    self.fetchers.follow(&files, &dns);
                 }
                 self.control.kernel().give_up();
             }

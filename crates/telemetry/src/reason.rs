@@ -159,10 +159,19 @@ reasons! {
     91 Maintenance "maintenance" Routing "The route is in maintenance.";
     92 ClientDenied "client_denied" Downstream "The client's address is refused by `allow` and `deny` of the listener or the route, or is not \
         known there because a trusted proxy has sent an `X-Forwarded-For` without it.";
-    93 CredentialsMissing "credentials_missing" Downstream "The route demands a password or an API key, and the request has none.";
-    94 CredentialsInvalid "credentials_invalid" Downstream "The request has a user, a password or an API key that is not right.";
+    93 CredentialsMissing "credentials_missing" Downstream "The route demands a password, an API key or a token, and the request has none.";
+    94 CredentialsInvalid "credentials_invalid" Downstream "The request has a user, a password, an API key or a token that is not right.";
     95 AuthenticationBusy "authentication_busy" Internal "A password could not be checked, because too many others were waiting for that, of \
         this client or of all, or because the check took too long.";
+    100 TokenExpired "token_expired" Downstream "The request has a token that has ended (`exp`).";
+    101 TokenNotYetValid "token_not_yet_valid" Downstream "The request has a token that does not hold yet (`nbf`): the clock of its issuer \
+        may be ahead.";
+    102 TokenKeyUnknown "token_key_unknown" Downstream "The request has a token whose key is not in the key set, or may not be used for the \
+        algorithm of the token.";
+    103 TokenAudience "token_audience" Downstream "The request has a token that was made for others: it has none of the audiences (`aud`) \
+        of the route.";
+    104 ClaimsDenied "claims_denied" Downstream "No route takes the request with the claims of its token, and one would take it with others.";
+    105 TokenKeysMissing "token_keys_missing" Cluster "A token could not be verified, because the key set was not fetched yet.";
     110 ExternalAuthDenied "external_auth_denied" Downstream "The route's external authorization refuses the request.";
     111 ExternalAuthFailed "external_auth_failed" Cluster "The route's external authorization gave no answer: no endpoint took the question, \
         the connection failed, the answer came too late, was cut off or has no meaning, or its status is neither a yes nor a no. With \

@@ -128,6 +128,7 @@ fn status() -> Status {
         listeners: Vec::new(),
         routes: Vec::new(),
         password_checks: None,
+        key_sets: Vec::new(),
         methods: Vec::new(),
         clusters: vec![crate::ClusterStatus::new(&cluster, &totals, (false, None), vec![endpoint])],
         kernel_plane: None,

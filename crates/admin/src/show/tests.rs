@@ -81,6 +81,7 @@ pub(crate) fn status() -> Status {
         listeners: vec![listener],
         routes: vec![route("/quiet", 10, None), route("/", 69_990, Some(Quantiles { p50: 2_345.0, p99: 1_500_000.0 }))],
         password_checks: None,
+        key_sets: Vec::new(),
         methods: Vec::new(),
         clusters: vec![cluster],
         kernel_plane: None,

@@ -23,6 +23,7 @@ const ROUTE: &[(&str, Put<RoutePart, Route>)] = &[
     }),
     ("allow", |of, route| route.policy.addresses.allow = of.policy.addresses.allow.clone()),
     ("deny", |of, route| route.policy.addresses.deny = of.policy.addresses.deny.clone()),
+    ("auth", |of, route| route.policy.auth = of.policy.auth.clone()),
     ("rate_limit", |of, route| route.policy.rate_limit = of.policy.rate_limit.clone()),
     ("cors", |of, route| {
         if route.policy.cors.is_none() {

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use model::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, Users};
+use model::{ApiKeyAuth, Auth, BasicAuth, Jwks, JwtAuth, KeyPlace, Keys, Users};
 
 use super::files::file;
+use super::jwt;
 use super::route::listed;
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
-use crate::raw::{RawApiKey, RawAuth, RawBasic};
+use crate::raw::{RawApiKey, RawAuth, RawAuthObject, RawBasic};
 use crate::read::Located;
 use crate::text::Realm;
 
@@ -29,12 +30,30 @@ pub fn auth(
         }
         return None;
     };
-    let auth = match (&object.basic, &object.api_key) {
-        (Some(raw), _) => Auth::Basic(basic(&raw.value, base)?),
-        (None, Some(raw)) => Auth::ApiKey(api_key(raw, base, report)?),
-        (None, None) => return None,
-    };
+    one(object, base, report).map(Arc::new)
+}
+
+/// What one policy demands. `off` is for routes that would otherwise take that of a less specific policy.
+pub fn alone(raw: &Option<Located<RawAuth>>, report: &mut Report) -> Option<Arc<Auth>> {
+    let Some(Located { location, value: RawAuth::Object(object) }) = raw else { return None };
+    let auth = one(object, Path::new(""), report)?;
+    if let Auth::Jwt(JwtAuth { jwks: Jwks::Url(url), .. }) = &auth
+        && !url.is_https
+    {
+        // Whoever may write a policy would otherwise have this host ask services that trust their network.
+        let wrong = Wrong::new("the `url` of a key set must begin with https:// here");
+        report.add(*location, wrong.hint("or write the keys in `inline`"));
+    }
     Some(Arc::new(auth))
+}
+
+fn one(object: &RawAuthObject, base: &Path, report: &mut Report) -> Option<Auth> {
+    Some(match (&object.basic, &object.api_key, &object.jwt) {
+        (Some(raw), ..) => Auth::Basic(basic(&raw.value, base)?),
+        (None, Some(raw), _) => Auth::ApiKey(api_key(raw, base, report)?),
+        (None, None, Some(raw)) => Auth::Jwt(jwt::jwt(&raw.value, base, report)?),
+        (None, None, None) => return None,
+    })
 }
 
 /// Returns `None` if a required key is missing; the report says so.

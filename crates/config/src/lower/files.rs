@@ -66,6 +66,10 @@ impl Places<'_> {
         let Some(RawAuth::Object(auth)) = raw.as_ref().map(|auth| &auth.value) else { return };
         self.file(owner, auth.basic.as_ref().and_then(|basic| basic.value.file.as_ref()));
         self.file(owner, auth.api_key.as_ref().and_then(|api_key| api_key.value.file.as_ref()));
+        if let Some(jwks) = auth.jwt.as_ref().and_then(|jwt| jwt.value.jwks.as_ref()) {
+            self.file(owner, jwks.value.file.as_ref());
+            self.file(owner, jwks.value.ca.as_ref());
+        }
     }
 
     fn file(&mut self, owner: &str, raw: Option<&Located<FileName>>) {

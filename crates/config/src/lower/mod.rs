@@ -6,6 +6,7 @@ mod cluster;
 mod external_auth;
 mod files;
 mod global_rate_limit;
+mod jwt;
 mod listener;
 mod part;
 mod policy;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model::{FixedResponse, PathMatcher, RoutePolicy, Variable};
 
-use super::{ClusterIds, policy, respond};
+use super::{ClusterIds, auth, policy, respond};
 use crate::diagnostic::{Report, Wrong};
 use crate::raw::RawRoute;
 
@@ -26,8 +26,10 @@ pub fn route(raw: &RawRoute, report: &mut Report) -> RoutePart {
     for (location, _) in policy::variables(raw).filter(|(_, used)| *used == Variable::RequestId) {
         report.add(location, Wrong::new("`${request_id}` is used, and requests of Gateways have no ids"));
     }
+    let mut policy = policy::policy(raw, &path, base, &ClusterIds::of(None), report);
+    policy.auth = auth::alone(&raw.auth, report);
     RoutePart {
-        policy: policy::policy(raw, &path, base, &ClusterIds::of(None), report),
+        policy,
         timeout: raw.timeout.as_ref().map(|timeout| timeout.value.0),
         respond: raw.respond.as_ref().map(|written| respond::fixed(&written.value, base, report)),
     }

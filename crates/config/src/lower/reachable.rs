@@ -92,6 +92,7 @@ fn covers(earlier: &Seen<'_>, later: &Route) -> bool {
         && within(&earlier.route.headers, &later.headers, same)
         && within(&earlier.route.cookies, &later.cookies, same)
         && within(&earlier.route.query, &later.query, same)
+        && within(&earlier.route.claims, &later.claims, same)
 }
 
 /// Every one of `some` is in `all`.

@@ -13,7 +13,7 @@ use super::{ClusterIds, auth, external_auth, global_rate_limit, policy, reachabl
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{RawPath, RawRoute, RawTo, RawValue};
 use crate::read::{Keyed, Located, Many, Named, NamedEntry, OneOrMany};
-use crate::text::{CookieName, GrpcName, HeaderName, Label, Pattern, QueryName, RouteName};
+use crate::text::{ClaimName, CookieName, GrpcName, HeaderName, Label, Pattern, QueryName, RouteName};
 
 /// Characters of a name made from conditions. The name is a label of metrics.
 const NAME_CHARS_MAX: usize = 128;
@@ -41,6 +41,9 @@ pub fn routes(
     for raw in &raw.value.0 {
         if let Some(mut route) = route(&raw.value, base, &mut names, ids, report) {
             route.policy.auth = auth::auth(&raw.value.auth, auth.as_ref(), base, report);
+            if let Some(claims) = &raw.value.claims {
+                check_claims(claims.location, &raw.value, auth.as_ref(), report);
+            }
             route.policy.external_auth =
                 external_auth::external_auth(&raw.value.external_auth, external_auth.as_ref(), ids, report);
             route.policy.global_rate_limit = global_rate_limit::global_rate_limit(
@@ -109,12 +112,29 @@ fn route(raw: &RawRoute, base: &Path, names: &mut Names, ids: &ClusterIds, repor
     route.headers = matchers(&raw.headers, |HeaderName(name)| name);
     route.cookies = matchers(&raw.cookies, |CookieName(name)| name);
     route.query = matchers(&raw.query, |QueryName(name)| name);
+    route.claims = matchers(&raw.claims, |ClaimName(name)| name);
     route.timeout = raw.timeout.as_ref().map(|timeout| timeout.value.0);
     route.name = match &raw.name {
         Some(name) => name.value.0.clone(),
         None => names.make(&route, raw.path.as_ref().map(|path| &path.value)),
     };
     Some(route)
+}
+
+/// Claims are those of the token that is read before the route is known, so it is that of the listener.
+fn check_claims(location: Location, raw: &RawRoute, inherited: Option<&Arc<Auth>>, report: &mut Report) {
+    let (wrong, hint) = match (inherited.map(|auth| &**auth), &raw.auth) {
+        (Some(Auth::Jwt(_)), None) => return,
+        (Some(Auth::Jwt(_)), Some(_)) => (
+            "a route with `claims` demands the token of its listener, and this one has an `auth` of its own",
+            "remove `auth` of the route",
+        ),
+        _ => (
+            "`claims` needs a token, and the listener has no `auth` with `jwt`",
+            "add `auth: {jwt: ...}` to the listener",
+        ),
+    };
+    report.add(location, Wrong::new(wrong).hint(hint));
 }
 
 /// Checks a gRPC route: it must not repeat what `grpc` says about path and method, and its cluster must be able to speak gRPC.
@@ -262,7 +282,9 @@ fn conditions(route: &Route, path: Option<&RawPath>) -> String {
             (None, None) => {}
         },
     }
-    for (prefix, matchers) in [(" ", &route.headers), (" cookie:", &route.cookies), (" ?", &route.query)] {
+    for (prefix, matchers) in
+        [(" ", &route.headers), (" cookie:", &route.cookies), (" ?", &route.query), (" claim:", &route.claims)]
+    {
         for matcher in matchers {
             let value = match &matcher.value {
                 TextMatcher::Exact(text) => format!("={text}"),

@@ -1,6 +1,6 @@
 //! The keys of authentication.
 
-use super::Off;
+use super::{Off, RawJwt};
 use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Flag, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
@@ -9,11 +9,13 @@ use crate::yaml::{Node, Value};
 
 keys! {
     /// What a request must prove; a request that does not is answered 401. [Authentication](authentication.md) has the details.
-    pub struct RawAuthObject as "an authentication", one of [basic, api_key] {
+    pub struct RawAuthObject as "an authentication", one of [basic, api_key, jwt] {
         /// A user and a password.
         optional basic: RawBasic;
         /// A key that belongs to a client.
         optional api_key: RawApiKey;
+        /// A token that an issuer has signed.
+        optional jwt: RawJwt;
     }
 }
 

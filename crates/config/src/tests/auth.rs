@@ -37,7 +37,7 @@ fn no_message_shows_a_secret() {
             "to: web, path: /e, auth: {basic: {users: {'a:b': '{SHA}hunter2'}, realm: '\"', user_header: Host}}",
         ],
         r#"7:32: `auth: off` has no effect: the listener has no `auth`; remove it
-8:32: an authentication needs `basic` or `api_key`
+8:32: an authentication needs `basic`, `api_key` or `jwt`
 9:54: `joe`: the hash must be bcrypt ($2y$), argon2 ($argon2id$), apr1 ($apr1$) or {SHA}; `htpasswd -nB NAME` makes one of bcrypt
 9:64: the basic authentication has both `file` and `users`; keep one of them
 10:42: the API key authentication does not say where a request has its key; add `header: x-api-key`, `query: key` or `cookie: key`
@@ -75,4 +75,62 @@ fn no_message_shows_a_secret() {
     let text = "listeners: {l: {bind: :1, protocol: http, to: web, auth: {api_key: {keys: {shop: hunter2}}}}}";
     let errors = crate::parse("f.yaml", text, model::Generation(1)).unwrap_err().to_string();
     assert!(errors.contains("does not say where") && !errors.contains("hunter2"), "{errors}");
+}
+
+/// A set with one key, as it stands in a file.
+const KEYS: &str =
+    r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "A6EHv_POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg"}]}"#;
+
+#[test]
+fn tokens_and_conditions_on_their_claims() {
+    let text = format!(
+        "listeners: {{l: {{bind: :1, protocol: http, auth: {{jwt: {{issuer: [a, b], audience: '*', jwks: {{inline: '{KEYS}'}},
+        claim_headers: {{X-User: sub}}, cookie: session}}}}, routes: [{{path: /a, claims: {{/realm/roles: admin, sub: {{present: true}}}}, to: web}},
+        {{path: /b, auth: off, to: web}}, {{to: web}}]}}}}
+clusters: {{web: {{endpoints: [a:1]}}}}"
+    );
+    let snapshot = load(&text);
+    let routes = &http(&snapshot).routes;
+    let Some(Auth::Jwt(jwt)) = routes[0].policy.auth.as_deref() else { panic!("no token") };
+    assert_eq!(jwt.issuers, ["a", "b"]);
+    assert_eq!((&jwt.audiences, &jwt.algorithms), (&None, &None));
+    assert_eq!(jwt.places, [KeyPlace::Cookie("session".into())]);
+    assert_eq!(jwt.claim_headers, [("x-user".to_owned(), "sub".to_owned())]);
+    assert_eq!((jwt.leeway.as_secs(), jwt.require_exp, jwt.optional, jwt.forward), (60, true, false, false));
+    let claims: Vec<_> = routes[0].claims.iter().map(|claim| claim.name.as_str()).collect();
+    assert_eq!(claims, ["/realm/roles", "sub"]);
+    assert_eq!(routes[0].name, "/a claim:/realm/roles=admin claim:sub");
+    assert!(routes[1].policy.auth.is_none());
+}
+
+#[test]
+fn wrong_tokens() {
+    routes(
+        &[
+            "to: web, path: /a, claims: {role: admin}",
+            "to: web, path: /b, auth: {jwt: {issuer: a, audience: b}}",
+            "to: web, path: /c, auth: {jwt: {issuer: '', audience: ['*', b], jwks: {file: k}}}",
+            "to: web, path: /d, auth: {jwt: {issuer: a, audience: b, jwks: {url: 'http://a/', ca: c}}}",
+            "to: web, path: /e, auth: {jwt: {issuer: a, audience: b, jwks: {file: k}, leeway: 2h, algorithms: HS256}}",
+            "to: web, path: /f, auth: {jwt: {issuer: a, audience: b, jwks: {inline: '{}'}}}",
+            "to: web, path: /g, auth: {jwt: {issuer: a, audience: b, jwks: {file: k}, claim_headers: {X: a, x: b, cookie: c}}}",
+        ],
+        r#"7:34: `claims` needs a token, and the listener has no `auth` with `jwt`; add `auth: {jwt: ...}` to the listener
+8:38: the JWT authentication needs `jwks`; it must be a mapping with `url`, `file`, `inline` or `ca`
+9:47: `issuer` is empty; write what the tokens have
+9:61: `audience` has `*`, which stands for every audience, and others; remove `*`, or the others
+10:92: `ca` has no effect without a `url` that begins with https://; remove it
+11:88: `leeway` is 2h; the limit is 1h
+11:104: `algorithms`: "HS256" is not valid; it must be RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512 or EdDSA; did you mean RS256?
+12:78: `inline`: the key set has no list `keys`; write what the issuer publishes at its jwks_uri
+13:95: `claim_headers` has `cookie`, which clients send for other purposes; use another header, such as x-user
+13:95: `claim_headers` has the header `x` twice"#,
+    );
+    // The key is a secret, wherever it should have been published.
+    let private = KEYS.replace(r#""kty""#, r#""d": "hunter2", "kty""#);
+    let text = format!(
+        "listeners: {{l: {{bind: :1, protocol: http, to: w, auth: {{jwt: {{jwks: {{inline: '{private}'}}}}}}}}}}\n"
+    );
+    let errors = crate::parse("f.yaml", &text, model::Generation(1)).unwrap_err().to_string();
+    assert!(errors.contains("a private key") && !errors.contains("hunter2"), "{errors}");
 }

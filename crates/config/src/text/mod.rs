@@ -4,6 +4,7 @@ mod address;
 pub mod dollar;
 mod grpc;
 mod http;
+mod jwt;
 mod policy;
 mod secret;
 mod units;
@@ -18,6 +19,7 @@ pub use http::{
     BodyText, CertificateName, CookieName, FileName, Folder, HeaderName, HostHeader, HostText, HttpPath, Label,
     LogFile, Method, Pattern, ProbeText, QueryName, RouteName, RoutePath, StatusRange, Text,
 };
+pub use jwt::{ClaimName, JwksText, JwksUrlText};
 pub use policy::{
     AllowedOrigin, ChangedHeader, CorsName, HeaderValue, OriginText, PlainHost, RedirectStatus, RedirectUrl, RetryOn,
 };

@@ -1,9 +1,11 @@
 //! Authentication: what a route demands of a request before it serves it.
 //!
 //! [`Authenticator::take`] takes the credentials out of a request, and [`Authenticator::judge`] says what they are worth. Passwords that are
-//! not known yet need a [`Check`], which `passwords` makes on threads of its own. The exchange waits for its result.
+//! not known yet need a [`Check`], which `passwords` makes on threads of its own. The exchange waits for its result. Tokens are the exception: `jwt`
+//! finds and verifies them at once, for a listener whose routes have conditions on claims even before the route is known.
 
 pub(crate) mod files;
+pub(crate) mod jwt;
 pub(crate) mod passwords;
 pub(crate) mod present;
 pub(crate) mod tag;
@@ -11,10 +13,11 @@ pub(crate) mod tag;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use model::{ApiKeyAuth, Auth, BasicAuth, PasswordHash, Route, Secret};
+use model::{ApiKeyAuth, Auth, BasicAuth, JwtAuth, PasswordHash, Route, Secret};
 use telemetry::Reason;
 
 use self::files::{AuthFiles, Listed};
+use self::jwt::Verifier;
 use self::passwords::{Check, Known, PasswordCounts, Passwords};
 use self::present::{Login, Presented};
 use self::tag::Tag;
@@ -38,6 +41,8 @@ pub(crate) struct ListenerAuth {
     /// Each of them once.
     distinct: Box<[Arc<Authenticator>]>,
     claims: Arc<[Box<str>]>,
+    /// Set if routes have conditions on the claims of its tokens.
+    before_routing: Option<Arc<Authenticator>>,
 }
 
 /// The authentication of one or more routes, ready for use.
@@ -54,6 +59,7 @@ pub(crate) struct Authenticator {
 enum Method {
     Basic(Users),
     ApiKey(HashMap<Tag, Box<str>>),
+    Jwt(Box<Verifier>),
 }
 
 struct Users {
@@ -78,6 +84,8 @@ pub(crate) struct Logins {
 pub(crate) enum Taken {
     Login(Presented<Login>),
     Key(Presented<Vec<u8>>),
+    /// Tokens are looked at before they are removed ([`Verifier::identify`]).
+    Token,
 }
 
 /// What the credentials of a request are worth.
@@ -100,9 +108,17 @@ impl Logins {
 
 impl Authenticators {
     /// What these routes demand. Keeps what `previous` has made of the same policies and files, and the passwords that it knows.
-    pub(crate) fn new<'r>(routes: impl Iterator<Item = &'r Route>, files: &AuthFiles, previous: Option<&Self>) -> Self {
-        let policies = routes.filter_map(|route| route.policy.auth.as_ref());
+    pub(crate) fn new<'r>(
+        routes: impl Iterator<Item = &'r Route> + Clone,
+        files: &AuthFiles,
+        previous: Option<&Self>,
+    ) -> Self {
+        let policies = routes.clone().filter_map(|route| route.policy.auth.as_ref());
         let policies: HashMap<usize, &Arc<Auth>> = policies.map(|policy| (address(policy), policy)).collect();
+        let mut wanted: HashMap<usize, BTreeSet<Box<str>>> = HashMap::new();
+        for (address, claim) in routes.flat_map(wanted_claims) {
+            wanted.entry(address).or_default().insert(claim.into());
+        }
         let listed: HashMap<usize, Listed> =
             policies.iter().map(|(address, policy)| (*address, files.listed(policy))).collect();
         let demands_password = policies.values().any(|policy| matches!(***policy, Auth::Basic(_)));
@@ -110,14 +126,19 @@ impl Authenticators {
             let known = previous.and_then(|previous| previous.logins.as_ref());
             Logins::new(listed.values().flat_map(Listed::hashes), known)
         });
-        let make = |(address, listed): (usize, Listed)| {
+        let mut make = |(address, listed): (usize, Listed)| {
             let policy = *policies.get(&address)?;
             let old = previous.and_then(|previous| previous.all.get(&address));
-            let same = old.filter(|old| Arc::ptr_eq(&old.policy, policy) && old.listed.is_same(&listed));
-            let made = same.cloned();
-            Some((address, made.unwrap_or_else(|| Arc::new(Authenticator::new(policy, listed, logins.as_ref())))))
+            let wanted: Box<[Box<str>]> = wanted.remove(&address).unwrap_or_default().into_iter().collect();
+            let is_same = |old: &&Arc<Authenticator>| {
+                let is_for = old.verifier().is_none_or(|verifier| verifier.is_for(&wanted));
+                Arc::ptr_eq(&old.policy, policy) && old.listed.is_same(&listed) && is_for
+            };
+            let made = old.filter(is_same).cloned();
+            let make = || Arc::new(Authenticator::new(policy, listed, logins.as_ref(), &wanted));
+            Some((address, made.unwrap_or_else(make)))
         };
-        Self { all: listed.into_iter().filter_map(make).collect(), logins }
+        Self { all: listed.into_iter().filter_map(&mut make).collect(), logins }
     }
 
     /// Those of these routes.
@@ -130,7 +151,9 @@ impl Authenticators {
             of_routes.values().map(|authenticator| (Arc::as_ptr(authenticator) as usize, authenticator)).collect();
         let distinct: Box<[Arc<Authenticator>]> = distinct.into_values().cloned().collect();
         let claims: BTreeSet<&Box<str>> = distinct.iter().flat_map(|authenticator| &*authenticator.claims).collect();
-        ListenerAuth { claims: claims.into_iter().cloned().collect(), distinct, of_routes }
+        let with_claims = routes.iter().position(|route| !route.claims.is_empty());
+        let before_routing = with_claims.and_then(|number| of_routes.get(&number)).cloned();
+        ListenerAuth { claims: claims.into_iter().cloned().collect(), distinct, before_routing, of_routes }
     }
 
     /// `None` if no route demands a password.
@@ -148,6 +171,11 @@ impl ListenerAuth {
     /// What the route with this number demands.
     pub(crate) fn of(&self, number: usize) -> Option<&Arc<Authenticator>> {
         self.of_routes.get(&number)
+    }
+
+    /// Set if routes have conditions on the claims of tokens.
+    pub(crate) fn before_routing(&self) -> Option<&Verifier> {
+        self.before_routing.as_ref()?.verifier()
     }
 
     /// The names of the fields in which only this hop says who the client is, on all routes: the endpoint of a route that demands nothing
@@ -182,13 +210,23 @@ impl ListenerAuth {
     }
 }
 
+/// The claims that the conditions of a route look at, each with the address of its policy.
+fn wanted_claims(route: &Route) -> impl Iterator<Item = (usize, &str)> {
+    let policy = route.policy.auth.as_ref().map(address);
+    route.claims.iter().filter_map(move |claim| Some((policy?, claim.name.as_str())))
+}
+
 fn address(policy: &Arc<Auth>) -> usize {
     Arc::as_ptr(policy) as usize
 }
 
 impl Authenticator {
     /// `logins` has the hashes of `listed`.
-    pub(crate) fn new(policy: &Arc<Auth>, listed: Listed, logins: Option<&Logins>) -> Self {
+    pub(crate) fn new(policy: &Arc<Auth>, listed: Listed, logins: Option<&Logins>, wanted: &[Box<str>]) -> Self {
+        let jwt: Vec<Box<str>> = match &**policy {
+            Auth::Jwt(jwt) => jwt.claim_headers.iter().map(|(name, _)| name.as_str().into()).collect(),
+            Auth::Basic(_) | Auth::ApiKey(_) => Vec::new(),
+        };
         let (method, scheme, realm, claim) = match &**policy {
             Auth::Basic(BasicAuth { realm, user_header, .. }) => {
                 (Method::basic(&listed, logins), "Basic", realm, user_header)
@@ -196,20 +234,30 @@ impl Authenticator {
             Auth::ApiKey(ApiKeyAuth { realm, client_header, .. }) => {
                 (Method::api_key(&listed), "ApiKey", realm, client_header)
             }
+            Auth::Jwt(JwtAuth { realm, .. }) => (Method::jwt(policy, &listed, wanted), "Bearer", realm, &None),
         };
         // RFC 7617 section 2.1: names and passwords are read as UTF-8.
         let charset = if scheme == "Basic" { ", charset=\"UTF-8\"" } else { "" };
         Self {
             method,
             challenge: format!("{scheme} realm=\"{realm}\"{charset}").into(),
-            claims: claim.iter().map(|name| name.as_str().into()).collect(),
+            claims: claim.iter().map(|name| name.as_str().into()).chain(jwt).collect(),
             policy: policy.clone(),
             listed,
         }
     }
 
-    pub(crate) fn challenge(&self) -> &str {
-        &self.challenge
+    /// The value of `WWW-Authenticate` for a refusal with this reason.
+    pub(crate) fn challenge(&self, reason: Reason) -> &str {
+        self.verifier().map_or(&self.challenge, |verifier| verifier.challenge(reason))
+    }
+
+    /// Set if it demands a token.
+    pub(crate) fn verifier(&self) -> Option<&Verifier> {
+        match &self.method {
+            Method::Jwt(verifier) => Some(verifier),
+            Method::Basic(_) | Method::ApiKey(_) => None,
+        }
     }
 
     /// Removes from a request its credentials.
@@ -217,6 +265,10 @@ impl Authenticator {
         match &*self.policy {
             Auth::Basic(basic) => Taken::Login(present::take_login(request, basic.forward)),
             Auth::ApiKey(api_key) => Taken::Key(present::take_key(request, &api_key.places)),
+            Auth::Jwt(_) => {
+                self.verifier().into_iter().for_each(|verifier| verifier.strip(request));
+                Taken::Token
+            }
         }
     }
 
@@ -252,7 +304,7 @@ impl Authenticator {
     pub(crate) fn submit(&self, check: Check) -> Result<tokio::sync::oneshot::Receiver<bool>, Error> {
         match &self.method {
             Method::Basic(users) => users.passwords.submit(check),
-            Method::ApiKey(_) => Err(Error::internal(Reason::Internal)),
+            Method::ApiKey(_) | Method::Jwt(_) => Err(Error::internal(Reason::Internal)),
         }
     }
 }
@@ -272,6 +324,13 @@ impl Method {
             users: users.iter().map(|(_, hash)| User { hash: hash.clone(), known: known(hash) }).collect(),
             passwords: logins.passwords.clone(),
         })
+    }
+
+    /// Without a source, nothing is right.
+    fn jwt(policy: &Arc<Auth>, listed: &Listed, wanted: &[Box<str>]) -> Self {
+        let Listed::Tokens(source) = listed else { return Self::ApiKey(HashMap::new()) };
+        let verifier = Verifier::new(policy, source.clone(), wanted);
+        verifier.map_or_else(|| Self::ApiKey(HashMap::new()), |verifier| Self::Jwt(Box::new(verifier)))
     }
 
     fn api_key(listed: &Listed) -> Self {
@@ -332,7 +391,7 @@ mod tests {
             user_header: Some("x-user".into()),
             forward: false,
         };
-        Authenticator::new(&Arc::new(Auth::Basic(policy)), Listed::Users(users.into()), Some(&logins))
+        Authenticator::new(&Arc::new(Auth::Basic(policy)), Listed::Users(users.into()), Some(&logins), &[])
     }
 
     fn login(user: &str, password: &str) -> Taken {
@@ -373,7 +432,7 @@ mod tests {
         }
         assert_eq!(outcome(&users, Taken::Login(Presented::Nothing)), Err(Reason::CredentialsMissing));
         assert_eq!(outcome(&users, Taken::Login(Presented::Malformed)), wrong);
-        assert_eq!(users.challenge(), "Basic realm=\"staff\", charset=\"UTF-8\"");
+        assert_eq!(users.challenge(Reason::CredentialsMissing), "Basic realm=\"staff\", charset=\"UTF-8\"");
     }
 
     #[test]
@@ -401,12 +460,12 @@ mod tests {
             keys: Keys::Inline(keys.clone()),
             client_header: None,
         };
-        let clients = Authenticator::new(&Arc::new(Auth::ApiKey(policy)), Listed::Keys(keys.into()), None);
+        let clients = Authenticator::new(&Arc::new(Auth::ApiKey(policy)), Listed::Keys(keys.into()), None, &[]);
         let ask = |key: &str| outcome(&clients, Taken::Key(Presented::These(key.as_bytes().to_vec())));
         let [first, second, third] = ["k1", "k2", "k3"].map(ask);
         assert_eq!([first.as_deref(), second.as_deref(), third.as_deref()], [Ok("shop"), Ok("shop"), Ok("bank")]);
         assert_eq!([ask(""), ask("k"), ask("k11")], [(); 3].map(|()| Err(Reason::CredentialsInvalid)));
         assert_eq!(outcome(&clients, Taken::Key(Presented::Nothing)), Err(Reason::CredentialsMissing));
-        assert_eq!(clients.challenge(), "ApiKey realm=\"api\"");
+        assert_eq!(clients.challenge(Reason::CredentialsMissing), "ApiKey realm=\"api\"");
     }
 }

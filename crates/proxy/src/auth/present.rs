@@ -3,6 +3,8 @@
 //!
 //! What could be read in two ways counts as wrong: two `Authorization` fields, or two different keys in one place.
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -10,7 +12,7 @@ use model::KeyPlace;
 use wire::message::{Field, FieldId, Span, list};
 
 use crate::exchange::Request;
-use crate::exchange::route::decode;
+use crate::exchange::conditions::decode;
 use crate::policy::headers::is_alike;
 
 /// Bytes of user and password together in base64. Longer ones are no passwords but work for whoever checks them.
@@ -196,16 +198,8 @@ fn take_cookie(request: &mut Request, name: &[u8]) -> Presented<Vec<u8>> {
         let Some(field) = head.fields.get(at).filter(|field| field.id == FieldId::Cookie) else { continue };
         let (mut kept, before) = (Vec::new(), keys.len());
         for pair in field.value.get(bytes).split(|byte| *byte == b';').map(<[u8]>::trim_ascii) {
-            match pair
-                .strip_prefix(name)
-                .map(|behind| behind.trim_ascii_start())
-                .and_then(|rest| rest.strip_prefix(b"="))
-            {
-                Some(value) => {
-                    let value = value.trim_ascii();
-                    let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-                    keys.push(quoted.unwrap_or(value).to_vec());
-                }
+            match cookie_value(pair, name) {
+                Some(value) => keys.push(value.to_vec()),
                 None => {
                     if !kept.is_empty() {
                         kept.extend_from_slice(b"; ");
@@ -223,6 +217,73 @@ fn take_cookie(request: &mut Request, name: &[u8]) -> Presented<Vec<u8>> {
     }
     head.fields.retain(|field| field.id != FieldId::Cookie || !field.value.is_empty());
     only(keys)
+}
+
+/// The value of a cookie, if the pair is one with this name.
+fn cookie_value<'b>(pair: &'b [u8], name: &[u8]) -> Option<&'b [u8]> {
+    let value = pair.strip_prefix(name)?.trim_ascii_start().strip_prefix(b"=")?.trim_ascii();
+    let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+    Some(quoted.unwrap_or(value))
+}
+
+/// The token of a request, in these places or, if there are none, in `Authorization`. Two different ones count as wrong: nobody can say which
+/// of them an endpoint takes. `forward`: the endpoint will get what is there, so what is there must be a token.
+pub(crate) fn find_token<'r>(request: &'r Request, places: &[KeyPlace], forward: bool) -> Presented<Cow<'r, [u8]>> {
+    let Request { head, bytes, .. } = request;
+    if places.is_empty() {
+        let is_it = |field: &Field| field.name.get(bytes).eq_ignore_ascii_case(b"authorization");
+        return match with_scheme(&head.fields, bytes, b"bearer") {
+            Presented::These(token) => Presented::These(token.into()),
+            Presented::Nothing if forward && head.fields.iter().any(is_it) => Presented::Malformed,
+            Presented::Nothing => Presented::Nothing,
+            Presented::Malformed => Presented::Malformed,
+        };
+    }
+    let mut found: Option<Cow<'r, [u8]>> = None;
+    for place in places {
+        let values: Vec<Cow<'r, [u8]>> = match place {
+            KeyPlace::Header(name) => {
+                let fields = head.fields.iter().filter(|field| is_alike(field.name.get(bytes), name.as_bytes()));
+                fields.map(|field| alone(field.value.get(bytes)).into()).collect()
+            }
+            KeyPlace::Query(name) => {
+                let (_, values) = without_parameter(head.path.get(bytes), name.as_bytes());
+                values.into_iter().map(Cow::Owned).collect()
+            }
+            KeyPlace::Cookie(name) => {
+                let fields = head.fields.iter().filter(|field| field.id == FieldId::Cookie);
+                let pairs = fields.flat_map(|field| field.value.get(bytes).split(|byte| *byte == b';'));
+                let values = pairs.filter_map(|pair| cookie_value(pair.trim_ascii(), name.as_bytes()));
+                values.map(Into::into).collect()
+            }
+        };
+        for value in values {
+            match &found {
+                None => found = Some(value),
+                Some(first) if **first == *value => {}
+                Some(_) => return Presented::Malformed,
+            }
+        }
+    }
+    found.map_or(Presented::Nothing, Presented::These)
+}
+
+/// The token in a field that has it alone or after `Bearer`.
+fn alone(value: &[u8]) -> &[u8] {
+    match value.split_at_checked(b"bearer ".len()) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => token.trim_ascii(),
+        _ => value.trim_ascii(),
+    }
+}
+
+/// Removes what [`find_token`] may have found, and any other `Authorization` if that is where it looked: an endpoint might read it in another
+/// way.
+pub(crate) fn remove_token(request: &mut Request, places: &[KeyPlace]) {
+    if places.is_empty() {
+        let Request { head, bytes, .. } = request;
+        head.fields.retain(|field| !field.name.get(bytes).eq_ignore_ascii_case(b"authorization"));
+    }
+    drop(take_key(request, places));
 }
 
 #[cfg(test)]
@@ -314,6 +375,49 @@ mod tests {
         // The first place counts, and nothing of the others remains.
         check("/?k+y=b", "X-Key: a\r\nCookie: key=c\r\n", Presented::These("a"), "/");
         check("/?k+y=b", "X-Key: a\r\nX-Key: c\r\n", Presented::Malformed, "/");
+    }
+
+    #[test]
+    fn tokens_are_found_where_they_are_and_removed() {
+        let in_places =
+            [KeyPlace::Header("x-jwt".into()), KeyPlace::Query("jwt".into()), KeyPlace::Cookie("jwt".into())];
+        let check = |places: &[KeyPlace], target: &str, fields: &str, expect: Presented<&str>, rest: &str| {
+            let mut request = request(&format!("GET {target}"), fields);
+            let before = left(&request);
+            let found = match find_token(&request, places, false) {
+                Presented::Nothing => Presented::Nothing,
+                Presented::Malformed => Presented::Malformed,
+                Presented::These(token) => Presented::These(String::from_utf8_lossy(&token).into_owned()),
+            };
+            let expect = match expect {
+                Presented::Nothing => Presented::Nothing,
+                Presented::Malformed => Presented::Malformed,
+                Presented::These(token) => Presented::These(token.to_owned()),
+            };
+            assert_eq!((found, left(&request)), (expect, before), "{target} {fields}");
+            remove_token(&mut request, places);
+            assert_eq!(left(&request), rest, "{target} {fields}");
+        };
+        check(&[], "/", "Authorization: Bearer a.b.c\r\n", Presented::These("a.b.c"), "/");
+        check(&[], "/", "aUTHORIZATION: bEARER    a.b.c  \r\nX: y\r\n", Presented::These("a.b.c"), "/ X: y");
+        check(&[], "/", "Authorization: Bearer   \r\n", Presented::These(""), "/");
+        check(&[], "/", "Authorization: Basic YTpi\r\n", Presented::Nothing, "/");
+        check(&[], "/", "Authorization: Bearer\ta.b.c\r\n", Presented::Nothing, "/");
+        check(&[], "/", "Authorization: Bearer a\r\nAuthorization: Bearer a\r\n", Presented::Malformed, "/");
+        check(&[], "/?jwt=a", "X-Jwt: a\r\n", Presented::Nothing, "/?jwt=a X-Jwt: a");
+        check(&in_places, "/", "Authorization: Bearer a\r\n", Presented::Nothing, "/ Authorization: Bearer a");
+        check(&in_places, "/", "X_jwt: a\r\n", Presented::These("a"), "/");
+        check(&in_places, "/", "X-Jwt: bearer  a\r\nX: y\r\n", Presented::These("a"), "/ X: y");
+        check(&in_places, "/?a=b&j%77t=c.d.e", "", Presented::These("c.d.e"), "/?a=b");
+        check(&in_places, "/", "Cookie: a=b; jwt=\"c\"; d=e\r\n", Presented::These("c"), "/ Cookie: a=b; d=e");
+        check(&in_places, "/?jwt=c", "X-Jwt: c\r\nCookie: jwt=c\r\n", Presented::These("c"), "/");
+        check(&in_places, "/?jwt=c", "X-Jwt: d\r\n", Presented::Malformed, "/");
+        check(&in_places, "/", "X-Jwt: c\r\nx_jwt: d\r\n", Presented::Malformed, "/");
+        check(&in_places, "/?jwt=", "", Presented::These(""), "/");
+        // What is passed on is a token, or the request is refused.
+        let basic = request("GET /", "Authorization: Basic YTpi\r\n");
+        assert_eq!(find_token(&basic, &[], true), Presented::Malformed);
+        assert_eq!(find_token(&request("GET /", ""), &[], true), Presented::Nothing);
     }
 
     #[test]

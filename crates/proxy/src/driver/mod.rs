@@ -112,6 +112,8 @@ impl ExchangeContext<'_> {
             storage: &worker.storage,
             mirrors: &worker.mirrors,
             remembered: &worker.remembered,
+            tokens: &worker.tokens,
+            unix_ms: clock::unix_ms,
             requests_before,
             is_ending: active.is_ending(worker),
             is_drain_over: worker.is_drain_over(),

@@ -3,7 +3,7 @@
 //! [`Exchange`] is a state machine without I/O. A driver (`driver`, and the simulation in the tests) calls [`Exchange::action`] to learn
 //! what it needs, does that, and reports what happened through one of the `handle_*`; [`Env`] contains the time. The stages, in order:
 //!
-//! read the head -> route -> policy (addresses, rate limit) -> auth (and the check of a password) -> authorize (ask a service) -> limit (ask
+//! read the head -> (its token, if routes have conditions on claims) -> route -> policy (addresses, rate limit) -> auth (and the check of a password) -> authorize (ask a service) -> limit (ask
 //! another) -> policy (redirect, split) -> prepare (rewrite, mirror, the head for the endpoint) -> lease (choose an endpoint) -> connect -> await (send, and wait for the response's head) ->
 //! relay (both bodies) or tunnel -> done. Any failure goes to [`Exchange::fail`], which responds if the client can still get a response.
 //!
@@ -18,13 +18,14 @@
 //! | one try at one endpoint | `attempt` |
 //! | the response, relayed | `relay` |
 //! | how slow a client may be | `min_rate` |
-//! | which route a request takes | `route` |
+//! | which route a request takes | `route`, `conditions` |
 //! | what is logged and counted in the end | `record` |
 //! | storage that is reused | `storage` |
 
 mod ask;
 mod attempt;
 mod authorize;
+pub(crate) mod conditions;
 mod events;
 pub(crate) mod faults;
 mod limit;
@@ -58,11 +59,14 @@ pub(crate) use storage::{Request, Response, Storage};
 use self::ask::Asking;
 use self::attempt::{Attempt, Awaiting, RetryCause};
 use self::authorize::{Authorizing, HeldBody};
+use self::conditions::Bearer;
 use self::faults::InjectedFault;
 use self::record::AccessRecord;
 use self::relay::{Relay, Terms};
-use self::route::HostText;
+use self::route::{Found, HostText};
 use self::transfer::{BodyError, Framing, Head, Transfer};
+use crate::auth::jwt::remembered::Tokens;
+use crate::auth::jwt::{Identity, Verifier};
 use crate::auth::passwords::Check;
 use crate::auth::{self, Authenticator, Judged};
 use crate::deadline::Deadline;
@@ -115,6 +119,10 @@ pub(crate) struct Env<'e> {
     pub(crate) mirrors: &'e InFlight,
     /// What this worker remembers of the answers of external authorization.
     pub(crate) remembered: &'e Remembered,
+    /// What this worker remembers of tokens that were right.
+    pub(crate) tokens: &'e Tokens,
+    /// Milliseconds since 1970. It is a function, as few requests need it.
+    pub(crate) unix_ms: fn() -> u64,
     /// Requests of this connection before this one.
     pub(crate) requests_before: u64,
     /// The connection must accept no more requests: its listener is gone, or the worker drains.

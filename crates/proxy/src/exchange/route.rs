@@ -6,16 +6,15 @@
 
 use std::collections::HashMap;
 
-use model::{HostMatcher, PathMatcher, PathRules, Route, TextMatcher, ValueMatcher};
+use model::{HostMatcher, PathMatcher, PathRules, Route};
 use regex::RegexSet;
 use smallvec::SmallVec;
 use telemetry::Reason;
-use wire::message::{Field, RequestHead};
+use wire::message::RequestHead;
 use wire::path;
 
+use super::conditions::{Bearer, Conditions, Request, Wanted};
 use crate::error::Error;
-use crate::grpc::Call;
-use crate::http::cookie;
 use crate::policy::cors::Preflight;
 
 /// The compiled routes of a listener.
@@ -31,19 +30,19 @@ pub(crate) struct Router {
     isolates: bool,
     /// Whether any route has `cors`.
     has_cors: bool,
+    /// Whether any route has conditions on claims.
+    has_claims: bool,
     conditions: Vec<Conditions>,
 }
 
-/// The conditions of a route other than host and path.
-struct Conditions {
-    methods: Vec<String>,
-    headers: Vec<ValueMatcher>,
-    cookies: Vec<ValueMatcher>,
-    query: Vec<ValueMatcher>,
-    /// The content type must be that of gRPC or gRPC-Web.
-    is_grpc: bool,
-    /// The route says what scripts of other origins may do, so it can answer preflight requests.
-    has_cors: bool,
+/// The route of a request whose token was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// The index of its route.
+    Route(usize),
+    /// It has none, and would have this one with other claims.
+    ForOthers(usize),
+    Nothing,
 }
 
 /// The routes of one host. The lists contain indexes in the file, ascending.
@@ -105,6 +104,7 @@ impl Router {
             any: Table::default(),
             isolates: !isolated.is_empty(),
             has_cors: routes.iter().any(|route| route.policy.cors.is_some()),
+            has_claims: routes.iter().any(|route| !route.claims.is_empty()),
             conditions: routes.iter().map(Conditions::new).collect(),
         };
         for (host, members) in by_host {
@@ -147,9 +147,27 @@ impl Router {
 
     /// The index of the route for a request. `buffer` is what its head was read from; `target` is its path, in normal form, and its query.
     pub(crate) fn route(&self, head: &RequestHead, buffer: &[u8], target: &[u8]) -> Option<usize> {
+        match self.route_of(head, buffer, target, Bearer::Nobody) {
+            Found::Route(number) => Some(number),
+            Found::ForOthers(_) | Found::Nothing => None,
+        }
+    }
+
+    /// The same for a request whose token was looked at.
+    pub(crate) fn route_of(&self, head: &RequestHead, buffer: &[u8], target: &[u8], bearer: Bearer<'_>) -> Found {
+        if let Some(number) = self.find(head, buffer, target, bearer) {
+            return Found::Route(number);
+        }
+        if matches!(bearer, Bearer::Unclear) || !self.has_claims {
+            return Found::Nothing;
+        }
+        self.find(head, buffer, target, Bearer::Unclear).map_or(Found::Nothing, Found::ForOthers)
+    }
+
+    fn find(&self, head: &RequestHead, buffer: &[u8], target: &[u8], bearer: Bearer<'_>) -> Option<usize> {
         let (path, query) = path::split_target(target);
         let query = query.strip_prefix(b"?").unwrap_or_default();
-        let request = Request { method: head.method_name.get(buffer), fields: &head.fields, buffer, query };
+        let request = Request { method: head.method_name.get(buffer), fields: &head.fields, buffer, query, bearer };
         let authority = head.authority.get(buffer);
         // Where no route has `cors`, no field of the request is read for this.
         let preflight = if self.has_cors { Preflight::of(head.method, &head.fields, buffer) } else { None };
@@ -286,115 +304,14 @@ fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     rest.into_iter().flat_map(|rest| rest.split(|byte| *byte == b'/'))
 }
 
-/// The request whose route is wanted.
-#[derive(Clone, Copy)]
-enum Wanted<'r> {
-    Itself,
-    /// Not the preflight request, but the one that it asks about.
-    Asked(Preflight<'r>),
-    /// A preflight request itself: the route of the one that it asks about allows nothing.
-    Unanswered,
-}
-
-/// The parts of a request that conditions read.
-struct Request<'r> {
-    method: &'r [u8],
-    fields: &'r [Field],
-    buffer: &'r [u8],
-    query: &'r [u8],
-}
-
-impl Conditions {
-    fn new(route: &Route) -> Self {
-        Self {
-            methods: route.methods.clone(),
-            headers: route.headers.clone(),
-            cookies: route.cookies.clone(),
-            query: route.query.clone(),
-            is_grpc: route.grpc.is_some(),
-            has_cors: route.policy.cors.is_some(),
-        }
-    }
-
-    fn accept(&self, request: &Request<'_>, wanted: Wanted<'_>) -> bool {
-        let takes = |asked: &[u8]| self.methods.iter().any(|method| method.as_bytes() == asked);
-        let is_method = match wanted {
-            // It would say what is allowed on a route that another request takes.
-            Wanted::Unanswered if self.has_cors => takes(request.method),
-            Wanted::Asked(Preflight { method }) => self.methods.is_empty() || takes(method),
-            Wanted::Itself | Wanted::Unanswered => self.methods.is_empty() || takes(request.method),
-        };
-        // A preflight request does not tell whether a gRPC call is meant.
-        let may_be_call = self.has_cors && matches!(wanted, Wanted::Asked(_));
-        is_method
-            && self.headers.iter().all(|matcher| matches_header(matcher, request))
-            && self.cookies.iter().all(|matcher| matches_cookie(matcher, request))
-            && self.query.iter().all(|matcher| matches_query(matcher, request.query))
-            && (!self.is_grpc || may_be_call || Call::of_fields(request.fields, request.buffer).is_some())
-    }
-}
-
-fn matches_header(matcher: &ValueMatcher, request: &Request<'_>) -> bool {
-    request.fields.iter().any(|field| {
-        field.name.get(request.buffer).eq_ignore_ascii_case(matcher.name.as_bytes())
-            && matches_text(&matcher.value, field.value.get(request.buffer))
-    })
-}
-
-fn matches_cookie(matcher: &ValueMatcher, request: &Request<'_>) -> bool {
-    let mut values = cookie::values(request.fields, request.buffer, matcher.name.as_bytes());
-    values.any(|value| matches_text(&matcher.value, value))
-}
-
-/// The first parameter with the name decides, as in most servers.
-fn matches_query(matcher: &ValueMatcher, query: &[u8]) -> bool {
-    query
-        .split(|byte| *byte == b'&')
-        .map(|pair| match memchr::memchr(b'=', pair) {
-            Some(at) => (pair.get(..at).unwrap_or_default(), pair.get(at + 1..).unwrap_or_default()),
-            None => (pair, &[][..]),
-        })
-        .find(|(name, _)| *decode(name) == *matcher.name.as_bytes())
-        .is_some_and(|(_, value)| matches_text(&matcher.value, &decode(value)))
-}
-
-/// Decodes `%xx` and `+` (application/x-www-form-urlencoded). Anything that is not an escape is kept.
-pub(crate) fn decode(text: &[u8]) -> SmallVec<[u8; 64]> {
-    let mut out = SmallVec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((byte, tail)) = rest.split_first() {
-        rest = tail;
-        let hex = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
-        match (byte, tail) {
-            (b'+', _) => out.push(b' '),
-            (b'%', [high, low, after @ ..]) => match (hex(*high), hex(*low)) {
-                (Some(high), Some(low)) => {
-                    out.push(high << 4 | low);
-                    rest = after;
-                }
-                _ => out.push(b'%'),
-            },
-            _ => out.push(*byte),
-        }
-    }
-    out
-}
-
-fn matches_text(matcher: &TextMatcher, value: &[u8]) -> bool {
-    match matcher {
-        TextMatcher::Exact(text) => text.as_bytes() == value,
-        TextMatcher::Regex(regex) => std::str::from_utf8(value).is_ok_and(|value| regex.is_match(value)),
-        TextMatcher::Present => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use model::{ClusterId, GrpcMatcher};
+    use model::{ClusterId, GrpcMatcher, TextMatcher, ValueMatcher};
     use regex::Regex;
     use wire::h1::{Parsed, parse_request};
 
     use super::*;
+    use crate::auth::jwt::Verified;
 
     fn route(path: PathMatcher) -> Route {
         Route { path, ..Route::to_all("", ClusterId(0).into()) }
@@ -509,6 +426,46 @@ mod tests {
             let normal = normal_target(target, &rules).unwrap();
             assert_eq!(router.route(&head, b"", normal.as_deref().unwrap_or(target)), expect, "{target:?}");
         }
+    }
+
+    #[test]
+    fn claims_choose_among_routes() {
+        let with = |path: &str, claim: &str, text: &str| Route {
+            claims: vec![value(claim, TextMatcher::Exact(text.into()))],
+            ..prefix(path)
+        };
+        let present = Route { claims: vec![value("sub", TextMatcher::Present)], ..prefix("/me") };
+        let mut with_cors = with("/cors", "role", "admin");
+        with_cors.policy.cors = Some(crate::worker::snapshot::fixture::open_to_all().into());
+        let routes = [with("/a", "role", "admin"), with("/a", "role", "staff"), prefix("/a/open"), present, with_cors];
+        let router = Router::new(&routes, &[], true);
+        let found = |line: &str, fields: &str, bearer: Bearer<'_>| {
+            let text = format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+            let mut head = RequestHead::default();
+            assert_eq!(parse_request(text.as_bytes(), 100, &mut head), Ok(Parsed::Complete(text.len())));
+            router.route_of(&head, text.as_bytes(), head.path.get(text.as_bytes()), bearer)
+        };
+        let known = |roles: &[&str]| Verified::of_claims(&[("role", roles), ("sub", &[])]);
+        let (staff, none) = (known(&["guest", "staff"]), known(&[]));
+        let check = |path: &str, bearer: Bearer<'_>, expect: Found| {
+            assert_eq!(found(&format!("GET {path}"), "", bearer), expect, "{path}");
+        };
+        check("/a", Bearer::Known(&known(&["admin", "staff"])), Found::Route(0));
+        check("/a", Bearer::Known(&staff), Found::Route(1));
+        check("/a", Bearer::Known(&none), Found::ForOthers(0));
+        check("/a", Bearer::Nobody, Found::ForOthers(0));
+        check("/a/open", Bearer::Known(&none), Found::Route(2));
+        check("/a/open", Bearer::Nobody, Found::Route(2));
+        // A token that cannot be verified opens no route that its claims might have closed.
+        check("/a/open", Bearer::Unclear, Found::Route(0));
+        check("/me", Bearer::Known(&none), Found::Route(3));
+        check("/me", Bearer::Known(&Verified::of_claims(&[])), Found::ForOthers(3));
+        check("/x", Bearer::Known(&staff), Found::Nothing);
+        check("/x", Bearer::Unclear, Found::Nothing);
+        // Browsers ask without the token.
+        let asks = "Origin: https://b.test\r\nAccess-Control-Request-Method: GET\r\n";
+        assert_eq!(found("OPTIONS /cors", asks, Bearer::Nobody), Found::Route(4));
+        assert_eq!(found("OPTIONS /cors", "", Bearer::Nobody), Found::ForOthers(4));
     }
 
     #[test]

@@ -126,16 +126,26 @@ impl Exchange {
         let Request { head, bytes, normal_target, .. } = &mut self.request;
         *normal_target = route::normal_target(head.path.get(bytes), &env.http.paths)?;
         let target = normal_target.as_deref().unwrap_or(head.path.get(bytes));
-        let number = env.listener.plan.router.route(head, bytes, target);
+        let verifier = env.listener.plan.auth.before_routing();
+        let (number, identity, is_for_others) = match verifier {
+            None => (env.listener.plan.router.route(head, bytes, target), None, false),
+            Some(verifier) => self.route_by_claims(env, verifier),
+        };
         let (number, route) =
             number.and_then(|number| Some((number, env.route(number)?))).ok_or(Error::internal(Reason::NoRoute))?;
         self.record.route = Some(number);
+        let Request { head, bytes, normal_target, .. } = &self.request;
+        let target = normal_target.as_deref().unwrap_or(head.path.get(bytes));
         let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
         if let Some(answer) = policy::admit(env.listener, number, route, &view, env.now_us, &mut self.quotas)? {
             return Ok((number, route, answer));
         }
         if route.policy.auth.is_some() {
-            return Ok((number, route, self.authenticate(env, number, route)?));
+            return Ok((number, route, self.authenticate(env, number, route, identity, is_for_others)?));
+        }
+        // Without a token, no route would have been found that is for others.
+        if is_for_others {
+            return Err(Error::internal(Reason::Internal));
         }
         if route.policy.external_auth.is_some() {
             return Ok((number, route, Destination::Authorize));
@@ -146,13 +156,49 @@ impl Exchange {
         Ok((number, route, policy::destination(env.listener, number, route, &view)?))
     }
 
-    /// Takes the credentials out of the request. Returns its destination if they are right.
+    /// The number of the route, who the request is from, and whether the route is only for others.
+    fn route_by_claims(&self, env: &Env<'_>, verifier: &Verifier) -> (Option<usize>, Option<Identity>, bool) {
+        let Request { head, bytes, normal_target, .. } = &self.request;
+        let target = normal_target.as_deref().unwrap_or(head.path.get(bytes));
+        let identity = verifier.identify(&self.request, (env.unix_ms)(), env.tokens);
+        let bearer = match &identity {
+            Identity::Nobody => Bearer::Nobody,
+            Identity::Known(verified) => Bearer::Known(verified),
+            // Nobody knows whether the conditions are met. The route refuses it, as no other route may serve what this one would have refused.
+            Identity::Refused(_) => Bearer::Unclear,
+        };
+        match env.listener.plan.router.route_of(head, bytes, target, bearer) {
+            Found::Route(number) => (Some(number), Some(identity), false),
+            Found::ForOthers(number) => (Some(number), Some(identity), true),
+            Found::Nothing => (None, None, false),
+        }
+    }
+
+    /// Takes the credentials out of the request. Returns its destination if they are right. `identity`: the token was looked at before. Nobody
+    /// passes a route that `is_for_others`.
     ///
     /// # Errors
-    /// Those of [`Authenticator::judge`] and [`policy::destination`].
-    fn authenticate(&mut self, env: &Env<'_>, number: usize, route: &Route) -> Result<Destination, Error> {
+    /// Those of [`Authenticator::judge`], [`Exchange::authenticate_token`] and [`policy::destination`].
+    fn authenticate(
+        &mut self,
+        env: &Env<'_>,
+        number: usize,
+        route: &Route,
+        identity: Option<Identity>,
+        is_for_others: bool,
+    ) -> Result<Destination, Error> {
         // Every route with a policy has an authenticator. If one had none, nobody would pass.
         let authenticator = env.listener.plan.auth.of(number).ok_or(Error::internal(Reason::Internal))?;
+        if let Some(verifier) = authenticator.verifier() {
+            // Conditions on claims are about the token of the listener, which may not be that of this route.
+            let of_listener = env.listener.plan.auth.before_routing();
+            let identity = identity.filter(|_| of_listener.is_some_and(|of| std::ptr::eq(of, verifier)));
+            self.authenticate_token(env, verifier, identity, is_for_others)?;
+            return self.authenticated(env, number, route);
+        }
+        if is_for_others {
+            return Err(Error::internal(Reason::Internal));
+        }
         let from = client_address::client_ip(&self.request.head, &self.request.bytes, &client(env));
         let taken = authenticator.take(&mut self.request);
         match authenticator.judge(taken, rate_limit::network(from))? {
@@ -177,6 +223,43 @@ impl Exchange {
         name: &str,
     ) -> Result<Destination, Error> {
         authenticator.grant(&mut self.request, name);
+        self.authenticated(env, number, route)
+    }
+
+    /// Whether the request may pass with its token. If so, the endpoint gets what the token says.
+    ///
+    /// # Errors
+    /// [`Reason::CredentialsMissing`], [`Reason::ClaimsDenied`], and those of [`Verifier::identify`].
+    fn authenticate_token(
+        &mut self,
+        env: &Env<'_>,
+        verifier: &Verifier,
+        identity: Option<Identity>,
+        is_for_others: bool,
+    ) -> Result<(), Error> {
+        let identity = identity.unwrap_or_else(|| verifier.identify(&self.request, (env.unix_ms)(), env.tokens));
+        verifier.strip(&mut self.request);
+        match identity {
+            Identity::Refused(error) => Err(error),
+            Identity::Nobody if is_for_others || !verifier.is_optional() => {
+                Err(Error::internal(Reason::CredentialsMissing))
+            }
+            Identity::Nobody => Ok(()),
+            Identity::Known(_) if is_for_others => Err(Error::internal(Reason::ClaimsDenied)),
+            Identity::Known(verified) => {
+                for (name, value) in verified.fields() {
+                    auth::present::add_identity(&mut self.request, name, value);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The destination of a request that has proved what the route demands.
+    ///
+    /// # Errors
+    /// Those of [`policy::destination`].
+    fn authenticated(&mut self, env: &Env<'_>, number: usize, route: &Route) -> Result<Destination, Error> {
         if route.policy.external_auth.is_some() {
             return Ok(Destination::Authorize);
         }
@@ -524,7 +607,7 @@ impl Exchange {
         let retry_after = error.retry_after_s.map(|seconds| seconds.to_string());
         let field = retry_after.as_ref().map(|seconds| ("retry-after", seconds.as_bytes()));
         // RFC 9110 section 15.5.2.
-        let field = field.or_else(|| Some(("www-authenticate", self.challenge(env, status)?.as_bytes())));
+        let field = field.or_else(|| Some(("www-authenticate", self.challenge(env, status, error.reason)?.as_bytes())));
         let word = respond::word(error.reason);
         // A head that is not complete says nothing about the client.
         let fields: &[Field] = if self.record.has_head { &self.request.head.fields } else { &[] };
@@ -548,9 +631,10 @@ impl Exchange {
     }
 
     /// What the route demands, if the status says that the request has not met it.
-    fn challenge<'e>(&self, env: &Env<'e>, status: u16) -> Option<&'e str> {
-        let authenticator = env.listener.plan.auth.of(self.record.route.filter(|_| status == 401)?)?;
-        Some(authenticator.challenge())
+    fn challenge<'e>(&self, env: &Env<'e>, status: u16, reason: Reason) -> Option<&'e str> {
+        let is_told = status == 401 || matches!(reason, Reason::TokenAudience | Reason::ClaimsDenied);
+        let authenticator = env.listener.plan.auth.of(self.record.route.filter(|_| is_told)?)?;
+        Some(authenticator.challenge(reason))
     }
 
     /// Begins the fixed response of a route.

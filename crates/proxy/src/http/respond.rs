@@ -36,9 +36,13 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         Reason::RateLimited | Reason::GlobalRateLimited | Reason::ClientConnectionsFull => 429,
         Reason::HeaderTimeout | Reason::BodyTimeout | Reason::BodyTooSlow => 408,
         Reason::ExpectationFailed => 417,
-        Reason::CredentialsMissing | Reason::CredentialsInvalid => 401,
+        Reason::CredentialsMissing
+        | Reason::CredentialsInvalid
+        | Reason::TokenExpired
+        | Reason::TokenNotYetValid
+        | Reason::TokenKeyUnknown => 401,
         // A refusal has a status of its own; this one is for calls.
-        Reason::ClientDenied | Reason::ExternalAuthDenied => 403,
+        Reason::ClientDenied | Reason::ExternalAuthDenied | Reason::TokenAudience | Reason::ClaimsDenied => 403,
         Reason::NoRoute => 404,
         // RFC 9110 section 15.5.20: the client may try again over another connection.
         Reason::Misdirected => 421,
@@ -51,6 +55,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::NoLocalResources
         | Reason::Maintenance
         | Reason::AuthenticationBusy
+        | Reason::TokenKeysMissing
         | Reason::ExternalAuthFailed
         | Reason::RateLimitFailed
         | Reason::Draining => 503,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use model::{ClusterProtocol, ClusterTls, SubjectAltName};
+use model::{ClusterProtocol, ClusterTls, JwksUrl, SubjectAltName};
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -30,6 +30,22 @@ pub struct ClientKeys {
 }
 
 impl ClientKeys {
+    /// What is trusted for the URL of a set of keys.
+    ///
+    /// # Errors
+    /// What is wrong with `ca`, or that this host has no roots.
+    pub(crate) fn of_url(url: &JwksUrl, old: Option<&Arc<Self>>) -> Result<Arc<Self>, Fault> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let settings = ClusterTls {
+            ca: url.ca.clone().map(model::Pem::File),
+            server_name: Some(url.host.clone()),
+            subject_alt_names: Vec::new(),
+            certificate: None,
+            verify: true,
+        };
+        Self::load(&settings, ClusterProtocol::H1, old, &provider)
+    }
+
     /// Reads the files. Returns `old` if they and the settings are unchanged.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, oneshot};
 
+use crate::auth::jwt::remembered::Tokens;
 use crate::downstream::listener::{self, ActiveListener};
 use crate::exchange::Storage;
 use crate::external_auth::cache::Remembered;
@@ -66,6 +67,8 @@ pub(crate) struct Worker {
     pub(crate) mirrors: InFlight,
     /// Answers of external authorization.
     pub(crate) remembered: Remembered,
+    /// Tokens that were right.
+    pub(crate) tokens: Tokens,
     logger: RefCell<Option<Logger>>,
     draining: Cell<bool>,
     /// The drain has taken too long, so everything that is left ends now.
@@ -175,6 +178,7 @@ impl Worker {
             storage: Storage::default(),
             mirrors: InFlight::default(),
             remembered: Remembered::default(),
+            tokens: Tokens::default(),
             logger: RefCell::default(),
             draining: Cell::new(false),
             drain_over: Cell::new(false),

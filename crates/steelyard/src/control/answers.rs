@@ -16,7 +16,7 @@ use proxy::{ClusterPlan, ListenerPlan, PasswordCounts};
 use telemetry::{Distribution, EndpointKey, EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals};
 use tokio::sync::oneshot;
 
-use super::{Control, Order, trace, unix_seconds};
+use super::{Control, Order, keys, trace, unix_seconds};
 use crate::exit::Exit;
 use crate::handover;
 use crate::kernel;
@@ -80,6 +80,7 @@ impl admin::Control for Control {
                 refused: counts.refused,
                 waiting: counts.waiting as u64,
             }),
+            key_sets: state.key_sources.iter().map(|source| keys::status(source)).collect(),
             methods: admin::method_statuses(&totals),
             clusters: plans.map(|plan| cluster_status(plan, &totals, &outcomes, &probes)).collect(),
             vips_left: kernel_plane.is_none() && kernel::are_vips_left(),
@@ -369,6 +370,7 @@ impl Control {
         });
         let passwords = state.compiled.as_ref().and_then(|compiled| compiled.password_counts());
         samples.extend(passwords.into_iter().flat_map(password_samples));
+        samples.extend(keys::samples(&state.key_sources));
         samples.extend(state.access_log.iter().flat_map(|log| log.samples()));
         let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
         samples.extend(endpoint_samples(plans));

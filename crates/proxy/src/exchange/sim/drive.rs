@@ -702,6 +702,8 @@ fn env<'e>(
         storage: &worker.storage,
         mirrors: &worker.mirrors,
         remembered: &worker.remembered,
+        tokens: &worker.tokens,
+        unix_ms: || 1_800_000_000_000,
         requests_before: world.clients[index].served,
         is_ending: world.is_draining,
         is_drain_over: world.is_drain_over,
