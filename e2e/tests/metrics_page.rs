@@ -38,7 +38,7 @@ listeners:
 clusters:
   web: {endpoints: [127.0.0.1:9001, {address: '127.0.0.1:9002', priority: 1}], protocol: h2c}
 vips:
-  dns: {address: 192.0.2.7:53/udp, interfaces: [veth0], endpoints: [192.0.2.21:53], mode: full_nat, sources: [192.0.2.1]}
+  dns: {address: 192.0.2.7:53/udp, interfaces: [veth0], endpoints: [192.0.2.21:53], mode: full_nat, sources: [192.0.2.1], announce: route}
 "#;
 
 /// In a separate network, since vips belong to a network namespace and the ports are fixed.

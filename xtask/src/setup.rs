@@ -91,6 +91,12 @@ const PACKAGES: &[Package] = &[
         why: "creates certificates for the suites and for the rivals, and makes TLS handshakes to measure",
         verbs: &["test", "ci", "cluster", "soak", "bench"],
     },
+    Package {
+        name: "frr",
+        sign: Sign::File("/usr/lib/frr/bgpd"),
+        why: "passes on the routes by which addresses are announced (zebra, bgpd)",
+        verbs: &["test", "ci"],
+    },
     Package { name: "iputils-ping", sign: Sign::Program("ping"), why: "pings virtual IPs", verbs: &["test", "ci"] },
     Package {
         name: "qemu-system-x86",
@@ -329,6 +335,7 @@ mod tests {
             "/usr/include/stdio.h",
             "ip",
             "ethtool",
+            "/usr/lib/frr/bgpd",
             "openssl",
             "ping",
             "wrk",

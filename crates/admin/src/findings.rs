@@ -14,7 +14,9 @@ use crate::status::{
     ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, KeySetStatus, ListenerStatus, MaintenanceStatus,
     Reload, RouteRecent, RouteStatus, Status,
 };
-use crate::vip::{KernelPlaneStatus, SocketsStatus, VipEndpointRecent, VipEndpointStatus, VipStatus};
+use crate::vip::{
+    AnnouncementState, KernelPlaneStatus, SocketsStatus, VipEndpointRecent, VipEndpointStatus, VipStatus,
+};
 
 /// A share of failures below this is not reported, in percent.
 const SHARE_PERCENT: u64 = 1;
@@ -590,6 +592,7 @@ fn of_vips(status: &Status, found: &mut Found) {
             let text = format!("{name} is not attached to any interface: {why}");
             found.wrong("vip_not_attached", name, text);
         }
+        of_announcement(vip, status.ending || status.draining, found);
         of_endpoints_here(vip, found);
         of_silence(vip, found);
         of_unmade_connections(vip, found);
@@ -601,6 +604,30 @@ fn of_vips(status: &Status, found: &mut Found) {
 fn may_have_none(vip: &VipStatus) -> bool {
     let is_of_service = vip.mode == "socket" || vip.address.starts_with("0.0.0.0:") || vip.address.starts_with("[::]:");
     vip.mode == "local" || vip.endpoints.is_empty() && is_of_service
+}
+
+/// Reports an address that is not announced, unless that is because the process ends.
+fn of_announcement(vip: &VipStatus, ends: bool, found: &mut Found) {
+    let Some(announcement) = &vip.announcement else { return };
+    let (name, why) = (&vip.name, announcement.why.as_deref().unwrap_or("nothing says why"));
+    match announcement.state {
+        AnnouncementState::Announced => {}
+        AnnouncementState::Waiting => {
+            found.notice("vip_announcement_waits", name, format!("the address of {name} is not announced yet: {why}"));
+        }
+        AnnouncementState::Withdrawn if ends => {}
+        // Another node has the endpoints of the Service.
+        AnnouncementState::Withdrawn if vip.mode != "local" && vip.endpoints.is_empty() => {
+            found.notice(
+                "vip_withdrawn",
+                name,
+                format!("the address of {name} is not announced: it has no endpoints here"),
+            );
+        }
+        AnnouncementState::Withdrawn => {
+            found.wrong("vip_withdrawn", name, format!("the address of {name} is not announced: {why}"));
+        }
+    }
 }
 
 /// Reports endpoints that run on the balancer itself.

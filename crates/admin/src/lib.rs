@@ -44,8 +44,8 @@ pub use status::{
     Status, listener_statuses, method_statuses, quantiles, route_statuses,
 };
 pub use vip::{
-    ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, SocketsStatus, TraceQuestion, TraceReport, TraceStep,
-    VipChange, VipEndpointRecent, VipEndpointStatus, VipRates, VipStatus,
+    AnnouncementState, AnnouncementStatus, ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, SocketsStatus,
+    TraceQuestion, TraceReport, TraceStep, VipChange, VipEndpointRecent, VipEndpointStatus, VipRates, VipStatus,
 };
 
 /// Answers the requests. It is called on the control runtime, where a slow answer delays only the next one.

@@ -572,6 +572,7 @@ mod tests {
             vips: Vec::new(),
             flows_max: 1,
             socket_cgroup: None,
+            announcing: model::Announcing::default(),
         }
     }
 

@@ -81,8 +81,36 @@ pub struct VipStatus {
     /// The same in the last minute.
     #[serde(default)]
     pub recent_drops: BTreeMap<String, u64>,
+    /// Whether its address is announced; `None` if that is not Steelyard's task.
+    #[serde(default)]
+    pub announcement: Option<AnnouncementStatus>,
     /// In the order of the file.
     pub endpoints: Vec<VipEndpointStatus>,
+}
+
+/// The announcement of an address. All vips with the address share it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnnouncementStatus {
+    /// How, as in the file.
+    pub by: String,
+    /// Whether it is announced.
+    pub state: AnnouncementState,
+    /// Why it is not, or why its route could not be changed.
+    pub why: Option<String>,
+    /// How often it was announced and withdrawn since the process started.
+    pub changes: u64,
+}
+
+/// Whether an address is announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnnouncementState {
+    /// It is.
+    Announced,
+    /// It is usable, and will be announced once it has been so for a time.
+    Waiting,
+    /// It is not.
+    Withdrawn,
 }
 
 /// Rates over the last seconds.

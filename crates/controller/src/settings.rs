@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use model::AccessLog;
+use model::{AccessLog, Announce, Announcing};
 
 /// How objects are understood. Two replicas with the same settings derive the same result from the same objects.
 #[derive(Clone, Debug)]
@@ -42,6 +42,10 @@ pub struct Settings {
     pub socket_cgroup: Option<PathBuf>,
     /// Serve every Service on this node, as kube-proxy does.
     pub kube_proxy_replacement: bool,
+    /// How the addresses of Services are announced.
+    pub announce: Announce,
+    /// What these announcements share.
+    pub announcing: Announcing,
     /// The name of this node, for Services that want only endpoints on the same node.
     pub node: Option<String>,
     /// The zone of this node, for endpoints with hints about zones.
@@ -78,6 +82,8 @@ impl Default for Settings {
             interfaces: Vec::new(),
             socket_cgroup: None,
             kube_proxy_replacement: false,
+            announce: Announce::None,
+            announcing: Announcing::default(),
             node: None,
             zone: None,
             trusted_proxies: Vec::new(),

@@ -1,6 +1,7 @@
 //! The interface of a build without the programs. Every call says that there is no kernel plane.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -37,6 +38,47 @@ pub fn detach(_: &Options) -> Result<bool, Refusal> {
 /// The addresses of this host among `addresses`. Nothing needs them without a kernel plane.
 pub fn addresses_of_host(_: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
     BTreeSet::new()
+}
+
+/// A route to an announced address. Nothing announces without a kernel plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AnnouncedRoute {
+    /// The address.
+    pub address: IpAddr,
+    /// The routing table.
+    pub table: u32,
+    /// The metric.
+    pub metric: u32,
+}
+
+impl AnnouncedRoute {
+    /// None.
+    ///
+    /// # Errors
+    /// None.
+    pub fn all() -> io::Result<Vec<Self>> {
+        Ok(Vec::new())
+    }
+
+    /// # Errors
+    /// Always.
+    pub fn add(self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// # Errors
+    /// None.
+    pub fn remove(self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Nothing.
+///
+/// # Errors
+/// None.
+pub fn withdraw_all() -> io::Result<()> {
+    Ok(())
 }
 
 /// No value of this type exists, so none of these can be called.

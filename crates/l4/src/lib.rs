@@ -35,6 +35,8 @@ mod absent;
 #[cfg(kernel_plane)]
 mod abi;
 #[cfg(kernel_plane)]
+mod announce;
+#[cfg(kernel_plane)]
 mod attach;
 #[cfg(kernel_plane)]
 mod collect;
@@ -80,7 +82,9 @@ mod trace;
 mod vip_routes;
 
 #[cfg(not(kernel_plane))]
-pub use absent::{Plane, addresses_of_host, built, detach, pinned};
+pub use absent::{AnnouncedRoute, Plane, addresses_of_host, built, detach, pinned, withdraw_all};
+#[cfg(kernel_plane)]
+pub use announce::{AnnouncedRoute, withdraw_all};
 #[cfg(kernel_plane)]
 #[doc(hidden)]
 pub use load::{OBJECT, SOCKET_OBJECT};

@@ -14,6 +14,7 @@ use model::{Endpoint, EndpointAddress, OnUnhealthy, Vip};
 use telemetry::Sample;
 
 use crate::abi::*;
+use crate::announce::{AnnouncedRoute, withdraw_all};
 use crate::attach::{Attachments, detach_everywhere};
 use crate::collect::{Walk, Walked};
 use crate::content::Content;
@@ -108,8 +109,12 @@ pub fn pinned(options: &Options) -> bool {
 pub fn detach(options: &Options) -> Result<bool, Refusal> {
     host::check()?;
     let pins = Pins::new(options)?;
+    // Whether or not the programs are there: nothing would withdraw these addresses otherwise.
+    let doing = "withdraw the addresses of vips";
+    let routes = AnnouncedRoute::all().map_err(|error| Refusal::kernel(doing, error))?;
     if !pins.exist() {
-        return Ok(false);
+        routes.iter().try_for_each(|route| route.remove()).map_err(|error| Refusal::kernel(doing, error))?;
+        return Ok(!routes.is_empty());
     }
     remove(&pins)?;
     Ok(true)
@@ -118,6 +123,8 @@ pub fn detach(options: &Options) -> Result<bool, Refusal> {
 fn remove(pins: &Pins) -> Result<(), Refusal> {
     load::hear();
     let doing = "take the kernel plane down";
+    // First of all, so that routers send no more packets to a host that does not forward them.
+    withdraw_all().map_err(|error| Refusal::kernel(doing, error))?;
     let present = interfaces::list().map_err(|error| Refusal::kernel(doing, error))?;
     let any = File::open("/").map_err(|error| Refusal::kernel(doing, error))?;
     detach_everywhere(pins, any.as_fd(), &present);

@@ -77,7 +77,9 @@ pub use policy::{
 pub use respond::{ErrorPage, FixedResponse, Page, PageBody};
 pub use route::Route;
 pub use tls::{Certificate, ClientCa, ClusterTls, HostCertificates, ListenerTls, Pem, SubjectAltName, TlsVersion};
-pub use vip::{FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode};
+pub use vip::{
+    Announce, Announcing, FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode,
+};
 
 /// The version of the PROXY protocol header (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>) for an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -122,6 +124,8 @@ pub struct Snapshot {
     pub flows_max: u32,
     /// The control group whose processes' connections to vips are balanced at the socket; `None` balances packets alone.
     pub socket_cgroup: Option<PathBuf>,
+    /// What the announcements of vips share.
+    pub announcing: Announcing,
 }
 
 impl Snapshot {

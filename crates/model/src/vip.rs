@@ -47,6 +47,8 @@ pub struct Vip {
     pub at_sockets: bool,
     /// It has only the endpoints of this node, because its Service demands that. Whoever finds none is counted as `no_local_endpoint`.
     pub is_of_node: bool,
+    /// How the network learns that this host serves the address.
+    pub announce: Announce,
 }
 
 impl Vip {
@@ -71,6 +73,7 @@ impl Vip {
             timeouts: FlowTimeouts::new(transport),
             at_sockets: true,
             is_of_node: false,
+            announce: Announce::None,
         }
     }
 }
@@ -136,6 +139,35 @@ pub enum OnUnhealthy {
     Keep,
     /// They are reset, so that clients need not wait for their own timeouts.
     Reset,
+}
+
+/// How the network learns that this host serves the address of a vip.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Announce {
+    /// Not by Steelyard: packets for the address reach this host by other means.
+    #[default]
+    None,
+    /// By a route of this host, which a routing daemon passes on, for as long as the vip is usable.
+    Route,
+}
+
+/// What all announcements of a snapshot share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announcing {
+    /// After an address was withdrawn, how long it must be usable without a break before it is announced again.
+    pub after: Duration,
+    /// The routing table of the routes.
+    pub table: u32,
+    /// The metric of the routes.
+    pub metric: u32,
+}
+
+impl Default for Announcing {
+    fn default() -> Self {
+        // Ten seconds: an endpoint that fails every few seconds then moves clients once and not every few seconds. The table is the main
+        // one (254), which routing daemons read without being told to. The metric is the default of the kernel for IPv6.
+        Self { after: Duration::from_secs(10), table: 254, metric: 1024 }
+    }
 }
 
 /// A token bucket for each source address.

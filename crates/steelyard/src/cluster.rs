@@ -5,7 +5,7 @@
 
 pub(crate) use controller::{Handle, Update};
 use controller::{Options, Outcome, Refusal, Settings};
-use model::{AccessLog, Dns, Generation, Snapshot};
+use model::{AccessLog, Announce, Announcing, Dns, Generation, Snapshot};
 
 use crate::cli::ControllerArgs;
 use crate::exit::{Exit, Refused};
@@ -28,6 +28,7 @@ fn nothing_yet(settings: &Settings) -> Snapshot {
         vips: Vec::new(),
         flows_max: controller::FLOWS_MAX,
         socket_cgroup: settings.socket_cgroup.clone(),
+        announcing: settings.announcing,
     }
 }
 
@@ -63,6 +64,8 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         interfaces: args.vip_interface,
         socket_cgroup: args.socket_cgroup,
         kube_proxy_replacement: args.kube_proxy_replacement,
+        announce: args.announce.map_or(Announce::None, Announce::from),
+        announcing: Announcing { after: args.announce_after, table: args.route_table, metric: args.route_metric },
         node: args.node_name,
         // The downward API gives an empty one to a pod without the label.
         zone: args.node_zone.filter(|zone| !zone.is_empty()),

@@ -134,6 +134,21 @@ impl Control {
         self.state().checker.results()
     }
 
+    /// Sends the kernel plane what the probes have found.
+    pub(crate) fn follow_verdicts(&self) {
+        self.kernel().follow_verdicts(&|| self.state().checker.unproven());
+    }
+
+    /// Announces and withdraws the addresses of vips, after these have changed.
+    pub(crate) fn announce(&self) {
+        self.kernel().announce(&|| self.state().checker.unproven(), false);
+    }
+
+    /// Runs one step of the kernel plane's collection. Returns true if there is more to go over.
+    pub(crate) fn collect(&self) -> bool {
+        self.kernel().collect(&|| self.state().checker.unproven())
+    }
+
     pub(crate) fn compiled(&self) -> Option<Arc<Compiled>> {
         self.state().compiled.clone()
     }

@@ -4,25 +4,29 @@
 //! changed verdicts, run the collection at intervals, and compute rates. Not its job: the contents of the kernel; that
 //! is the job of the crate `l4`.
 
+mod announce;
 mod status;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use admin::{Flows, KernelPlaneStatus, STATUS_VERSION, SocketsStatus, VipStatus};
+use admin::{
+    AnnouncementState, AnnouncementStatus, Flows, KernelPlaneStatus, STATUS_VERSION, SocketsStatus, VipStatus,
+};
 use l4::{Counters, EndpointVerdict, FlowClient, Plane, Refusal};
-use model::{EndpointAddress, Transport, Vip, VipMode};
+use model::{Announce, Announcing, EndpointAddress, Transport, Vip, VipMode};
 use net::clock;
-use telemetry::Sample;
+use telemetry::{EndpointKey, Kind, Sample};
 
 use crate::control::answers::Probes;
 use crate::exit::{Exit, Refused};
 use crate::handover;
 use crate::sole::Sole;
 use crate::vips::VipPlan;
+use announce::{Announcements, Usable};
 use status::{Rates, Recent, occurred, transport, vip_status};
 
 /// The interval between two collections. A finished connection stays in the table for up to this long, or longer if the
@@ -51,6 +55,8 @@ pub(crate) struct KernelPlane {
     told: Vec<u64>,
     /// The addresses of their endpoints that this host has itself. No packet is forwarded to them.
     here: BTreeSet<IpAddr>,
+    /// The addresses of vips that this process announces.
+    announcements: Announcements,
     rates: Rates,
     recent: Recent,
 }
@@ -65,6 +71,7 @@ impl KernelPlane {
             vips: Vec::new(),
             told: Vec::new(),
             here: BTreeSet::new(),
+            announcements: Announcements::default(),
             rates: Rates::default(),
             recent: Recent::default(),
         }
@@ -124,10 +131,18 @@ impl KernelPlane {
     ///
     /// # Errors
     /// The kernel plane cannot serve them; the old vips stay.
-    pub(crate) fn put_to_use(&mut self, vips: Vec<Arc<VipPlan>>, socket_cgroup: Option<&Path>) -> Result<(), Refused> {
+    pub(crate) fn put_to_use(
+        &mut self,
+        vips: Vec<Arc<VipPlan>>,
+        socket_cgroup: Option<&Path>,
+        announcing: Announcing,
+    ) -> Result<(), Refused> {
         if vips.is_empty() {
             return self.detach();
         }
+        // Routers are told before packets are no longer forwarded.
+        let announced = vips.iter().filter(|plan| plan.vip.announce != Announce::None).map(|plan| plan.vip.address);
+        self.announcements.want(&announced.collect(), announcing);
         if let Some(plane) = &mut self.plane {
             tell(plane, &vips)?;
             plane.balance_sockets(socket_cgroup);
@@ -184,7 +199,8 @@ impl KernelPlane {
             plane.detach_all()?;
             tracing::info!("no vips: detaching the kernel plane");
         }
-        *self = Self::new();
+        // A process that ends announces nothing, even if a reload attaches the plane again.
+        *self = Self { announcements: self.announcements.emptied(), ..Self::new() };
         Ok(())
     }
 
@@ -192,7 +208,7 @@ impl KernelPlane {
     /// that wants no vips: the old ones would keep forwarding to addresses that may belong to somebody else by now.
     pub(crate) fn remove_leftovers(&self) {
         let options = l4::Options::default();
-        if self.plane.is_some() || !l4::pinned(&options) {
+        if self.plane.is_some() || !is_left(&options) {
             return;
         }
         let Ok(_sole) = Sole::take() else { return };
@@ -216,20 +232,41 @@ impl KernelPlane {
         vips
     }
 
-    /// Sends the kernel the endpoints that have become usable or unusable.
-    pub(crate) fn follow_verdicts(&mut self) {
+    /// Sends the kernel the endpoints that have become usable or unusable, and announces or withdraws addresses
+    /// accordingly. `unproven` has the endpoints of which no probe has ended yet.
+    pub(crate) fn follow_verdicts(&mut self, unproven: &dyn Fn() -> HashSet<EndpointKey>) {
         let now = epochs(&self.vips);
-        let Some(plane) = self.plane.as_mut().filter(|_| now != self.told) else { return };
-        match tell(plane, &self.vips) {
-            Ok(()) => self.told = now,
-            // The next collection tries again.
-            Err(error) => tracing::error!(%error, "cannot send the kernel plane the states of endpoints"),
+        let differ = now != self.told;
+        if let Some(plane) = self.plane.as_mut().filter(|_| differ) {
+            match tell(plane, &self.vips) {
+                Ok(()) => self.told = now,
+                // The next collection tries again.
+                Err(error) => tracing::error!(%error, "cannot send the kernel plane the states of endpoints"),
+            }
         }
+        if differ || self.announcements.waits_for_proof() {
+            self.announce(unproven, false);
+        }
+    }
+
+    /// Announces the addresses of usable vips, and withdraws the others. If `again`, routes that something else has
+    /// removed are added again.
+    pub(crate) fn announce(&mut self, unproven: &dyn Fn() -> HashSet<EndpointKey>, again: bool) {
+        let Some(plane) = self.plane.as_ref().filter(|_| !self.announcements.is_empty()) else { return };
+        let unproven = if self.announcements.waits_for_proof() { unproven() } else { HashSet::new() };
+        let announced = self.vips.iter().filter(|plan| plan.vip.announce != Announce::None);
+        let usable = announced.map(|plan| (plan.vip.address, usability(plan, plane, &self.here, &unproven)));
+        self.announcements.follow(usable, clock::now_ms(), again);
+    }
+
+    /// Withdraws all addresses, because this process ends. The kernel plane still forwards.
+    pub(crate) fn withdraw(&mut self) {
+        self.announcements.end("this process ends");
     }
 
     /// Runs one step of the collection, which removes finished flows, and records how much there was. Returns true if
     /// there is more to go over.
-    pub(crate) fn collect(&mut self) -> bool {
+    pub(crate) fn collect(&mut self, unproven: &dyn Fn() -> HashSet<EndpointKey>) -> bool {
         if self.sole.is_none() {
             // The predecessor may be gone by now.
             self.sole = Sole::take().ok();
@@ -249,14 +286,22 @@ impl KernelPlane {
             }
             Err(error) => tracing::error!(%error, "cannot read the counters of the kernel plane"),
         }
-        self.follow_verdicts();
+        self.follow_verdicts(unproven);
         // The host may have gained or lost an address.
         self.find_endpoints_here();
+        self.announce(unproven, true);
         false
     }
 
     pub(crate) fn samples(&self) -> Vec<Sample> {
-        self.plane.as_ref().map_or_else(Vec::new, Plane::samples)
+        let mut samples = self.plane.as_ref().map_or_else(Vec::new, Plane::samples);
+        for (name, kind, help, value) in ANNOUNCEMENT_METRICS {
+            samples.extend(self.vips.iter().filter_map(|plan| {
+                let status = self.announcements.status(plan.vip.address).filter(|_| is_announced(plan))?;
+                Some(Sample { name, help, kind, labels: vec![("vip", plan.vip.name.clone())], value: value(&status) })
+            }));
+        }
+        samples
     }
 
     pub(crate) fn flows(&self, vip: Option<&str>, limit: usize) -> Result<Flows, String> {
@@ -320,10 +365,58 @@ impl KernelPlane {
         let vips = self
             .vips
             .iter()
-            .map(|plan| vip_status(plan, plane, &counters, &self.rates, &self.recent, &self.here, probes))
+            .map(|plan| {
+                let announcement = self.announcements.status(plan.vip.address).filter(|_| is_announced(plan));
+                let status = vip_status(plan, plane, &counters, &self.rates, &self.recent, &self.here, probes);
+                VipStatus { announcement, ..status }
+            })
             .collect();
         (Some(told), vips)
     }
+}
+
+/// What `/metrics` says about the announcement of a vip.
+type AnnouncementMetric = (&'static str, Kind, &'static str, fn(&AnnouncementStatus) -> f64);
+
+const ANNOUNCEMENT_METRICS: [AnnouncementMetric; 2] = [
+    ("steelyard_vip_announced", Kind::Gauge, "Whether the address of the vip is announced (`announce`).", |status| {
+        f64::from(u8::from(status.state == AnnouncementState::Announced))
+    }),
+    (
+        "steelyard_vip_announcement_changes_total",
+        Kind::Counter,
+        "How often the address of the vip was announced or withdrawn.",
+        |status| status.changes as f64,
+    ),
+];
+
+fn is_announced(plan: &VipPlan) -> bool {
+    plan.vip.announce != Announce::None
+}
+
+/// Whether a vip can serve new connections from here.
+fn usability(plan: &VipPlan, plane: &Plane, here: &BTreeSet<IpAddr>, unproven: &HashSet<EndpointKey>) -> Usable {
+    let vip = &plan.vip;
+    if plane.interfaces_of(vip).is_empty() {
+        return Usable::No("it is not attached to any interface".to_owned());
+    }
+    if vip.mode == VipMode::Local {
+        return Usable::Yes;
+    }
+    let mut found = Usable::No("none of its endpoints is usable".to_owned());
+    for (index, (address, verdict)) in plan.verdicts().enumerate() {
+        let can_serve = verdict == EndpointVerdict::Active
+            && plan.state.weight(index) > 0
+            && plane.why_unreachable(&vip.name, address).is_none()
+            && !here.contains(&address.ip());
+        if can_serve && (vip.health_check.is_none() || plan.is_checked(address, unproven)) {
+            return Usable::Yes;
+        }
+        if can_serve {
+            found = Usable::Unproven;
+        }
+    }
+    found
 }
 
 impl From<Refusal> for Refused {
@@ -341,9 +434,14 @@ fn options(flows_max: u32) -> l4::Options {
     l4::Options { flows_max, ..l4::Options::default() }
 }
 
+/// Whether there is anything of an earlier process: the programs, or routes that announce addresses.
+fn is_left(options: &l4::Options) -> bool {
+    l4::pinned(options) || l4::AnnouncedRoute::all().is_ok_and(|routes| !routes.is_empty())
+}
+
 /// Whether an earlier process has left vips in the kernel that no process manages.
 pub(crate) fn are_vips_left() -> bool {
-    l4::pinned(&l4::Options::default()) && !Sole::is_taken()
+    is_left(&l4::Options::default()) && !Sole::is_taken()
 }
 
 /// Logs a warning if an earlier process has left vips.
@@ -400,7 +498,7 @@ mod tests {
             let mut earlier = KernelPlane::new();
             let vips = crate::vips::plans(snapshot.vips.iter().map(|vip| (vip, false)), &[], 0);
             earlier.judge(&vips, 1024).unwrap_or_else(|refused| panic!("{}", refused.why));
-            earlier.put_to_use(vips, None).unwrap_or_else(|refused| panic!("{}", refused.why));
+            earlier.put_to_use(vips, None, Announcing::default()).unwrap_or_else(|refused| panic!("{}", refused.why));
             KernelPlane::new().remove_leftovers();
             assert!(l4::pinned(&options), "the process that manages them is still there");
             earlier.leave();

@@ -111,7 +111,9 @@ fn description(args: &VipAddArgs) -> Value {
     if !args.source.is_empty() {
         put("sources", json!(args.source));
     }
-    for (key, value) in [("balance", &args.balance), ("mode", &args.mode), ("affinity", &args.affinity)] {
+    for (key, value) in
+        [("balance", &args.balance), ("mode", &args.mode), ("affinity", &args.affinity), ("announce", &args.announce)]
+    {
         if let Some(value) = value {
             put(key, json!(value));
         }
@@ -263,8 +265,8 @@ mod tests {
              mode: full_nat, sources: 'fd00::9', affinity: 10m, health_check: {tcp: true}}",
         );
         check(
-            "--address 192.0.2.1:80/tcp --interface eth0 --endpoint 10.0.0.1 --health-check /ready",
-            "{address: 192.0.2.1:80/tcp, interfaces: eth0, endpoints: [10.0.0.1], health_check: {http: /ready}}",
+            "--address 192.0.2.1:80/tcp --interface eth0 --endpoint 10.0.0.1 --announce route --health-check /ready",
+            "{address: 192.0.2.1:80/tcp, interfaces: eth0, endpoints: [10.0.0.1], announce: route, health_check: {http: /ready}}",
         );
         check(
             "--address 192.0.2.1:80/tcp --interface eth0 --mode local",

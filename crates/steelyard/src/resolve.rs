@@ -263,6 +263,7 @@ mod tests {
             vips: Vec::new(),
             flows_max: 1,
             socket_cgroup: None,
+            announcing: model::Announcing::default(),
         }
     }
 

@@ -6,7 +6,7 @@
 
 mod orders;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -383,7 +383,7 @@ impl Running {
             self.fetchers.tried().await;
         }
         let outcome = match judged {
-            Ok(()) => self.apply(compiled.clone(), previous.as_ref(), vips, snapshot.socket_cgroup.as_deref()).await,
+            Ok(()) => self.apply(compiled.clone(), previous.as_ref(), vips, snapshot).await,
             refused => refused,
         };
         match outcome {
@@ -408,7 +408,7 @@ impl Running {
         compiled: Arc<Compiled>,
         previous: Option<&Arc<Compiled>>,
         vips: Vec<Arc<VipPlan>>,
-        socket_cgroup: Option<&Path>,
+        snapshot: &Snapshot,
     ) -> Result<(), Refused> {
         if let Err(errors) = self.plane.apply(compiled, &mut self.inherited).await {
             let places = errors.iter().map(|error| (error.address, error.to_string())).collect();
@@ -418,7 +418,9 @@ impl Running {
         if self.keep_vips && !self.detached {
             return Ok(());
         }
-        let outcome = self.control.kernel().put_to_use(vips, socket_cgroup);
+        let (cgroup, announcing) = (snapshot.socket_cgroup.as_deref(), snapshot.announcing);
+        let outcome = self.control.kernel().put_to_use(vips, cgroup, announcing);
+        self.control.announce();
         // The snapshot was judged to be possible and then was not: the kernel ran out of memory, or another program
         // removed something.
         if outcome.is_err()
@@ -478,9 +480,9 @@ impl Running {
                     tracing::error!("the cluster is no longer watched; what is served stays as it is");
                     self.cluster = None;
                 }
-                Event::ProbeEnded => self.control.kernel().follow_verdicts(),
+                Event::ProbeEnded => self.control.follow_verdicts(),
                 Event::Collect => {
-                    if self.control.kernel().collect() {
+                    if self.control.collect() {
                         self.collect.reset_after(COLLECT_ON);
                     }
                 }
@@ -497,6 +499,8 @@ impl Running {
     fn begin_delay(&mut self) {
         let delay = self.wanted.drain_delay;
         self.control.begin_ending();
+        // First of all: routers need a moment, and the kernel plane forwards until they have other ways.
+        self.control.kernel().withdraw();
         self.told.stopping(delay, self.wanted.drain_timeout);
         tracing::info!(?delay, "asked to end: not ready from now on, and draining when drain_delay is over");
         self.close_at = Some(tokio::time::Instant::now() + delay);
@@ -526,6 +530,9 @@ impl Running {
         }
         // From now on, another replica may write statuses.
         let cluster = self.cluster.take().map(|cluster| std::thread::spawn(move || cluster.end()));
+        if !handed_over {
+            self.control.kernel().withdraw();
+        }
         let vips = self.control.kernel().leave();
         if vips > 0 && !handed_over {
             tracing::info!(vips, "the kernel plane stays and keeps forwarding; `steelyard vip detach` removes it");

@@ -118,6 +118,9 @@ spec:
         {{- if and $kernel .Values.kubeProxyReplacement }}
         - --kube-proxy-replacement
         {{- end }}
+        {{- if and $kernel .Values.announce }}
+        - --announce={{ .Values.announce }}
+        {{- end }}
         {{- range .Values.namespaces }}
         - {{ printf "--namespace=%s" . | quote }}
         {{- end }}

@@ -4,6 +4,7 @@
 pub mod at_sockets;
 pub mod cgroup;
 pub mod echo;
+pub mod frr;
 pub mod network;
 
 use std::fs;

@@ -278,6 +278,7 @@ pub(crate) fn vip() -> VipStatus {
         rates: VipRates { flows_per_second: 12.4, packets_per_second: 45_678.0, bits_per_second: 9.4e9 },
         drops: [("no_endpoint".to_owned(), 3), ("rate_limited".to_owned(), 40)].into(),
         recent_drops: [].into(),
+        announcement: None,
         endpoints: vec![
             endpoint("10.0.0.1", EndpointState::Healthy, None),
             endpoint("10.0.0.2:5353", EndpointState::Unhealthy, Some("connect refused")),

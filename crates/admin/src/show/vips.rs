@@ -3,7 +3,10 @@
 use super::table::{self, Layout, Row};
 use super::{WIDTH, duration, note, shortened, state_name, visible};
 use crate::status::Status;
-use crate::vip::{FlowStatus, Flows, KernelPlaneStatus, TraceReport, VipEndpointStatus, VipStatus};
+use crate::vip::{
+    AnnouncementState, AnnouncementStatus, FlowStatus, Flows, KernelPlaneStatus, TraceReport, VipEndpointStatus,
+    VipStatus,
+};
 
 /// What `steelyard vip list` prints.
 pub fn render_vips_text(status: &Status) -> String {
@@ -34,9 +37,19 @@ fn lists(vip: &VipStatus) -> String {
     };
     let endpoints = shortened(vip.endpoints.iter().map(|endpoint| endpoint.address.as_str()), ", ");
     let endpoints = if endpoints.is_empty() { String::new() } else { format!("\n  endpoints   {endpoints}") };
+    let announced = vip.announcement.as_ref().map_or_else(String::new, |it| format!("\n  announced   {}", state(it)));
     match vip.mode.as_str() {
         "socket" => format!("  interfaces  none: at the socket alone{endpoints}"),
-        _ => format!("  interfaces  {along}{interfaces}{endpoints}"),
+        _ => format!("  interfaces  {along}{interfaces}{endpoints}{announced}"),
+    }
+}
+
+fn state(announcement: &AnnouncementStatus) -> String {
+    let why = announcement.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+    match announcement.state {
+        AnnouncementState::Announced => format!("by {}{why}", announcement.by),
+        AnnouncementState::Waiting => format!("not yet{why}"),
+        AnnouncementState::Withdrawn => format!("no{why}"),
     }
 }
 

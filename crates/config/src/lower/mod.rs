@@ -23,7 +23,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{AccessLog, AdminAddress, Cluster, ClusterId, Dns, Generation, Listener, Ping, Snapshot, Transport};
+use model::{
+    AccessLog, AdminAddress, Announcing, Cluster, ClusterId, Dns, Generation, Listener, Ping, Snapshot, Transport,
+};
 
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, nearest, ticked};
@@ -34,7 +36,7 @@ use crate::text::{Label, Positive, VipAddress, duration_text};
 pub use cluster::cluster;
 pub use files::locations as file_places;
 pub use part::{RoutePart, route as route_part};
-pub use vip::VIPS_MAX;
+pub use vip::{NOT_TABLE_LOCAL, TABLE_LOCAL, VIPS_MAX};
 
 /// Builds the snapshot as far as possible. It is only usable if the report is still empty. Relative file names are resolved from `base`.
 pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut Report) -> Option<Snapshot> {
@@ -55,12 +57,10 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
         cluster::cluster(&entry.name.0, entry.value?, base, report)
     };
     let clusters = clusters.into_iter().filter_map(|entry| lowered(entry, report)).collect();
-    let (flows_max, socket_cgroup) =
-        raw.kernel_plane.map_or((None, None), |plane| (plane.value.flows_max, plane.value.socket_cgroup));
-    if socket_cgroup.is_none() {
+    let shared = raw.kernel_plane.map(|plane| vip::shared(plane.value, report)).unwrap_or_default();
+    if shared.socket_cgroup.is_none() {
         raw.vips.iter().for_each(|vips| vip::refuse_mode_socket(&vips.value, report));
     }
-    let flows_max = flows_max.and_then(|flows| u32::try_from(flows.value.0).ok());
     Some(Snapshot {
         admin: admin.map(|admin| admin.value),
         metrics: metrics.map(|metrics| metrics.value),
@@ -69,9 +69,10 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
         drain_delay: raw.drain_delay.map_or(defaults::DRAIN_DELAY, |delay| delay.value.0),
         drain_timeout: raw.drain_timeout.map_or(defaults::DRAIN_TIMEOUT, |timeout| timeout.value.0),
         memory_max: raw.memory_max.map(|bytes| bytes.value.0),
-        vips: raw.vips.map_or_else(Vec::new, |vips| vip::vips(vips, &binds, report)),
-        flows_max: flows_max.unwrap_or(defaults::FLOWS_MAX),
-        socket_cgroup: socket_cgroup.map(|folder| folder.value.0),
+        vips: raw.vips.map_or_else(Vec::new, |vips| vip::vips(vips, shared.announce, &binds, report)),
+        flows_max: shared.flows_max.unwrap_or(defaults::FLOWS_MAX),
+        socket_cgroup: shared.socket_cgroup,
+        announcing: shared.announcing,
         ..bare(generation, listeners.unwrap_or_default(), clusters)
     })
 }
@@ -113,6 +114,7 @@ fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>
         vips: Vec::new(),
         flows_max: defaults::FLOWS_MAX,
         socket_cgroup: None,
+        announcing: Announcing::default(),
     }
 }
 

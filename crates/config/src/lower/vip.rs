@@ -2,17 +2,19 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use model::{
-    Endpoint, EndpointAddress, FlowTimeouts, HealthCheck, OnUnhealthy, PortRange, SourceRate, Transport, Vip, VipMode,
+    Announce, Announcing, Endpoint, EndpointAddress, FlowTimeouts, HealthCheck, OnUnhealthy, PortRange, SourceRate,
+    Transport, Vip, VipMode,
 };
 
 use super::{Binds, cluster};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
-use crate::raw::{ModeName, RawFlowTimeouts, RawHealthCheck, RawSourceRate, RawVip, RawVipEndpoint};
+use crate::raw::{ModeName, RawFlowTimeouts, RawHealthCheck, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
 use crate::read::{Keyed, Located, Many, Named, OneOrMany};
 use crate::text::{Interface, Label, Network, Seconds, VipAddress};
 
@@ -32,8 +34,43 @@ const VIP_RANGES_MAX: usize = 8;
 /// Entries of `interfaces` of one vip, of `allow` and of `deny`.
 const LIST_MAX: usize = 4096;
 
-/// Lowers all vips that could be read.
-pub fn vips(raw: Located<Named<Label, RawVip>>, binds: &Binds, report: &mut Report) -> Vec<Vip> {
+/// The table of the host's own addresses.
+pub const TABLE_LOCAL: u32 = 255;
+
+/// Why routes cannot be in it.
+pub const NOT_TABLE_LOCAL: &str =
+    "table 255 has the addresses of this host itself: use 254, the main table, or a table of your own";
+
+/// What all vips share.
+#[derive(Default)]
+pub struct Shared {
+    pub flows_max: Option<u32>,
+    pub socket_cgroup: Option<PathBuf>,
+    pub announce: Announce,
+    pub announcing: Announcing,
+}
+
+/// Lowers what all vips share.
+pub fn shared(raw: RawKernelPlane, report: &mut Report) -> Shared {
+    let default = Announcing::default();
+    if let Some(table) = raw.route_table.as_ref().filter(|table| table.value.0 == u64::from(TABLE_LOCAL)) {
+        report.add(table.location, Wrong::new(NOT_TABLE_LOCAL));
+    }
+    let number = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    Shared {
+        flows_max: raw.flows_max.map(|flows| number(flows.value.0)),
+        socket_cgroup: raw.socket_cgroup.map(|folder| folder.value.0),
+        announce: raw.announce.map_or(Announce::None, |announce| announce.value.0),
+        announcing: Announcing {
+            after: raw.announce_after.map_or(default.after, |after| after.value.0),
+            table: raw.route_table.map_or(default.table, |table| number(table.value.0)),
+            metric: raw.route_metric.map_or(default.metric, |metric| number(metric.value.0)),
+        },
+    }
+}
+
+/// Lowers all vips that could be read. `announce` is for those that do not say how they are announced.
+pub fn vips(raw: Located<Named<Label, RawVip>>, announce: Announce, binds: &Binds, report: &mut Report) -> Vec<Vip> {
     let whole = raw.location;
     let mut taken = Taken::default();
     let mut vips = Vec::with_capacity(raw.value.0.len());
@@ -46,7 +83,7 @@ pub fn vips(raw: Located<Named<Label, RawVip>>, binds: &Binds, report: &mut Repo
                 binds.refuse_vip(&entry.name.0, address, report);
             }
         }
-        vips.extend(vip(&entry.name.0, raw, mode, report));
+        vips.extend(vip(&entry.name.0, raw, mode, announce, report));
     }
     let endpoints: usize = vips.iter().map(|vip| vip.endpoints.len()).sum();
     for (count, max, what) in [(vips.len(), VIPS_MAX, "vips"), (endpoints, VIP_ENDPOINTS_MAX, "endpoints of vips")] {
@@ -68,7 +105,7 @@ pub fn refuse_mode_socket(raw: &Named<Label, RawVip>, report: &mut Report) {
 }
 
 /// Returns `None` if a required key is missing; the report says so.
-fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<Vip> {
+fn vip(name: &str, raw: RawVip, mode: ModeName, announce: Announce, report: &mut Report) -> Option<Vip> {
     refuse_keys_of_other_modes(&raw, mode, report);
     let address = raw.address.as_ref()?;
     refuse_ports_and_modes(address, mode, report);
@@ -118,6 +155,13 @@ fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<V
         timeouts: timeouts(raw.timeouts.map(|timeouts| timeouts.value), address.transport),
         at_sockets: true,
         is_of_node: false,
+        announce: match mode {
+            // Nothing arrives for it.
+            ModeName::Socket => Announce::None,
+            // This host has these addresses itself.
+            _ if address.address.is_unspecified() => Announce::None,
+            _ => raw.announce.map_or(announce, |announce| announce.value.0),
+        },
     })
 }
 
@@ -129,7 +173,11 @@ fn refuse_keys_of_other_modes(raw: &RawVip, mode: ModeName, report: &mut Report)
         let wrong = match (written.key, mode) {
             ("interfaces", ModeName::Socket) => Wrong::new("`interfaces` has no effect in mode socket")
                 .hint("remove it: connections get their endpoint when a process of this host makes them"),
-            ("address" | "interfaces" | "mode", _) => continue,
+            ("announce", ModeName::Socket) if raw.announce.as_ref().is_some_and(|it| it.value.0 != Announce::None) => {
+                Wrong::new("a vip in mode socket cannot be announced")
+                    .hint("remove `announce`: only processes of this host reach it")
+            }
+            ("address" | "interfaces" | "mode" | "announce", _) => continue,
             (_, ModeName::Local) => Wrong::new(format!("`{}` has no effect in mode local", written.key))
                 .hint("remove it: the listener on this address decides how to serve it"),
             ("allow" | "deny" | "new_connections_per_source", ModeName::Socket) => {

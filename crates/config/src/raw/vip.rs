@@ -2,14 +2,14 @@
 
 use std::sync::LazyLock;
 
-use model::{FlowTimeouts, OnUnhealthy, Transport, VipAlgorithm};
+use model::{Announce, Announcing, FlowTimeouts, OnUnhealthy, Transport, VipAlgorithm};
 
 use super::{RawHealthCheck, word};
 use crate::defaults;
 use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Int, Many, OneOf, OneOrMany, Read, Scalar, unexpected};
-use crate::text::{Address, Folder, Interface, Network, Rate, Seconds, VipAddress, VipEndpoint, duration_text};
+use crate::text::{Address, Folder, Interface, Network, Rate, Seconds, VipAddress, VipEndpoint, Wait, duration_text};
 use crate::yaml::{Node, Value};
 
 static TCP: LazyLock<FlowTimeouts> = LazyLock::new(|| FlowTimeouts::new(Transport::Tcp));
@@ -26,6 +26,15 @@ keys! {
         /// is translated. This is for the processes of this control group (version 2) and of all below it, in any network namespace;
         /// the root of the hierarchy is usually `/sys/fs/cgroup`.
         optional socket_cgroup: Folder, default "none: only packets that arrive at interfaces are balanced";
+        /// How the network learns that this host serves the addresses of vips, for those that do not say so themselves.
+        optional announce: OneOf<Announce>, default word(&Announce::None);
+        /// After an address was withdrawn because its vips were not usable, it is announced again once one of them has been usable for this
+        /// long without a break.
+        optional announce_after: Wait, default duration_text(Announcing::default().after);
+        /// The routing table for the routes of `announce: route`; 254 is the main one.
+        optional route_table: Int<1, 4_294_967_295>, default Announcing::default().table.to_string();
+        /// The metric of these routes.
+        optional route_metric: Int<1, 4_294_967_295>, default Announcing::default().metric.to_string();
     }
 }
 
@@ -66,6 +75,9 @@ keys! {
         /// New connections per second from one source address; connections above the rate are dropped. A rate alone sets the burst to the
         /// connections of one second.
         optional new_connections_per_source: RawSourceRate, default "no limit";
+        /// How the network learns that this host serves the address. If several vips have the address, it is announced while one of those
+        /// that ask for it is usable.
+        optional announce: OneOf<Announce>, default "that of `kernel_plane`";
         /// How long a silent connection is remembered.
         optional timeouts: RawFlowTimeouts, default "as below";
     }
@@ -157,6 +169,17 @@ impl Choice for ModeName {
             Self::Socket,
             "nothing, and no packet is touched: processes of `kernel_plane.socket_cgroup` get an endpoint when they connect. Another vip may \
             have the same address, for packets of others",
+        ),
+    ];
+}
+
+impl Choice for Announce {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("none", Self::None, "not by Steelyard: packets for the address are routed to this host by other means"),
+        (
+            "route",
+            Self::Route,
+            "a route of this host, which a routing daemon passes on; it exists as long as the vip has a usable endpoint",
         ),
     ];
 }

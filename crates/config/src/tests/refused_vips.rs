@@ -113,10 +113,13 @@ fn vips_with_a_range_of_ports() {
         "vips:
  a: {address: 10.0.0.1:80-90/tcp, interfaces: x, mode: local}
  b: {address: 10.0.0.1:85/tcp, interfaces: x, mode: local}
-kernel_plane: {flows_max: 10, socket_cgroup: cgroup}",
+kernel_plane: {flows_max: 10, socket_cgroup: cgroup, announce: bgp, route_table: 255, route_metric: 0}",
         r#"3:15: `a` and `b` share a port of 10.0.0.1; the first is at line 2; a port belongs to one vip
 4:27: `flows_max`: "10" is not a whole number from 1024 to 16777216
-4:46: `socket_cgroup`: "cgroup" is not a whole path; begin it with a slash"#,
+4:46: `socket_cgroup`: "cgroup" is not a whole path; begin it with a slash
+4:64: `announce`: "bgp" is not valid; it must be none or route
+4:82: table 255 has the addresses of this host itself: use 254, the main table, or a table of your own
+4:101: `route_metric`: "0" is not a whole number from 1 to 4294967295"#,
     );
 }
 

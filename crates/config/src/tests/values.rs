@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{
-    AccessLog, AccessLogFormat, Algorithm, Cluster, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts,
-    ForwardPath, ForwardedHeaders, HashKey, HostMatcher, MinRate, OnUnhealthy, Outlier, PathMatcher, PathRules, Ping,
-    PortRange, Probe, Protocol, ProxyProtocol, SourceRate, TextMatcher, Transport, VipAlgorithm, VipMode,
+    AccessLog, AccessLogFormat, Algorithm, Announce, Announcing, Cluster, ClusterProtocol, Endpoint, EndpointAddress,
+    FlowTimeouts, ForwardPath, ForwardedHeaders, HashKey, HostMatcher, MinRate, OnUnhealthy, Outlier, PathMatcher,
+    PathRules, Ping, PortRange, Probe, Protocol, ProxyProtocol, SourceRate, TextMatcher, Transport, VipAlgorithm,
+    VipMode,
 };
 
 use super::{http, load, tcp};
@@ -287,7 +288,7 @@ fn the_proxy_command_means_what_the_shortest_file_means() {
 }
 
 const EVERY_VIP_KEY: &str = r#"
-kernel_plane: {flows_max: 2048, socket_cgroup: /sys/fs/cgroup}
+kernel_plane: {flows_max: 2048, socket_cgroup: /sys/fs/cgroup, announce: route, announce_after: 1m, route_table: 100, route_metric: 7}
 vips:
   nat:
     address: "[2001:db8::1]:5000-5010/udp"
@@ -313,6 +314,7 @@ vips:
     address: 10.0.0.1:80/tcp
     interfaces: [eth0]
     mode: local
+    announce: none
 "#;
 
 #[test]
@@ -345,6 +347,8 @@ fn every_key_of_a_vip() {
     assert_eq!((nat.on_unhealthy, one_arm.on_unhealthy), (OnUnhealthy::Keep, OnUnhealthy::Reset));
     assert_eq!(one_arm.source_rate, Some(SourceRate { per_second: 20, burst: 20 }));
     assert_eq!((&here.mode, here.endpoints.len()), (&VipMode::Local, 0));
+    assert_eq!([nat, one_arm, here].map(|vip| vip.announce), [Announce::Route, Announce::Route, Announce::None]);
+    assert_eq!(snapshot.announcing, Announcing { after: Duration::from_secs(60), table: 100, metric: 7 });
 }
 
 #[test]

@@ -278,6 +278,7 @@ impl Translation {
             vips: self.vips.list.clone(),
             flows_max: FLOWS_MAX,
             socket_cgroup: settings.socket_cgroup.clone(),
+            announcing: settings.announcing,
         }
     }
 }

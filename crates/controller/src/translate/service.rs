@@ -155,6 +155,7 @@ fn serve(
             // externalTrafficPolicy is about clients outside: kube-proxy gives those of the cluster all endpoints.
             vip.at_sockets = !load_balancer.local;
             vip.is_of_node = load_balancer.local;
+            vip.announce = settings.announce;
             let is_same = |network: &&IpNet| network.addr().is_ipv4() == address.is_ipv4();
             vip.allow = load_balancer.sources.iter().filter(is_same).copied().collect();
             if vip.allow.is_empty() && !load_balancer.sources.is_empty() {

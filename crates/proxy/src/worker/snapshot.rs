@@ -486,6 +486,7 @@ pub(crate) mod fixture {
             vips: Vec::new(),
             flows_max: 1,
             socket_cgroup: None,
+            announcing: model::Announcing::default(),
         })
     }
 

@@ -69,6 +69,18 @@ pub(crate) struct ControllerArgs {
     /// version 2 and of all below it, such as the root of the hierarchy, /sys/fs/cgroup
     #[arg(long, value_name = "PATH")]
     pub(crate) socket_cgroup: Option<PathBuf>,
+    /// Announce the addresses of Services that this node can serve; use it together with a routing daemon on the node
+    #[arg(long, value_name = "HOW")]
+    pub(crate) announce: Option<AnnounceBy>,
+    /// After an address was withdrawn, announce it again once it has been usable for this long
+    #[arg(long, value_name = "DURATION", value_parser = config::parse_wait, default_value = "10s")]
+    pub(crate) announce_after: Duration,
+    /// The routing table for the routes of announced addresses; 254 is the main one
+    #[arg(long, value_name = "NUMBER", default_value_t = model::Announcing::default().table, value_parser = route_table)]
+    pub(crate) route_table: u32,
+    /// The metric of these routes
+    #[arg(long, value_name = "NUMBER", default_value_t = model::Announcing::default().metric, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) route_metric: u32,
     /// Serve every Service on this node, as kube-proxy does, beside it or in its place: cluster IPs at the socket; node
     /// ports, external IPs and balancers' addresses at the socket and by packets. Needs --socket-cgroup and --node-name
     #[arg(long)]
@@ -107,6 +119,30 @@ pub(crate) struct ControllerArgs {
     pub(crate) access_log: Option<LogFormat>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
+}
+
+/// How addresses are announced.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum AnnounceBy {
+    /// By a route of this node, which a routing daemon such as FRR passes on
+    Route,
+}
+
+impl From<AnnounceBy> for model::Announce {
+    fn from(by: AnnounceBy) -> Self {
+        match by {
+            AnnounceBy::Route => Self::Route,
+        }
+    }
+}
+
+/// Parses the number of a routing table.
+fn route_table(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("expected the number of a routing table, from 1 on".to_owned()),
+        Ok(config::TABLE_LOCAL) => Err(config::NOT_TABLE_LOCAL.to_owned()),
+        Ok(table) => Ok(table),
+    }
 }
 
 /// The format of the access log.

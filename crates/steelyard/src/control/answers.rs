@@ -41,7 +41,7 @@ impl admin::Control for Control {
             // kernel. A client that reads a state relies on the kernel knowing it. A successor that is starting writes
             // the same tables: as in the main loop, two writers would undo each other's work.
             if handover::successor().is_none() {
-                kernel.follow_verdicts();
+                kernel.follow_verdicts(&|| probes.unproven.clone());
             }
             kernel.status(&probes)
         };
@@ -98,7 +98,7 @@ impl admin::Control for Control {
         let probes = Probes { failures: Vec::new(), unproven: state.checker.unproven() };
         let (_, vips) = {
             let mut kernel = self.kernel();
-            kernel.follow_verdicts();
+            kernel.follow_verdicts(&|| probes.unproven.clone());
             kernel.status(&probes)
         };
         let snapshot = state.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
@@ -170,7 +170,7 @@ impl admin::Control for Control {
             }
         }
         // The kernel must know before the response is sent: a client that reads that an endpoint drains relies on it.
-        kernel.follow_verdicts();
+        kernel.follow_verdicts(&|| self.state().checker.unproven());
         if found > 0 {
             return Ok(found);
         }

@@ -155,6 +155,7 @@ pub(super) fn vip_status(
         rates: rates.of(&vip.name),
         drops: counted.map(|counted| occurred(&counted.drops)).unwrap_or_default(),
         recent_drops: counted.map(|counted| occurred(&recent.of_drops(&vip.name, &counted.drops))).unwrap_or_default(),
+        announcement: None,
         endpoints: plan.state.endpoints().iter().enumerate().map(endpoint).collect(),
     }
 }

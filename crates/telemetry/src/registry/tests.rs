@@ -26,6 +26,7 @@ fn snapshot(listeners: &[(&str, &[&str])], clusters: &[(&str, &[EndpointAddress]
         vips: Vec::new(),
         flows_max: 1,
         socket_cgroup: None,
+        announcing: model::Announcing::default(),
     }
 }
 
