@@ -129,18 +129,7 @@ impl From<&'static str> for Unusable {
 }
 
 fn read(key: &Map<String, Value>) -> Result<Jwk, Unusable> {
-    let text = |name: &str| match key.get(name) {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.as_str())),
-        Some(_) => Err(Unusable::Ignored("a member that must be a text is none")),
-    };
-    let number = |name: &str| -> Result<Vec<u8>, Unusable> {
-        let text = text(name)?.ok_or("a number of the key is missing")?;
-        URL_SAFE_NO_PAD
-            .decode(text)
-            .map_err(|_| Unusable::Ignored("a number of the key is not base64url without padding"))
-    };
-    let kind = text("kty")?.ok_or("it has no kty")?;
+    let kind = text(key, "kty")?.ok_or("it has no kty")?;
     if kind == "oct" {
         // RFC 8725 section 3.5: whoever can read the set could make tokens.
         return Err("it is a shared secret (oct), and a secret in a key set is none".into());
@@ -148,7 +137,7 @@ fn read(key: &Map<String, Value>) -> Result<Jwk, Unusable> {
     if key.contains_key("d") {
         return Err(Unusable::Leak);
     }
-    if text("use")?.is_some_and(|purpose| purpose != "sig") {
+    if text(key, "use")?.is_some_and(|purpose| purpose != "sig") {
         return Err("it is not for signatures (use)".into());
     }
     match key.get("key_ops") {
@@ -156,57 +145,15 @@ fn read(key: &Map<String, Value>) -> Result<Jwk, Unusable> {
         Some(Value::Array(operations)) if operations.iter().any(|operation| operation == "verify") => {}
         Some(_) => return Err("it is not for verifying signatures (key_ops)".into()),
     }
-    let kid = text("kid")?.map(str::to_owned);
+    let kid = text(key, "kid")?.map(str::to_owned);
     if kid.as_deref() == Some("") {
         return Err("its kid is empty".into());
     }
-    let named = match text("alg")? {
+    let named = match text(key, "alg")? {
         Some(name) => Some(JwtAlgorithm::named(name).ok_or("its algorithm (alg) is not supported")?),
         None => None,
     };
-    let (material, own) = match kind {
-        "RSA" => {
-            let (n, e) = (without_zeros(number("n")?), without_zeros(number("e")?));
-            let bits = n.len() * 8 - n.first().map_or(0, |first| first.leading_zeros() as usize);
-            if !(JwkSet::RSA_BITS.0..=JwkSet::RSA_BITS.1).contains(&bits) {
-                return Err("its modulus must have 2048 to 8192 bits".into());
-            }
-            // With 1, every text would be its own signature.
-            if e.len() > 4
-                || e.last().is_none_or(|last| last % 2 == 0)
-                || e == [1]
-                || n.last().is_none_or(|last| last % 2 == 0)
-            {
-                return Err("its modulus or its exponent is not one of RSA".into());
-            }
-            (KeyMaterial::Rsa(n, e), None)
-        }
-        "EC" => {
-            let (bytes, own) = match text("crv")? {
-                Some("P-256") => (32, JwtAlgorithm::Es256),
-                Some("P-384") => (48, JwtAlgorithm::Es384),
-                Some("P-521") => (66, JwtAlgorithm::Es512),
-                _ => return Err("its curve (crv) is not supported".into()),
-            };
-            let (x, y) = (number("x")?, number("y")?);
-            // RFC 7518 section 6.2.1.2: with the zeros in front.
-            if x.len() != bytes || y.len() != bytes {
-                return Err("its coordinates have the wrong length".into());
-            }
-            (KeyMaterial::Ec([&[4], x.as_slice(), y.as_slice()].concat()), Some(own))
-        }
-        "OKP" => {
-            if text("crv")? != Some("Ed25519") {
-                return Err("its curve (crv) is not supported".into());
-            }
-            let x = number("x")?;
-            if x.len() != 32 {
-                return Err("its x has the wrong length".into());
-            }
-            (KeyMaterial::Ed25519(x), Some(JwtAlgorithm::EdDsa))
-        }
-        _ => return Err("its kind (kty) is not supported".into()),
-    };
+    let (material, own) = material(kind, key)?;
     let algorithm = match (own, named) {
         (None, named) if is_rsa(named) => named,
         (Some(own), None) => Some(own),
@@ -214,6 +161,63 @@ fn read(key: &Map<String, Value>) -> Result<Jwk, Unusable> {
         _ => return Err("its algorithm (alg) is not one of its kind (kty, crv)".into()),
     };
     Ok(Jwk { kid, algorithm, material })
+}
+
+/// The numbers of a key of this kind, and the only algorithm of the kind; `None` for RSA, which has several.
+fn material(kind: &str, key: &Map<String, Value>) -> Result<(KeyMaterial, Option<JwtAlgorithm>), Unusable> {
+    match kind {
+        "RSA" => {
+            let (n, e) = (without_zeros(number(key, "n")?), without_zeros(number(key, "e")?));
+            let bits = n.len() * 8 - n.first().map_or(0, |first| first.leading_zeros() as usize);
+            if !(JwkSet::RSA_BITS.0..=JwkSet::RSA_BITS.1).contains(&bits) {
+                return Err("its modulus must have 2048 to 8192 bits".into());
+            }
+            let is_even = |number: &[u8]| number.last().is_none_or(|last| last % 2 == 0);
+            // With 1, every text would be its own signature.
+            if e.len() > 4 || is_even(&e) || e == [1] || is_even(&n) {
+                return Err("its modulus or its exponent is not one of RSA".into());
+            }
+            Ok((KeyMaterial::Rsa(n, e), None))
+        }
+        "EC" => {
+            let (bytes, own) = match text(key, "crv")? {
+                Some("P-256") => (32, JwtAlgorithm::Es256),
+                Some("P-384") => (48, JwtAlgorithm::Es384),
+                Some("P-521") => (66, JwtAlgorithm::Es512),
+                _ => return Err("its curve (crv) is not supported".into()),
+            };
+            let (x, y) = (number(key, "x")?, number(key, "y")?);
+            // RFC 7518 section 6.2.1.2: with the zeros in front.
+            if x.len() != bytes || y.len() != bytes {
+                return Err("its coordinates have the wrong length".into());
+            }
+            Ok((KeyMaterial::Ec([&[4], x.as_slice(), y.as_slice()].concat()), Some(own)))
+        }
+        "OKP" => {
+            if text(key, "crv")? != Some("Ed25519") {
+                return Err("its curve (crv) is not supported".into());
+            }
+            let x = number(key, "x")?;
+            if x.len() != 32 {
+                return Err("its x has the wrong length".into());
+            }
+            Ok((KeyMaterial::Ed25519(x), Some(JwtAlgorithm::EdDsa)))
+        }
+        _ => Err("its kind (kty) is not supported".into()),
+    }
+}
+
+fn text<'k>(key: &'k Map<String, Value>, name: &str) -> Result<Option<&'k str>, Unusable> {
+    match key.get(name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.as_str())),
+        Some(_) => Err("a member that must be a text is none".into()),
+    }
+}
+
+fn number(key: &Map<String, Value>, name: &str) -> Result<Vec<u8>, Unusable> {
+    let text = text(key, name)?.ok_or("a number of the key is missing")?;
+    URL_SAFE_NO_PAD.decode(text).map_err(|_| "a number of the key is not base64url without padding".into())
 }
 
 fn without_zeros(number: Vec<u8>) -> Vec<u8> {
@@ -240,8 +244,11 @@ mod tests {
         format!(r#"{{"kty": "EC", "crv": "P-256", "x": "{x}", "y": "{x}"{more}}}"#)
     }
 
+    /// The kid and the algorithm of a key.
+    type Key<'k> = (Option<&'k str>, Option<JwtAlgorithm>);
+
     #[track_caller]
-    fn check(keys: &[String], expect: Result<&[(Option<&str>, Option<JwtAlgorithm>)], &str>) {
+    fn check(keys: &[String], expect: Result<&[Key<'_>], &str>) {
         let text = format!(r#"{{"keys": [{}], "x": 1}}"#, keys.join(","));
         match (JwkSet::parse(text.as_bytes()), expect) {
             (Ok(set), Ok(expect)) => {

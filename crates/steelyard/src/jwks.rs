@@ -327,8 +327,7 @@ mod tests {
             () = asking => {}
             () = sleep_until(begun + Duration::from_secs(seconds)) => {}
         }
-        let at = at.borrow().clone();
-        at
+        at.take()
     }
 
     /// Those of a listener that demands a token with keys from a URL.

@@ -67,7 +67,7 @@ pub(crate) struct Verified {
     /// The claims that conditions of routes look at, by their names there.
     claims: Box<[(Box<str>, Claim)]>,
     /// The headers for the endpoint.
-    fields: Box<[(Box<str>, Box<[u8]>)]>,
+    fields: Box<[(Box<str>, Box<str>)]>,
     /// In seconds since 1970.
     not_before_s: f64,
     /// The same; infinite if it has no end.
@@ -98,7 +98,7 @@ impl Verified {
     }
 
     /// The headers for the endpoint.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
         self.fields.iter().map(|(name, value)| (&**name, &**value))
     }
 
@@ -261,7 +261,7 @@ impl Verifier {
             let Some(claim) = find(path)? else { continue };
             if let Some(value) = claim.as_field().map_err(|()| super::invalid())? {
                 bytes += value.len();
-                fields.push((name.clone(), value.into_bytes().into()));
+                fields.push((name.clone(), value.into()));
             }
         }
         if bytes > FIELDS_BYTES_MAX {
