@@ -428,6 +428,9 @@ fn endpoint_samples<'p>(plans: impl Iterator<Item = &'p Arc<ClusterPlan>> + Clon
             labels: vec![("cluster", plan.policy.name.clone())],
             value: f64::from(plan.state.panicking(now_ms)),
         });
+    }
+    // Apart, because the samples of one name stand together.
+    for plan in plans.clone() {
         if let Some(priority) = plan.state.priority_in_use(now_ms) {
             samples.push(Sample {
                 name: "steelyard_cluster_priority",
