@@ -27,6 +27,7 @@ listeners:
       - {grpc: shop.Cart/Get, to: web}
       - {path: /private, auth: {basic: {users: {joe: '{SHA}t6h1/B6iKLkGEEG3zsS9PFKrPOM='}}}, to: web}
       - {path: /token, auth: {jwt: {issuer: a, audience: b, jwks: {url: 'http://127.0.0.1:8081/'}}}, to: web}
+      - {path: /text, compress: {}, to: text}
       - {path: /asked, external_auth: {to: web, grpc: {}}, to: web}
       - {path: /limited, global_rate_limit: {to: web, domain: a, fail_open: false, descriptors: [{entries: {path: true}}]}, to: web}
       - {to: web, rate_limit: {requests: 1000, per: 1s, by: client_ip}}
@@ -37,6 +38,7 @@ listeners:
       - respond: {body: '{"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "A6EHv_POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg"}]}'}
 clusters:
   web: {endpoints: [127.0.0.1:9001, {address: '127.0.0.1:9002', priority: 1}], protocol: h2c}
+  text: {endpoints: [127.0.0.1:9003]}
 vips:
   dns: {address: 192.0.2.7:53/udp, interfaces: [veth0], endpoints: [192.0.2.21:53], mode: full_nat, sources: [192.0.2.1], announce: route}
 "#;
@@ -49,6 +51,7 @@ ip link add veth0 type veth peer name veth1
 ip addr add 192.0.2.1/24 dev veth0
 ip link set veth0 up
 ip link set veth1 up
+\"$STEELYARD\" origin http --listen 127.0.0.1:9003 --body 64KiB & origin=$!
 \"$STEELYARD\" serve -c all.yaml & balancer=$!
 until curl -sf http://127.0.0.1:9900/readyz >/dev/null; do kill -0 $balancer; sleep 0.1; done
 curl -s -o /dev/null http://127.0.0.1:8080/
@@ -56,7 +59,9 @@ curl -s -o /dev/null --http2-prior-knowledge -H 'content-type: application/grpc'
 curl -s -o /dev/null http://127.0.0.1:8080/asked
 curl -s -o /dev/null http://127.0.0.1:8080/limited
 until curl -sf http://127.0.0.1:9900/metrics | grep -q ^steelyard_jwks_age_seconds; do kill -0 $balancer; sleep 0.1; done
+curl -s -o /dev/null --retry 5 --retry-all-errors -f -H 'accept-encoding: gzip' http://127.0.0.1:8080/text
 curl -sf http://127.0.0.1:9900/metrics
+kill $origin
 kill $balancer
 wait $balancer
 ";

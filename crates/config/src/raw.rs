@@ -285,6 +285,8 @@ keys! {
         optional global_rate_limit: RawGlobalRateLimit, default "that of the listener", only "http";
         /// The scripts of other origins that may use the route.
         optional cors: RawCors, default "the endpoint decides", only "http";
+        /// Compress the responses of endpoints for clients that accept it.
+        optional compress: RawCompress, default "off", only "http";
         /// Answer every request 503 (`maintenance`). `steelyard maintenance` does the same without a change of the file.
         optional maintenance: Flag, default "false", only "http";
         /// Pages for requests that cannot be served. The first for a status counts; those of the listener follow.
@@ -479,6 +481,7 @@ macro_rules! text_or_object {
 }
 
 mod auth;
+mod compression;
 mod external_auth;
 mod health;
 mod jwt;
@@ -488,6 +491,7 @@ mod policy;
 mod vip;
 
 pub use auth::{RawApiKey, RawAuth, RawAuthObject, RawBasic};
+pub use compression::RawCompress;
 pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject};
 pub use health::{RawHealthCheck, RawOutlierObject};
 pub use jwt::{RawJwks, RawJwt};
@@ -698,6 +702,7 @@ const KEYS_OF_OTHERS: &[(&str, &str, &[&str])] = &[
     ("a listener", "tls", &["ssl", "certificates", "certificate", "cert", "ssl_certificate"]),
     ("a route", "path", &["location", "prefix", "uri", "url", "match"]),
     ("a route", "hosts", &["server_name", "domain", "domains", "hostname", "hostnames"]),
+    ("a route", "compress", &["compression", "encode", "gzip", "compressor"]),
     ("a route", "to", &["backend", "use_backend", "proxy_pass", "upstream", "cluster", "service"]),
     (
         "a cluster",
@@ -736,7 +741,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 56);
+        assert_eq!(found.len(), 57);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

@@ -33,6 +33,7 @@ mod addresses;
 mod admin;
 mod auth;
 mod cluster;
+mod compression;
 mod cors;
 mod external_auth;
 mod field_value;
@@ -59,6 +60,7 @@ pub use cluster::{
     Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,
     HttpProbe, Outlier, Probe,
 };
+pub use compression::{Compression, Encoding, MediaRange};
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
 pub use external_auth::{AuthBody, AuthCache, AuthProtocol, ExternalAuth, GrpcAuth, HttpAuth};
 pub use field_value::{FieldPart, FieldValue, Variable};

@@ -7,7 +7,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use crate::{
-    AddressRules, Auth, ClusterId, Cors, ErrorPage, ExternalAuth, FieldValue, FixedResponse, GlobalRateLimit, Variable,
+    AddressRules, Auth, ClusterId, Compression, Cors, ErrorPage, ExternalAuth, FieldValue, FixedResponse,
+    GlobalRateLimit, Variable,
 };
 
 /// The action for the requests of a route.
@@ -69,6 +70,8 @@ pub struct RoutePolicy {
     pub rate_limit: Option<RateLimit>,
     /// Which scripts of other origins may use the route; `None` means that the endpoints decide it.
     pub cors: Option<Box<Cors>>,
+    /// How responses are compressed; `None` means not at all.
+    pub compression: Option<Box<Compression>>,
     /// What requests must prove; `None` means nothing. Shared by all routes that take it from their listener.
     pub auth: Option<Arc<Auth>>,
     /// The service that is asked whether a request may use the route; `None` means none. Shared like `auth`.

@@ -17,6 +17,7 @@
 //! | asking a service whether a request may use a route | `external_auth` |
 //! | asking a service whether a request is within limits that it counts for all instances | `global_rate_limit` |
 //! | what both of these ask, and how | `question` |
+//! | compressing responses | `compression` |
 //! | what a route does besides choosing a cluster | `policy` |
 //! | TLS on both sides | `tls` |
 //! | TCP and TLS listeners, tunnels | `tcp` |
@@ -30,6 +31,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod auth;
+mod compression;
 mod deadline;
 mod downstream;
 mod driver;

@@ -2,6 +2,8 @@
 
 use std::array;
 
+use model::Encoding;
+
 use crate::counter::{Counter, Gauge};
 use crate::grpc::{CodeCounters, CodeTotals};
 use crate::histogram::{Distribution, Histogram, LazyHistogram};
@@ -90,6 +92,22 @@ group! {
 }
 
 group! {
+    /// The counters of the compression of a route's responses.
+    CompressionCounters CompressionTotals align(128) gap(0) {
+        /// Responses that were compressed, by [`model::Encoding`].
+        responses: EncodingCounters => EncodingTotals,
+        /// Responses that were not compressed although their client accepts it, because too many were at that moment, or memory was short.
+        busy: Counter => u64,
+        /// Bytes of bodies before compression.
+        bytes_in: Counter => u64,
+        /// Bytes of bodies after compression.
+        bytes_out: Counter => u64,
+        /// CPU time, in nanoseconds.
+        cpu_ns: Counter => u64,
+    }
+}
+
+group! {
     /// The counters of a gRPC method.
     MethodCounters MethodTotals align(128) gap(0) {
         /// Calls that ended, by status code, including those that Steelyard ended itself.
@@ -166,6 +184,30 @@ pub struct ResponseCounters([Counter; CLASSES]);
 pub struct ResponseTotals(pub [u64; CLASSES]);
 
 const CLASSES: usize = 5;
+
+/// A counter for each [`Encoding`].
+#[derive(Debug, Default)]
+pub struct EncodingCounters([Counter; Encoding::ALL.len()]);
+
+/// A sum for each [`Encoding`], in the order of [`Encoding::ALL`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EncodingTotals(pub [u64; Encoding::ALL.len()]);
+
+impl EncodingCounters {
+    /// Counts one more.
+    pub fn inc(&self, encoding: Encoding) {
+        // There is one for each.
+        self.0[encoding as usize].inc();
+    }
+}
+
+impl Summed for EncodingCounters {
+    type Total = EncodingTotals;
+
+    fn add_to(&self, total: &mut EncodingTotals) {
+        self.0.iter().zip(&mut total.0).for_each(|(counter, total)| counter.add_to(total));
+    }
+}
 
 impl ReasonCounters {
     /// Counts one more.

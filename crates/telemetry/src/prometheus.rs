@@ -9,9 +9,9 @@ use std::fmt::{Display, Write};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use model::GRPC_STATUS_NAMES;
+use model::{Encoding, GRPC_STATUS_NAMES};
 
-use crate::groups::{ClusterTotals, EndpointTotals, ListenerTotals, MethodTotals, RouteTotals};
+use crate::groups::{ClusterTotals, CompressionTotals, EndpointTotals, ListenerTotals, MethodTotals, RouteTotals};
 use crate::grpc::MethodKey;
 use crate::histogram::Distribution;
 use crate::reason::Reason;
@@ -51,6 +51,7 @@ pub(crate) fn render(totals: &Totals, extra: &[Sample]) -> String {
     let mut text = Text(String::with_capacity(16 * 1024));
     listeners(&mut text, &totals.listeners);
     routes(&mut text, &totals.routes);
+    compressions(&mut text, &totals.compressions);
     methods(&mut text, &totals.methods);
     clusters(&mut text, &totals.clusters);
     endpoints(&mut text, &totals.endpoints);
@@ -133,6 +134,36 @@ fn routes(text: &mut Text, totals: &BTreeMap<(String, String), RouteTotals>) {
         "Time that the global rate limit of a request took, until its answer or its timeout.",
         |total| &total.rate_limit,
     );
+}
+
+fn compressions(text: &mut Text, totals: &BTreeMap<(String, String), CompressionTotals>) {
+    use Kind::Counter;
+    let help = "Responses that were compressed, by encoding.";
+    text.family("steelyard_route_compressed_total", Counter, help, totals, |(listener, route), total, emit| {
+        for (encoding, count) in Encoding::ALL.iter().zip(total.responses.0) {
+            emit(&[("listener", listener), ("route", route), ("encoding", encoding.name())], count);
+        }
+    });
+    let mut family = |name, help, value: fn(&CompressionTotals) -> f64| {
+        text.head(name, help, Counter.name());
+        for ((listener, route), total) in totals {
+            text.sample(name, &[("listener", listener), ("route", route)], value(total));
+        }
+    };
+    family(
+        "steelyard_route_compression_busy_total",
+        "Responses that were not compressed, because too many were at that moment or memory was short.",
+        |total| total.busy as f64,
+    );
+    family("steelyard_route_compression_input_bytes_total", "Bytes of bodies before compression.", |total| {
+        total.bytes_in as f64
+    });
+    family("steelyard_route_compression_output_bytes_total", "Bytes of bodies after compression.", |total| {
+        total.bytes_out as f64
+    });
+    family("steelyard_route_compression_cpu_seconds_total", "CPU time spent on compression.", |total| {
+        total.cpu_ns as f64 / 1e9
+    });
 }
 
 fn methods(text: &mut Text, totals: &BTreeMap<MethodKey, MethodTotals>) {

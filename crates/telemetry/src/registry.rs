@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot};
 
 use crate::groups::{
-    ClusterCounters, ClusterTotals, EndpointCounters, EndpointTotals, ListenerCounters, ListenerTotals, MethodCounters,
-    MethodTotals, RouteCounters, RouteTotals, Summed,
+    ClusterCounters, ClusterTotals, CompressionCounters, CompressionTotals, EndpointCounters, EndpointTotals,
+    ListenerCounters, ListenerTotals, MethodCounters, MethodTotals, RouteCounters, RouteTotals, Summed,
 };
 use crate::grpc::{METHODS_MAX, MethodKey, OTHER_METHODS};
 use crate::process;
@@ -34,6 +34,8 @@ pub struct Totals {
     pub listeners: BTreeMap<String, ListenerTotals>,
     /// By the names of listener and route. A route that was never hit is missing.
     pub routes: BTreeMap<(String, String), RouteTotals>,
+    /// The same for the compression of its responses. A route that has compressed nothing is missing.
+    pub compressions: BTreeMap<(String, String), CompressionTotals>,
     /// The gRPC methods that were called.
     pub methods: BTreeMap<MethodKey, MethodTotals>,
     /// By the name of the cluster.
@@ -46,6 +48,7 @@ pub struct Totals {
 pub(crate) struct Series {
     listeners: Family<String, ListenerCounters>,
     routes: Family<(String, String), RouteCounters>,
+    compressions: Family<(String, String), CompressionCounters>,
     methods: Family<MethodKey, MethodCounters>,
     clusters: Family<Arc<str>, ClusterCounters>,
     endpoints: Family<EndpointKey, EndpointCounters>,
@@ -94,6 +97,11 @@ impl Registry {
     /// The counters of a route for one worker; created if they do not exist, so call this at the first hit.
     pub fn route(&self, worker: usize, listener: &str, route: &str) -> Arc<RouteCounters> {
         self.lock().routes.counters(worker, (listener.to_owned(), route.to_owned()))
+    }
+
+    /// The counters of the compression of a route's responses for one worker; created if they do not exist.
+    pub fn compression(&self, worker: usize, listener: &str, route: &str) -> Arc<CompressionCounters> {
+        self.lock().compressions.counters(worker, (listener.to_owned(), route.to_owned()))
     }
 
     /// The counters of a gRPC method for one worker; created if they do not exist, so call this at the first call. Once [`METHODS_MAX`]
@@ -153,6 +161,7 @@ impl Registry {
         Totals {
             listeners: series.listeners.totals(),
             routes: series.routes.totals(),
+            compressions: series.compressions.totals(),
             methods: series.methods.totals(),
             clusters: series.clusters.totals(),
             endpoints: series.endpoints.totals(),
@@ -194,6 +203,7 @@ impl Series {
         let services: BTreeSet<(&str, &str)> = services.collect();
         self.listeners.0.retain(|name, _| listeners.contains(name.as_str()));
         self.routes.0.retain(|(listener, route), _| routes.contains(&(listener, route)));
+        self.compressions.0.retain(|(listener, route), _| routes.contains(&(listener, route)));
         self.methods.0.retain(|key, _| services.contains(&(key.listener.as_str(), key.service.as_str())));
     }
 

@@ -30,6 +30,7 @@ const ROUTE: &[(&str, Put<RoutePart, Route>)] = &[
             route.policy.cors = of.policy.cors.clone();
         }
     }),
+    ("compress", |of, route| route.policy.compression = of.policy.compression.clone()),
     ("maintenance", |of, route| route.policy.maintenance = of.policy.maintenance),
     ("error_pages", |of, route| route.policy.error_pages = of.policy.error_pages.clone()),
     ("respond", |of, route| {

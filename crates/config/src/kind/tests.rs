@@ -48,7 +48,7 @@ fn the_fields_of_the_kind() {
     let names = |group: &Group| group.fields.iter().map(|field| field.name.clone()).collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&shape::route()),
-        "respond timeout retry requestHeaders responseHeaders allow deny auth rateLimit cors maintenance errorPages"
+        "respond timeout retry requestHeaders responseHeaders allow deny auth rateLimit cors compress maintenance errorPages"
     );
     assert_eq!(
         names(&shape::cluster()),

@@ -3,6 +3,7 @@
 mod addresses;
 mod auth;
 mod cluster;
+mod compression;
 mod external_auth;
 mod files;
 mod global_rate_limit;

@@ -8,7 +8,7 @@ use model::{
     RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, Sticky, Variable, WeightedCluster,
 };
 
-use super::{ClusterIds, addresses, respond, template};
+use super::{ClusterIds, addresses, compression, respond, template};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
@@ -161,6 +161,7 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         changes: changes(&raw.request_headers, &raw.response_headers, &raw.rewrite, Some(path), report),
         rate_limit: raw.rate_limit.as_ref().and_then(|limit| rate_limit(&limit.value, report)),
         cors: raw.cors.as_ref().and_then(|written| cors(&written.value, raw, report)).map(Box::new),
+        compression: raw.compress.as_ref().map(|written| Box::new(compression::compression(written, raw, report))),
         // That of the listener may apply.
         auth: None,
         external_auth: None,

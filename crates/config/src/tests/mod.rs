@@ -2,6 +2,7 @@
 //! descriptions of the file.
 
 mod auth;
+mod compression;
 mod external_auth;
 mod limits;
 mod policies;

@@ -5,6 +5,7 @@ pub mod dollar;
 mod grpc;
 mod http;
 mod jwt;
+mod media;
 mod policy;
 mod secret;
 mod units;
@@ -20,6 +21,7 @@ pub use http::{
     LogFile, Method, Pattern, ProbeText, QueryName, RouteName, RoutePath, StatusRange, Text,
 };
 pub use jwt::{ClaimName, JwksText, JwksUrlText};
+pub use media::MediaText;
 pub use policy::{
     AllowedOrigin, ChangedHeader, CorsName, HeaderValue, OriginText, PlainHost, RedirectStatus, RedirectUrl, RetryOn,
 };

@@ -111,6 +111,7 @@ impl ExchangeContext<'_> {
             connection_info,
             storage: &worker.storage,
             mirrors: &worker.mirrors,
+            compressions: &worker.compressions,
             remembered: &worker.remembered,
             tokens: &worker.tokens,
             unix_ms: clock::unix_ms,

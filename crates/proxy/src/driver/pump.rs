@@ -11,6 +11,7 @@ use tokio::io::AsyncWrite;
 
 use net::splice::Pipe;
 
+use crate::compression::turn;
 use crate::exchange::TransferError;
 use crate::exchange::transfer::{Transfer, TransferStep};
 use crate::stream::Stream;
@@ -41,6 +42,10 @@ pub(super) fn poll(
     writer: &mut Stream,
     pipe: &mut Option<Pipe>,
 ) -> Poll<Result<(), TransferError>> {
+    if writer.h2().is_none() {
+        // The streams of a connection share its turn.
+        turn::begin();
+    }
     let polled = poll_turn(cx, transfer, reader, input, writer, pipe);
     if polled.is_ready() {
         // The other direction may continue for a long time.
@@ -78,7 +83,11 @@ fn poll_turn(
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            Moved::Starved => ready!(poll_read(cx, transfer, reader, input, Some(writer)))?,
+            Moved::Starved => match poll_read(cx, transfer, reader, input, Some(writer)) {
+                Poll::Ready(read) => read?,
+                Poll::Pending if transfer.handle_pause() => {}
+                Poll::Pending => return Poll::Pending,
+            },
             Moved::Emptied(bytes_max) => match splice_bytes(writer, pipe.as_mut()) {
                 0 => ready!(poll_read(cx, transfer, reader, input, Some(writer)))?,
                 bytes => ready!(poll_fill_pipe(cx, transfer, reader, input, pipe, bytes_max.min(bytes)))?,
@@ -145,6 +154,7 @@ pub(crate) fn poll_hold(
             TransferStep::Done => return Poll::Ready(Ok(Some(true))),
             TransferStep::SendHead { .. }
             | TransferStep::SendTrailers(_)
+            | TransferStep::Code
             | TransferStep::Flush
             | TransferStep::FillPipe(_)
             | TransferStep::DrainPipe => {
@@ -181,6 +191,7 @@ pub(crate) fn poll_discard(
             TransferStep::Done => return Poll::Ready(Ok(())),
             TransferStep::SendHead { .. }
             | TransferStep::SendTrailers(_)
+            | TransferStep::Code
             | TransferStep::Flush
             | TransferStep::FillPipe(_)
             | TransferStep::DrainPipe => {
@@ -248,6 +259,13 @@ fn poll_step(
             let Stream::H2(handle) = writer else { return Poll::Ready(Err(failed(io::ErrorKind::Unsupported.into()))) };
             ready!(handle.poll_send_trailers(cx, trailers)).map_err(failed)?;
             transfer.handle_trailers_sent();
+        }
+        TransferStep::Code => {
+            if !turn::has_left() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            turn::note(transfer.code(input, clock::thread_cpu_ns)?);
         }
         TransferStep::Flush => {
             ready!(Pin::new(writer).poll_flush(cx)).map_err(failed)?;

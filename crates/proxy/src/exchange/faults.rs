@@ -58,6 +58,12 @@ pub(crate) enum InjectedFault {
     PassesRefused,
     /// A request passes although it exceeds a global rate limit, or the service does not answer.
     PassesOverLimit,
+    /// A compressed body counts as complete without its end.
+    EndsCodedEarly,
+    /// What an endpoint has sent stays in the encoder while the endpoint pauses.
+    ForgetsFlush,
+    /// The room for a compressed response is not returned.
+    LeaksPermit,
 }
 
 /// Whether this fault is injected.
@@ -79,7 +85,7 @@ pub(crate) mod test {
 
     use super::InjectedFault;
 
-    pub(crate) const ALL: [InjectedFault; 27] = [
+    pub(crate) const ALL: [InjectedFault; 30] = [
         InjectedFault::ResetIsProof,
         InjectedFault::ReusedIsStale,
         InjectedFault::RetriesPost,
@@ -107,6 +113,9 @@ pub(crate) mod test {
         InjectedFault::PassesWrongPasswords,
         InjectedFault::PassesRefused,
         InjectedFault::PassesOverLimit,
+        InjectedFault::EndsCodedEarly,
+        InjectedFault::ForgetsFlush,
+        InjectedFault::LeaksPermit,
     ];
 
     thread_local! {

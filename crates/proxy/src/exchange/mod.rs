@@ -17,6 +17,7 @@
 //! | a body on its way | `transfer` |
 //! | one try at one endpoint | `attempt` |
 //! | the response, relayed | `relay` |
+//! | whether it is compressed | `compress` |
 //! | how slow a client may be | `min_rate` |
 //! | which route a request takes | `route`, `conditions` |
 //! | what is logged and counted in the end | `record` |
@@ -25,6 +26,7 @@
 mod ask;
 mod attempt;
 mod authorize;
+mod compress;
 pub(crate) mod conditions;
 mod events;
 pub(crate) mod faults;
@@ -69,6 +71,7 @@ use crate::auth::jwt::remembered::Tokens;
 use crate::auth::jwt::{Identity, Verifier};
 use crate::auth::passwords::Check;
 use crate::auth::{self, Authenticator, Judged};
+use crate::compression::{Compressions, EncodeFailed};
 use crate::deadline::Deadline;
 use crate::error::{Error, Side};
 use crate::external_auth::cache::Remembered;
@@ -117,6 +120,8 @@ pub(crate) struct Env<'e> {
     pub(crate) storage: &'e Storage,
     /// The copies of requests that are in progress on this worker.
     pub(crate) mirrors: &'e InFlight,
+    /// The responses that this worker compresses.
+    pub(crate) compressions: &'e Compressions,
     /// What this worker remembers of the answers of external authorization.
     pub(crate) remembered: &'e Remembered,
     /// What this worker remembers of tokens that were right.
@@ -549,6 +554,12 @@ impl From<BodyError> for TransferError {
     }
 }
 
+impl From<EncodeFailed> for BodyError {
+    fn from(_: EncodeFailed) -> Self {
+        Self::Coding
+    }
+}
+
 impl TransferError {
     pub(crate) fn of_request(self) -> Error {
         match self {
@@ -556,6 +567,7 @@ impl TransferError {
             Self::Body(BodyError::Truncated) => Error::downstream(Reason::ClientEof),
             Self::Body(BodyError::Framing) => Error::downstream(Reason::BadFraming),
             Self::Body(BodyError::TooLarge) => Error::downstream(Reason::BodyTooLarge),
+            Self::Body(BodyError::Coding) => Error::internal(Reason::Internal),
             Self::Write(error) => Error::endpoint_io(error),
         }
     }
@@ -564,6 +576,7 @@ impl TransferError {
         match self {
             Self::Read(error) => Error::endpoint_io(error),
             Self::Body(BodyError::Truncated) => Error::upstream(Reason::UpstreamEof),
+            Self::Body(BodyError::Coding) => Error::internal(Reason::Internal),
             Self::Body(BodyError::Framing | BodyError::TooLarge) => Error::upstream(Reason::UpstreamBadFraming),
             Self::Write(error) => Error::client_io(error),
         }

@@ -156,8 +156,9 @@ fn begin_response(request: &Request, response: &mut Response, terms: &Terms<'_>,
     let Response { head, bytes, download, .. } = response;
     let from = Framing::of(is_from_h2, head.body);
     let translation = call.and_then(Ongoing::response_translation);
-    if translation.is_some() && head.body != Body::None {
-        // The trailers are added to it.
+    let is_compressed = edits.compressed.is_some_and(|compressed| compressed.encoding.is_some());
+    if (translation.is_some() || is_compressed) && head.body != Body::None {
+        // The trailers are added to it, or it gets shorter.
         (head.body, head.content_length) = (Body::Chunked, None);
     }
     let version = request.head.version;

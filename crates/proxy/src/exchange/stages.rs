@@ -489,6 +489,7 @@ impl Exchange {
             cors: cors(env, Some(routed.number), &self.request),
             quotas: self.quotas.as_deref(),
             cookie: cookie.as_deref(),
+            compressed: None,
         };
         if is_tunnel {
             let is_h2 = self.request.head.version == Version::Http2;
@@ -505,8 +506,18 @@ impl Exchange {
         }
         self.record.status = Some(response.head.status);
         let is_to_h2 = routed.is_to_h2();
+        // A call's messages have a compression of their own.
+        let policy = routed.policy(env).compression.as_deref().filter(|_| self.call.is_none());
+        let (compressed, compressing) = policy
+            .and_then(|policy| compress::compress(env, routed.number, policy, &self.request, response, changes))
+            .unzip();
+        let compressing = compressing.flatten();
+        let edits = ResponseEdits { compressed, ..edits };
         let terms = Terms { call: self.call.as_ref(), edits: &edits, is_from_h2: is_to_h2, may_stay };
         let relay = Relay::begin(awaiting, env.now_us, &self.request, &self.upload, response, &terms);
+        if let Some(compressing) = compressing {
+            response.download.compress(compressing);
+        }
         *step = UpstreamPhase::Relay(relay);
         self.deadline_ms = None;
     }

@@ -13,6 +13,7 @@ use wire::h1::{self, ChunkedDecoder, Decoded};
 use wire::message::{Body, Field};
 
 use super::faults::{self, InjectedFault};
+use crate::compression::{Compressing, SLICE_BYTES_MAX, Trailers as EndTrailers};
 use crate::grpc::{self, Translation};
 use crate::h2::HeaderList;
 use crate::http::headers::{self, Out};
@@ -32,6 +33,9 @@ const OUT_KEPT_BYTES_MAX: usize = 4096;
 
 /// If less than this is left of a body, a pipe is not worthwhile. (Simulated bodies are smaller.)
 const SPLICE_BYTES_MIN: u64 = if cfg!(test) { 1024 } else { 128 * 1024 };
+
+/// More of a body is compressed while less than this is written of what was compressed before.
+const CODED_AHEAD_BYTES_MAX: usize = SMALL_BYTES;
 
 /// How one side of an exchange frames a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +75,8 @@ pub(crate) enum TransferStep<'t> {
     SendTrailers(&'t HeaderList),
     /// Flush what was written to a connection that buffers.
     Flush,
+    /// Compress some of what was read: [`Transfer::code`].
+    Code,
     /// Read more of the body into the input, which is empty.
     Read,
     /// Let the kernel move up to this many bytes of the body into a pipe, which is empty; or read, as for [`TransferStep::Read`].
@@ -129,6 +135,8 @@ pub(crate) struct Transfer {
     trailers: Option<Box<Trailers>>,
     /// The message is one of a call.
     call: Option<CallPart>,
+    /// The body is being compressed; `None` once all of it is.
+    compressing: Option<Box<Compressing>>,
     /// Trailers with these names are dropped: as headers they would say who the client is.
     hidden: Option<Arc<[Box<str>]>>,
 }
@@ -203,6 +211,8 @@ pub(crate) enum BodyError {
     Framing,
     /// The body is larger than allowed.
     TooLarge,
+    /// It cannot be compressed, because there is no memory.
+    Coding,
 }
 
 impl Transfer {
@@ -229,6 +239,7 @@ impl Transfer {
         self.in_pipe = 0;
         self.has_trailers = false;
         self.call = None;
+        self.compressing = None;
         self.copy = None;
         self.hidden = None;
         self.clear_out();
@@ -299,6 +310,49 @@ impl Transfer {
     /// The message that was begun is one of a call, and its body is translated like this.
     pub(crate) fn set_call(&mut self, translation: Option<Translation>) {
         self.call = Some(CallPart { translation, ..CallPart::default() });
+    }
+
+    /// Compresses the body of the message that was begun.
+    pub(crate) fn compress(&mut self, compressing: Box<Compressing>) {
+        self.compressing = Some(compressing);
+    }
+
+    /// Compresses a piece of what was read, passes on what the encoder keeps, or ends the compressed body, as [`TransferStep::Code`] asks for.
+    /// `cpu_ns` returns the CPU time of this thread, in nanoseconds. Returns how many bytes of the body it took.
+    ///
+    /// # Errors
+    /// Those of [`Transfer::next`]; [`BodyError::Coding`].
+    pub(crate) fn code(&mut self, input: &mut Buffer, cpu_ns: impl Fn() -> u64) -> Result<usize, BodyError> {
+        let (received, begun_ns) = (self.received, cpu_ns());
+        let Some(compressing) = &mut self.compressing else { return Ok(0) };
+        if let Some(EndTrailers { fields, section }) = compressing.take_end() {
+            let Some(mut compressing) = self.compressing.take() else { return Ok(0) };
+            self.put_coded(compressing.finish()?);
+            compressing.count_cpu(cpu_ns().saturating_sub(begun_ns));
+            return self.finish_framed(&fields, &section).map(|()| 0);
+        }
+        if compressing.is_due() {
+            let Some(mut compressing) = self.compressing.take() else { return Ok(0) };
+            self.put_coded(compressing.flush()?);
+            self.compressing = Some(compressing);
+        } else if !self.is_read() && !input.is_empty() {
+            self.take(input)?;
+        }
+        if let Some(compressing) = &self.compressing {
+            compressing.count_cpu(cpu_ns().saturating_sub(begun_ns));
+        }
+        Ok(usize::try_from(self.received - received).unwrap_or(usize::MAX))
+    }
+
+    /// Adds compressed bytes, which are not counted as a part of the body again.
+    fn put_coded(&mut self, coded: &[u8]) {
+        self.forget_written(coded.len());
+        put(&mut self.out, self.sink == Sink::H1 { is_chunked: true }, coded);
+    }
+
+    /// Records that the sender pauses. Returns whether something must be passed on before the transfer waits.
+    pub(crate) fn handle_pause(&mut self) -> bool {
+        self.compressing.as_mut().is_some_and(|compressing| compressing.handle_pause())
     }
 
     /// Sets the remaining time of a call that is tried now, or once more. Only towards HTTP/2, which calls use.
@@ -402,7 +456,13 @@ impl Transfer {
             Sink::H2 { step: H2SinkState::Head, .. } => true,
             Sink::H2 { step, is_head_only } => step == H2SinkState::Body && self.is_read() && !is_head_only,
         };
-        is_unended || self.written < self.out.len() || self.is_unflushed || self.in_pipe > 0
+        let is_coding = self.compressing.as_ref().is_some_and(|compressing| compressing.is_due());
+        is_coding || is_unended || self.written < self.out.len() || self.is_unflushed || self.in_pipe > 0
+    }
+
+    /// Whether everything that there will be to write is in the form for the receiver.
+    fn is_framed(&self) -> bool {
+        self.is_read() && self.compressing.is_none()
     }
 
     /// Whether the receiver has everything that was read: if the transfer waits, it waits for the sender.
@@ -412,8 +472,8 @@ impl Transfer {
 
     /// Whether the body arrives faster than it is read, and is sent unchanged, so that large pieces cost less.
     pub(crate) fn is_bulk(&self) -> bool {
-        // A chunk is copied for its framing.
-        self.is_bulk && self.sink != (Sink::H1 { is_chunked: true })
+        // A chunk is copied for its framing, and much is not compressed at once.
+        self.is_bulk && self.compressing.is_none() && self.sink != (Sink::H1 { is_chunked: true })
     }
 
     /// Whether everything that was sent is still available for sending again.
@@ -442,6 +502,12 @@ impl Transfer {
     /// # Errors
     /// What was read is not a valid body.
     pub(crate) fn next(&mut self, input: &mut Buffer) -> Result<TransferStep<'_>, BodyError> {
+        if self.compressing.is_some() && !self.is_read() && !input.is_empty() {
+            // Nothing is added once a part is written, so that `out` becomes empty in between.
+            let may_code =
+                self.written == 0 && self.out.len() < CODED_AHEAD_BYTES_MAX || self.written == self.out.len();
+            return Ok(if may_code { TransferStep::Code } else { self.pending() });
+        }
         if !self.is_read() && !input.is_empty() {
             if let Some((count, ends)) = self.take(input)? {
                 let bytes = self.out.get(self.written..).unwrap_or_default();
@@ -467,6 +533,9 @@ impl Transfer {
 
     /// Which of the bytes that were read to write next.
     fn pending(&self) -> TransferStep<'_> {
+        if self.compressing.as_ref().is_some_and(|compressing| compressing.is_due()) {
+            return TransferStep::Code;
+        }
         let rest = self.out.get(self.written..).unwrap_or_default();
         let Sink::H2 { step, is_head_only } = self.sink else {
             return match rest {
@@ -476,7 +545,7 @@ impl Transfer {
             };
         };
         // END_STREAM is set on the last frame that is sent in any case.
-        let is_last = self.is_read() && !self.has_trailers && !is_head_only;
+        let is_last = self.is_framed() && !self.has_trailers && !is_head_only;
         match &self.trailers {
             _ if step == H2SinkState::Head => {
                 TransferStep::SendHead { head: &self.head, ends: is_last && self.out.is_empty() }
@@ -490,7 +559,7 @@ impl Transfer {
     /// Records that `count` of the bytes of [`TransferStep::Write`] were written. `clock_us` returns the time in microseconds, if it is needed;
     /// `is_buffered`: the connection may still hold them.
     pub(crate) fn handle_written(&mut self, count: usize, is_buffered: bool, clock_us: impl FnOnce() -> u64) {
-        let is_last = self.is_read() && !self.has_trailers;
+        let is_last = self.is_framed() && !self.has_trailers;
         self.written += count;
         self.sent += count as u64;
         self.is_unflushed |= is_buffered;
@@ -586,7 +655,8 @@ impl Transfer {
             Source::UntilClose => u64::MAX,
             _ => return None,
         };
-        let is_seen = self.copy.is_some() || self.allowance.is_some() || self.call.is_some();
+        let is_changed = self.call.is_some() || self.compressing.is_some();
+        let is_seen = self.copy.is_some() || self.allowance.is_some() || is_changed;
         let is_worth_it = self.is_bulk() && self.is_forgotten && left >= SPLICE_BYTES_MIN;
         (self.may_splice && is_worth_it && !is_seen).then_some(left)
     }
@@ -652,6 +722,12 @@ impl Transfer {
         std::mem::take(&mut self.consumed)
     }
 
+    /// Whether a pause of the sender flushes what was compressed.
+    #[cfg(test)]
+    pub(super) fn passes_on_at_once(&self) -> bool {
+        self.compressing.as_ref().is_some_and(|compressing| compressing.flushes())
+    }
+
     /// Bytes that it holds.
     #[cfg(test)]
     pub(super) fn held_bytes(&self) -> usize {
@@ -679,6 +755,7 @@ impl Transfer {
             Source::UntilClose | Source::Frames | Source::LastFrames => usize::MAX,
             Source::Chunked(_) | Source::Done => return self.take_chunks(input).map(|()| None),
         };
+        let limit = if self.compressing.is_some() { limit.min(SLICE_BYTES_MAX) } else { limit };
         let piece = input.filled();
         let piece = piece.get(..limit.min(piece.len())).unwrap_or(piece);
         // Checked before anything of it is passed on.
@@ -689,7 +766,8 @@ impl Transfer {
             || matches!(self.sink, Sink::H2 { step: H2SinkState::Head, .. })
             || self.is_kept(piece.len());
         let is_chunked = self.sink == Sink::H1 { is_chunked: true };
-        let is_translated = self.call.as_ref().is_some_and(|call| call.translation.is_some());
+        let is_translated =
+            self.compressing.is_some() || self.call.as_ref().is_some_and(|call| call.translation.is_some());
         let count = piece.len();
         let copied_max = if self.is_forgotten { COPIED_BYTES_MAX } else { COALESCE_BYTES_MAX };
         if is_chunked || is_translated || (has_pending && count <= copied_max) {
@@ -735,7 +813,10 @@ impl Transfer {
     fn take_chunks(&mut self, input: &mut Buffer) -> Result<(), BodyError> {
         self.forget_written(input.len());
         let is_chunked = self.sink == Sink::H1 { is_chunked: true };
-        let bytes = input.filled();
+        let mut bytes = input.filled();
+        if self.compressing.is_some() {
+            bytes = bytes.get(..SLICE_BYTES_MAX.min(bytes.len())).unwrap_or(bytes);
+        }
         let mut at = 0;
         let ended = loop {
             let Source::Chunked(decoder) = &mut self.source else { return Ok(()) };
@@ -744,7 +825,7 @@ impl Transfer {
                 Decoded::Data(range) => {
                     at = range.end;
                     let data = bytes.get(range).unwrap_or_default();
-                    put(&mut self.out, is_chunked, translated(&mut self.call, data)?);
+                    put(&mut self.out, is_chunked, translated(&mut self.call, &mut self.compressing, data)?);
                     self.copy(data);
                     self.count(data.len())?;
                 }
@@ -766,7 +847,11 @@ impl Transfer {
 
     fn put(&mut self, piece: &[u8]) -> Result<(), BodyError> {
         self.forget_written(piece.len());
-        put(&mut self.out, self.sink == Sink::H1 { is_chunked: true }, translated(&mut self.call, piece)?);
+        put(
+            &mut self.out,
+            self.sink == Sink::H1 { is_chunked: true },
+            translated(&mut self.call, &mut self.compressing, piece)?,
+        );
         Ok(())
     }
 
@@ -821,8 +906,18 @@ impl Transfer {
         finished
     }
 
+    /// The whole body was taken.
     fn finish(&mut self, fields: &[Field], section: &[u8]) -> Result<(), BodyError> {
         self.source = Source::Done;
+        if let Some(compressing) = &mut self.compressing {
+            compressing.handle_end(fields, section);
+            return Ok(());
+        }
+        self.finish_framed(fields, section)
+    }
+
+    /// The whole body is in the form for the receiver.
+    fn finish_framed(&mut self, fields: &[Field], section: &[u8]) -> Result<(), BodyError> {
         let fields = if faults::is_injected(InjectedFault::DropsTrailers) { &[] } else { fields };
         let fields = if self.finish_call(fields, section)? { &[] } else { fields };
         let shown: Vec<Field>;
@@ -866,7 +961,14 @@ impl Transfer {
 }
 
 /// A piece of a body in the form in which it is passed on.
-fn translated<'p>(call: &'p mut Option<CallPart>, piece: &'p [u8]) -> Result<&'p [u8], BodyError> {
+fn translated<'p>(
+    call: &'p mut Option<CallPart>,
+    compressing: &'p mut Option<Box<Compressing>>,
+    piece: &'p [u8],
+) -> Result<&'p [u8], BodyError> {
+    if let Some(compressing) = compressing {
+        return Ok(compressing.put(piece)?);
+    }
     let Some(CallPart { translation: Some(translation), translated, .. }) = call else { return Ok(piece) };
     translated.clear();
     translation.piece(piece, translated).map_err(|_| BodyError::Framing)?;

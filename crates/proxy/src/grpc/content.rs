@@ -31,7 +31,7 @@ impl Call {
     }
 
     /// The type must be followed by the end, a subtype (`+proto`) or a parameter.
-    fn of_content_type(value: &[u8]) -> Option<Self> {
+    pub(crate) fn of_content_type(value: &[u8]) -> Option<Self> {
         let end = value.iter().position(|byte| matches!(byte, b'+' | b';' | b' ' | b'\t')).unwrap_or(value.len());
         let (name, _) = value.split_at_checked(end)?;
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);

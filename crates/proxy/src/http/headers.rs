@@ -462,6 +462,7 @@ fn write_response_fields(
     drops_accept: bool,
 ) {
     let named = named_in_connection(head.names_fields, &head.fields, buffer);
+    let mut compressed = edits.compressed;
     for field in &head.fields {
         let name = field.name.get(buffer);
         let is_end_to_end = match field.id {
@@ -483,8 +484,17 @@ fn write_response_fields(
                 out.end(false);
             }
             _ if field.id == FieldId::Trailer => write_announced(out, field, buffer),
-            _ => out.field(name, value, field.never_indexed),
+            _ => {
+                let is_written =
+                    compressed.as_mut().is_some_and(|head| head.write(out, name, value, field.never_indexed));
+                if !is_written {
+                    out.field(name, value, field.never_indexed);
+                }
+            }
         }
+    }
+    if let Some(compressed) = &compressed {
+        compressed.write_rest(out);
     }
     added(edits.headers, edits.values).for_each(|(name, value)| out.field(name, &value, false));
     if let Some(id) = edits.request_id() {

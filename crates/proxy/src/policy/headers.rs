@@ -8,6 +8,7 @@ use super::cors::CorsEdits;
 use super::rate_headers::Quotas;
 use super::request_id;
 use super::values::{Values, made};
+use crate::compression::CompressedHead;
 
 /// A route's changes to a request.
 pub(crate) struct RequestEdits<'e> {
@@ -33,14 +34,23 @@ pub(crate) struct ResponseEdits<'e> {
     pub(crate) quotas: Option<&'e Quotas>,
     /// An additional `Set-Cookie`.
     pub(crate) cookie: Option<&'e [u8]>,
+    /// For a route that compresses responses.
+    pub(crate) compressed: Option<CompressedHead>,
 }
 
 static UNCHANGED: HeaderChanges = HeaderChanges { set: Vec::new(), add: Vec::new(), remove: Vec::new() };
 
 impl ResponseEdits<'static> {
     /// No changes.
-    pub(crate) const NONE: Self =
-        Self { headers: &UNCHANGED, values: None, request_id: None, cors: None, quotas: None, cookie: None };
+    pub(crate) const NONE: Self = Self {
+        headers: &UNCHANGED,
+        values: None,
+        request_id: None,
+        cors: None,
+        quotas: None,
+        cookie: None,
+        compressed: None,
+    };
 }
 
 impl ResponseEdits<'_> {

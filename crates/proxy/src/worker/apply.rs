@@ -80,6 +80,10 @@ impl Worker {
         Rc::new(RouteViews {
             counters: routes.iter().map(|_| OnceCell::new()).collect(),
             methods: routes.iter().map(|route| Some(Box::new(Methods::new(route.grpc.as_ref()?)))).collect(),
+            compressions: routes
+                .iter()
+                .map(|route| route.policy.compression.as_ref().map(|_| Box::default()))
+                .collect(),
             splits: routes.iter().map(|route| TrafficSplit::new(route, self.index)).collect(),
         })
     }

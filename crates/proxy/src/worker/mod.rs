@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use net::clock;
 use net::timer::{Timer, Timers};
-use telemetry::{ListenerCounters, Logger, Reason, Registry, RouteCounters};
+use telemetry::{CompressionCounters, ListenerCounters, Logger, Reason, Registry, RouteCounters};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, oneshot};
 
 use crate::auth::jwt::remembered::Tokens;
+use crate::compression::Compressions;
 use crate::downstream::listener::{self, ActiveListener};
 use crate::exchange::Storage;
 use crate::external_auth::cache::Remembered;
@@ -65,6 +66,7 @@ pub(crate) struct Worker {
     clusters: RefCell<Vec<Rc<Cluster>>>,
     pub(crate) storage: Storage,
     pub(crate) mirrors: InFlight,
+    pub(crate) compressions: Compressions,
     /// Answers of external authorization.
     pub(crate) remembered: Remembered,
     /// Tokens that were right.
@@ -94,6 +96,8 @@ struct RouteViews {
     methods: Vec<Option<Box<Methods>>>,
     /// Only for routes with a split or a mirror.
     splits: Vec<Option<Box<TrafficSplit>>>,
+    /// Only for routes with compression: their counters, created with the first response that could be compressed.
+    compressions: Vec<Option<Box<OnceCell<Arc<CompressionCounters>>>>>,
 }
 
 impl ListenerView {
@@ -130,6 +134,18 @@ impl ListenerView {
             let source = Source { registry: &worker.registry, worker: worker.index, listener: &self.plan.policy.name };
             methods.count(&source, method, status, by_endpoint, took_us);
         }
+    }
+
+    /// The counters of the compression of a route; `None` if it has none.
+    pub(crate) fn compression_counters(
+        &self,
+        registry: &Registry,
+        worker: usize,
+        route: usize,
+    ) -> Option<&Arc<CompressionCounters>> {
+        let cell = self.routes.compressions.get(route)?.as_deref()?;
+        let name = self.route_name(route)?;
+        Some(cell.get_or_init(|| registry.compression(worker, &self.plan.policy.name, name)))
     }
 
     pub(crate) fn route_counters(&self, worker: &Worker, route: usize, name: &str) -> Option<&Arc<RouteCounters>> {
@@ -172,6 +188,7 @@ impl Worker {
             index,
             workers,
             timers: Timers::default(),
+            compressions: Compressions::new(registry.clone(), index),
             registry,
             active_listeners: RefCell::default(),
             clusters: RefCell::default(),

@@ -368,10 +368,10 @@ pub(crate) mod fixture {
     use std::time::Duration;
 
     use model::{
-        Auth, AuthProtocol, BasicAuth, ClientLimits, ClusterId, Cors, CorsNames, CorsOrigins, DescriptorEntry,
-        DescriptorSource, Dns, Endpoint, ExternalAuth, ForwardedHeaders, Generation, GlobalRateLimit, HttpAuth,
-        HttpListener, ListenerLimits, PasswordHash, PathRules, RateHeaders, TcpListener, TlsListener, TlsMode,
-        TlsRoute, Users,
+        Auth, AuthProtocol, BasicAuth, ClientLimits, ClusterId, Compression, Cors, CorsNames, CorsOrigins,
+        DescriptorEntry, DescriptorSource, Dns, Encoding, Endpoint, ExternalAuth, ForwardedHeaders, Generation,
+        GlobalRateLimit, HttpAuth, HttpListener, ListenerLimits, MediaRange, PasswordHash, PathRules, RateHeaders,
+        TcpListener, TlsListener, TlsMode, TlsRoute, Users,
     };
 
     use super::*;
@@ -434,6 +434,12 @@ pub(crate) mod fixture {
         let hash = PasswordHash::parse("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=").unwrap();
         let (users, user_header) = (Users::Inline(vec![("joe".into(), hash)]), Some("x-user".into()));
         Auth::Basic(BasicAuth { realm: "staff".into(), users, user_header, forward: false })
+    }
+
+    /// A policy that compresses text, in any encoding.
+    pub(crate) fn compresses_text(level: u8) -> Compression {
+        let types = vec![MediaRange { top: "text".into(), sub: None }];
+        Compression { encodings: Encoding::ALL.into(), level, types, bytes_min: 10 }
     }
 
     /// A policy that asks a service, which may set `x-service`.

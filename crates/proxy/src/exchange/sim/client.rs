@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use model::Encoding;
 use net::buffer::Buffer;
 use telemetry::Reason;
 use wire::h1::{self, ChunkedDecoder, Decoded, Parsed};
@@ -10,6 +11,7 @@ use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 
 use super::drive::{Connecting, Upstream};
 use super::{Event, SimRequest, SimResponse, World, content};
+use crate::compression::testing;
 use crate::exchange::{Disposition, Exchange};
 use crate::question::Reply;
 use crate::worker::ListenerView;
@@ -53,6 +55,7 @@ pub(super) struct Client {
     /// Over HTTP/2: the status of the final response, and the end of the stream.
     pub(super) status: Option<u16>,
     pub(super) number: Option<usize>,
+    pub(super) encoding: Option<String>,
     pub(super) is_complete: bool,
     pub(super) got_trailers: bool,
     /// Set when the connection has ended, and says how.
@@ -104,6 +107,7 @@ impl World {
             received: Vec::new(),
             status: None,
             number: None,
+            encoding: None,
             is_complete: false,
             got_trailers: false,
             gone: None,
@@ -170,6 +174,10 @@ impl World {
         if !login.is_empty() {
             text += &format!("Authorization: Basic {login}\r\nX-User: root\r\n");
         }
+        let accepts = self.rng.pick(&["", "", "gzip", "br", "zstd", "gzip;q=0.5, zstd", "*;q=0"]);
+        if !accepts.is_empty() {
+            text += &format!("Accept-Encoding: {accepts}\r\n");
+        }
         if self.external_auth.is_some() {
             text += "X-Service: forged\r\n";
         }
@@ -230,6 +238,7 @@ impl World {
             is_http10,
             body,
             has_trailers,
+            accepts,
             bytes,
             executions: 0,
             tries: 0,
@@ -292,6 +301,7 @@ impl Client {
                     (*request, &asked[*request]),
                     &answered[number],
                     &self.received,
+                    self.encoding.as_deref(),
                     self.is_complete,
                 );
                 let has_trailers = answered[number].has_trailers;
@@ -324,6 +334,7 @@ impl Client {
             let number = head.fields.iter().find(|field| field.name.get(rest).eq_ignore_ascii_case(b"x-number"));
             let number: Option<usize> = number
                 .map(|field| std::str::from_utf8(field.value.get(rest)).expect("text").parse().expect("a number"));
+            let encoding = encoding(&head, rest);
             let is_reset = matches!(self.gone, Some(Disposition::Reset(_))) || self.was_reset;
             let (body, used, is_complete) = body(&head, &rest[head_bytes..], self.gone.is_some() && !is_reset);
             if let Some(number) = number {
@@ -331,7 +342,7 @@ impl Client {
                     let got_trailers = rest[head_bytes..head_bytes + used].ends_with(LAST_CHUNK);
                     assert_eq!(got_trailers, answered[number].has_trailers, "seed {seed}: trailers");
                 }
-                self.check_body(seed, (*request, asked), &answered[number], &body, is_complete);
+                self.check_body(seed, (*request, asked), &answered[number], &body, encoding.as_deref(), is_complete);
             } else {
                 assert!(
                     is_complete || is_reset || self.gone.is_none(),
@@ -345,15 +356,52 @@ impl Client {
         }
     }
 
+    /// What it can read of the body of a compressed response that is on its way; `None` if the response is not compressed.
+    pub(super) fn readable(&self, request: &SimRequest) -> Option<usize> {
+        if self.is_h2 {
+            return Some(testing::decoded(known(self.encoding.as_deref()?)?, &self.received).0.len());
+        }
+        let mut rest = self.received.get(self.received_before..)?;
+        let method = if request.is_head { Method::Head } else { Method::Get };
+        let mut head = ResponseHead::default();
+        loop {
+            let Ok(Parsed::Complete(length)) = h1::parse_response(rest, 100, method, &mut head) else { return None };
+            if head.status >= 200 {
+                let encoding = known(&encoding(&head, rest)?)?;
+                return Some(testing::decoded(encoding, &body(&head, &rest[length..], false).0).0.len());
+            }
+            rest = &rest[length..];
+        }
+    }
+
     fn check_body(
         &self,
         seed: u64,
         (number, asked): (usize, &SimRequest),
         answered: &SimResponse,
         got: &[u8],
+        encoding: Option<&str>,
         is_complete: bool,
     ) {
         assert_eq!(answered.asked, number, "seed {seed}: the response to another request");
+        let decoded: Vec<u8>;
+        let mut is_complete = is_complete;
+        let got = match encoding.and_then(known) {
+            None => got,
+            Some(encoding) => {
+                let is_accepted = asked.accepts.contains(encoding.name());
+                assert!(
+                    is_accepted && answered.may_be_coded && !asked.is_head,
+                    "seed {seed}: {encoding:?} is not wanted"
+                );
+                let is_whole;
+                (decoded, is_whole) = testing::decoded(encoding, got);
+                assert!(!is_complete || is_whole, "seed {seed}: a body in {encoding:?} has no end");
+                // It ends before its framing does.
+                is_complete = is_whole;
+                &decoded
+            }
+        };
         let expect: &[u8] = if asked.is_head { &[] } else { &answered.body };
         assert!(expect.starts_with(got), "seed {seed}: {} bytes that were never sent", got.len());
         if is_complete {
@@ -364,6 +412,18 @@ impl Client {
             );
         }
     }
+}
+
+/// What a head says about the encoding of its body.
+fn encoding(head: &ResponseHead, bytes: &[u8]) -> Option<String> {
+    let is_it = |field: &&wire::message::Field| field.name.get(bytes).eq_ignore_ascii_case(b"content-encoding");
+    let all: Vec<&[u8]> = head.fields.iter().filter(is_it).map(|field| field.value.get(bytes)).collect();
+    (!all.is_empty()).then(|| String::from_utf8(all.join(&b", "[..])).expect("text"))
+}
+
+/// An encoding of ours.
+fn known(name: &str) -> Option<Encoding> {
+    Encoding::ALL.into_iter().find(|known| known.name() == name)
 }
 
 /// A piece of a body, as a chunk or as it is.

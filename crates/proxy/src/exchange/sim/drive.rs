@@ -582,11 +582,24 @@ impl World {
                     panic!("seed {seed}: client {index} waits without a deadline: {action:?}")
                 };
                 self.check_deadline(index, exchange, deadline_ms);
+                self.check_flushed(index, exchange);
                 if self.clients[index].armed_ms != Some(deadline_ms) {
                     self.clients[index].armed_ms = Some(deadline_ms);
                     self.at(deadline_ms * 1000, Event::Client(index));
                 }
             }
+        }
+    }
+
+    /// While an endpoint pauses, the client can read everything that the endpoint has sent of a body whose end is not known.
+    fn check_flushed(&self, index: usize, exchange: &mut Exchange) {
+        let (seed, client) = (self.seed, &self.clients[index]);
+        let (Action::Relay, Some(upstream)) = (exchange.action(), &client.upstream) else { return };
+        let Some(request) = client.requests.get(client.served as usize) else { return };
+        let Some(download) = exchange.download() else { return };
+        let must_be_there = download.waits_for_sender(&upstream.input) && download.passes_on_at_once();
+        if let (true, Some(readable)) = (must_be_there, client.readable(&self.asked[*request])) {
+            assert_eq!(readable as u64, download.received(), "seed {seed}: client {index} waits for what has arrived");
         }
     }
 
@@ -701,6 +714,7 @@ fn env<'e>(
         connection_info,
         storage: &worker.storage,
         mirrors: &worker.mirrors,
+        compressions: &worker.compressions,
         remembered: &worker.remembered,
         tokens: &worker.tokens,
         unix_ms: || 1_800_000_000_000,

@@ -449,7 +449,10 @@ impl World {
         // 0: a length; 1: chunks; 2: until the connection ends.
         let framing = if status == 204 { 3 } else { self.rng.below(3) };
         let closes = self.rng.one_in(6);
-        let mut head = format!("HTTP/1.1 {status} X\r\nX-Number: {number}\r\n");
+        let content_type = self.rng.pick(&["text/plain", "Text/Event-Stream; a=b", "text/html", "image/png"]);
+        let more = self.rng.pick(&["", "", "", "Content-Encoding: x\r\n", "Cache-Control: private, no-transform\r\n"]);
+        let may_be_coded = content_type != "image/png" && more.is_empty() && status != 204;
+        let mut head = format!("HTTP/1.1 {status} X\r\nX-Number: {number}\r\nContent-Type: {content_type}\r\n{more}");
         match framing {
             0 => head += &format!("Content-Length: {length}\r\n"),
             1 if !is_h2 => head += "Transfer-Encoding: chunked\r\n",
@@ -468,7 +471,7 @@ impl World {
         let is_whole = broken.is_none() || !sends_body || ends_anywhere;
         let told = if ends_anywhere { content(number + 1_000, sent) } else { body.clone() };
         let told = if sends_body { told } else { Vec::new() };
-        self.answered.push(SimResponse { asked, body: told, has_trailers, is_whole });
+        self.answered.push(SimResponse { asked, body: told, has_trailers, is_whole, may_be_coded });
         if is_h2 {
             let body = if sends_body { &body[..] } else { &[] };
             self.links[index].trailers = has_trailers.then(|| TRAILERS.to_vec());

@@ -98,6 +98,8 @@ pub(super) struct SimRequest {
     is_http10: bool,
     body: Vec<u8>,
     has_trailers: bool,
+    /// What it says about encodings.
+    accepts: &'static str,
     /// Bytes of its head and body.
     bytes: u64,
     /// How often an endpoint has acted on it.
@@ -114,6 +116,8 @@ pub(super) struct SimResponse {
     has_trailers: bool,
     /// All of it was sent, including its end.
     is_whole: bool,
+    /// Its head allows a compression of its body.
+    may_be_coded: bool,
 }
 
 pub(super) struct World {
@@ -295,6 +299,7 @@ impl World {
         let requests = count(|endpoint| endpoint.counters.requests.get());
         assert_eq!(requests, self.attempts, "seed {seed}: tries of all exchanges");
         assert_eq!(self.worker.storage.waiting(), 0, "seed {seed}: exchanges that wait for a response");
+        assert_eq!(self.worker.compressions.in_use(), 0, "seed {seed}: responses that are being compressed");
         assert_eq!(self.begun, self.ended, "seed {seed}: exchanges begun, and answered, refused or aborted");
         assert!(self.queue.is_empty(), "seed {seed}: a client still waits");
         let held = self.links.iter().filter(|link| link.is_held).count();
@@ -350,6 +355,7 @@ fn snapshot(
         5 => (retry.on_statuses, retry.backoff) = (vec![(500, 503)], Duration::from_secs(1)),
         _ => cors = Some(Box::new(fixture::open_to_all())),
     }
+    let compression = rng.one_in(2).then(|| Box::new(fixture::compresses_text(rng.pick(&[1, 3, 9]))));
     let mut routes = http.routes.to_vec();
     for route in &mut routes {
         route.policy.retry = retry.clone();
@@ -357,6 +363,7 @@ fn snapshot(
         route.policy.auth = has_auth.then(|| Arc::new(fixture::only_joe()));
         route.policy.external_auth = external_auth.cloned();
         route.policy.global_rate_limit = global_limit.cloned();
+        route.policy.compression = compression.clone();
         route.timeout = rng.one_in(4).then(|| Duration::from_secs(5));
     }
     http.routes = routes.into();

@@ -87,6 +87,7 @@ impl World {
                 Read::Bytes(count) => transfer.handle_read(count, self.rng.one_in(2)),
                 Read::End if self.is_h2(from) => self.note_stream_end(transfer, from),
                 Read::End => transfer.handle_closed()?,
+                Read::Nothing if transfer.handle_pause() => {}
                 Read::Nothing => {
                     transfer.rest();
                     return Ok(false);
@@ -192,6 +193,7 @@ impl World {
                     assert!(client.status.is_none(), "seed {}: the client got a second response", self.seed);
                     client.status = Some(head.status);
                     client.number = head.find(b"x-number").map(|text| text.parse().expect("a number"));
+                    client.encoding = head.find(b"content-encoding");
                     client.is_complete = ends;
                 }
                 Ok(())
@@ -256,6 +258,7 @@ impl World {
                     self.write_trailers(to, is_there).map_err(TransferError::Write)?;
                     transfer.handle_trailers_sent();
                 }
+                transfer::TransferStep::Code => drop(transfer.code(input, || 0)?),
                 transfer::TransferStep::Flush => transfer.handle_flushed(),
                 transfer::TransferStep::DrainPipe => {
                     let pipe = std::mem::take(&mut self.clients[index].pipes[to.number()]);
