@@ -393,20 +393,26 @@ fn health_drives_the_announcement() {
     });
     network.until_next_hops(&[0, 1]);
 
-    // A crash, and the next process: the route stays as it is.
+    next_processes_change_nothing(&network, &mut a);
+    end(&network, [a, b]);
+}
+
+/// After a crash and an upgrade of node a, the next process keeps the route as it is.
+fn next_processes_change_nothing(network: &Network, a: &mut Node) {
+    let host = &network.nodes[0];
     let folder = Scratch::new();
     let log = folder.write("routes", "");
     let monitor = format!("exec stdbuf -oL ip monitor route > {log}");
-    let monitor = network.nodes[0].spawn("ip", std::process::Command::new("sh").args(["-c", &monitor])).unwrap();
+    let monitor = host.spawn("ip", std::process::Command::new("sh").args(["-c", &monitor])).unwrap();
     let seen = |route: &str| {
         let noticed = || {
-            network.nodes[0].ip(&format!("route add unreachable {route}\nroute del unreachable {route}")).unwrap();
+            host.ip(&format!("route add unreachable {route}\nroute del unreachable {route}")).unwrap();
             std::fs::read_to_string(&log).ok().filter(|seen| seen.contains(route))
         };
         until(PATIENCE, noticed).unwrap_or_else(|| panic!("{route} was not noticed"))
     };
     seen("192.0.3.2");
-    at(&network, 0, &mut a, |steelyard| {
+    at(network, 0, a, |steelyard| {
         let file = steelyard.file();
         steelyard.program.signal(Signal::KILL).unwrap();
         steelyard.program.exit_within(PATIENCE).unwrap();
@@ -426,13 +432,12 @@ fn health_drives_the_announcement() {
         })
         .expect("a successor that announces");
         let successor = successor["pid"].as_u64().unwrap().to_string();
-        network.nodes[0].run(&["kill", "-KILL", &successor]).unwrap();
+        host.run(&["kill", "-KILL", &successor]).unwrap();
         until(PATIENCE, || support::status(admin).is_none().then_some(())).expect("the end of the successor");
     });
     let seen = seen("192.0.3.3");
     assert!(!seen.contains(VIP), "{seen}");
     drop(monitor);
-    end(&network, [a, b]);
 }
 
 #[test]

@@ -365,7 +365,7 @@ pub(crate) struct MaintenanceArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum VipCommand {
     /// Add a vip to a running Steelyard until it ends; put a vip into the file to keep it
-    Add(VipAddArgs),
+    Add(Box<VipAddArgs>),
     /// List the vips of a running Steelyard
     List(AskArgs),
     /// Remove a vip that `vip add` added

@@ -295,7 +295,7 @@ impl KernelPlane {
 
     pub(crate) fn samples(&self) -> Vec<Sample> {
         let mut samples = self.plane.as_ref().map_or_else(Vec::new, Plane::samples);
-        for (name, kind, help, value) in ANNOUNCEMENT_METRICS {
+        for AnnouncementMetric { name, kind, help, value } in ANNOUNCEMENT_METRICS {
             samples.extend(self.vips.iter().filter_map(|plan| {
                 let status = self.announcements.status(plan.vip.address).filter(|_| is_announced(plan))?;
                 Some(Sample { name, help, kind, labels: vec![("vip", plan.vip.name.clone())], value: value(&status) })
@@ -375,19 +375,27 @@ impl KernelPlane {
     }
 }
 
-/// What `/metrics` says about the announcement of a vip.
-type AnnouncementMetric = (&'static str, Kind, &'static str, fn(&AnnouncementStatus) -> f64);
+/// A metric of the announcement of a vip.
+struct AnnouncementMetric {
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    value: fn(&AnnouncementStatus) -> f64,
+}
 
 const ANNOUNCEMENT_METRICS: [AnnouncementMetric; 2] = [
-    ("steelyard_vip_announced", Kind::Gauge, "Whether the address of the vip is announced (`announce`).", |status| {
-        f64::from(u8::from(status.state == AnnouncementState::Announced))
-    }),
-    (
-        "steelyard_vip_announcement_changes_total",
-        Kind::Counter,
-        "How often the address of the vip was announced or withdrawn.",
-        |status| status.changes as f64,
-    ),
+    AnnouncementMetric {
+        name: "steelyard_vip_announced",
+        kind: Kind::Gauge,
+        help: "Whether the address of the vip is announced (`announce`).",
+        value: |status| f64::from(u8::from(status.state == AnnouncementState::Announced)),
+    },
+    AnnouncementMetric {
+        name: "steelyard_vip_announcement_changes_total",
+        kind: Kind::Counter,
+        help: "How often the address of the vip was announced or withdrawn.",
+        value: |status| status.changes as f64,
+    },
 ];
 
 fn is_announced(plan: &VipPlan) -> bool {

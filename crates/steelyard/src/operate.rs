@@ -85,7 +85,7 @@ pub(crate) fn maintenance(command: &MaintenanceCommand) -> Exit {
 pub(crate) fn vip(command: &VipCommand) -> Exit {
     match command {
         VipCommand::Add(args) => {
-            let VipAddArgs { name, ask, .. } = args;
+            let VipAddArgs { name, ask, .. } = &**args;
             let path = admin::vip_add_path(name);
             changed(ask, &path, &description(args).to_string(), |_| format!("added, {NOT_KEPT}: {name}"))
         }
