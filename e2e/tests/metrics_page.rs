@@ -37,8 +37,9 @@ listeners:
     routes:
       - respond: {body: '{"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "A6EHv_POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg"}]}'}
 clusters:
-  web: {endpoints: [127.0.0.1:9001, {address: '127.0.0.1:9002', priority: 1}], protocol: h2c}
+  web: {endpoints: [127.0.0.1:9001, {address: '127.0.0.1:9002', priority: 1, zone: a}], protocol: h2c}
   text: {endpoints: [127.0.0.1:9003]}
+zone: a
 vips:
   dns: {address: 192.0.2.7:53/udp, interfaces: [veth0], endpoints: [192.0.2.21:53], mode: full_nat, sources: [192.0.2.1], announce: route}
 "#;

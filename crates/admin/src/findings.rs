@@ -12,7 +12,7 @@ use telemetry::{Reason, ReasonGroup};
 use crate::show::{duration, shortened, state_name};
 use crate::status::{
     ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, KeySetStatus, ListenerStatus, MaintenanceStatus,
-    Reload, RouteRecent, RouteStatus, Status,
+    Reload, RouteRecent, RouteStatus, Status, ZoneStatus,
 };
 use crate::vip::{
     AnnouncementState, KernelPlaneStatus, SocketsStatus, VipEndpointRecent, VipEndpointStatus, VipStatus,
@@ -448,6 +448,15 @@ fn of_cluster(cluster: &ClusterStatus, found: &mut Found) {
     {
         let text = format!("{name} uses endpoints of priority {used}: too few of those with a lower number are usable");
         found.wrong("backups_in_use", name, text);
+    } else if let Some(share) = cluster.zone_share
+        && share < 1.0
+        && cluster.endpoints.iter().any(|endpoint| endpoint.zone == ZoneStatus::Own)
+    {
+        let share = (share * 100.0).round();
+        let text = format!(
+            "{name} sends {share} % of its requests to its own zone: too few of the endpoints there are usable"
+        );
+        found.notice("zone_left", name, text);
     }
     let states =
         cluster.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::status::{
     ClusterStatus, EndpointState, EndpointStatus, ListenerStatus, MethodStatus, Quantiles, RouteStatus, Status,
+    ZoneStatus,
 };
 use crate::{Finding, Severity};
 use table::{Layout, Row, wrapped};
@@ -157,7 +158,10 @@ fn clusters(clusters: &[ClusterStatus]) -> String {
 fn endpoints(clusters: &[ClusterStatus]) -> String {
     let of_cluster = |cluster: &'_ ClusterStatus| {
         let (name, used) = (cluster.name.clone(), cluster.priority);
-        let stands_by = move |endpoint: &EndpointStatus| used.is_some_and(|used| used != endpoint.priority);
+        let stays_in_zone = cluster.zone_share == Some(1.0);
+        let stands_by = move |endpoint: &EndpointStatus| {
+            used.is_some_and(|used| used != endpoint.priority) || stays_in_zone && endpoint.zone != ZoneStatus::Own
+        };
         cluster.endpoints.clone().into_iter().map(move |endpoint| (name.clone(), stands_by(&endpoint), endpoint))
     };
     let mut endpoints: Vec<(String, bool, EndpointStatus)> = clusters.iter().flat_map(of_cluster).collect();

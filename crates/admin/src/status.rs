@@ -271,8 +271,36 @@ pub struct ClusterStatus {
     /// The priority of the endpoints that get requests; `None` if all have the same, or in panic.
     #[serde(default)]
     pub priority: Option<u8>,
+    /// The share of requests that goes to endpoints in the zone of this process, by their weights: 1 while enough of them are usable. `None` if
+    /// no zone is known.
+    #[serde(default)]
+    pub zone_share: Option<f64>,
     /// In the order of the file. The addresses of a name are where the name is.
     pub endpoints: Vec<EndpointStatus>,
+}
+
+/// Which endpoints of a cluster get the requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Turn {
+    /// See [`ClusterStatus::panic`].
+    pub panic: bool,
+    /// See [`ClusterStatus::priority`].
+    pub priority: Option<u8>,
+    /// See [`ClusterStatus::zone_share`].
+    pub zone_share: Option<f64>,
+}
+
+/// Where an endpoint is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ZoneStatus {
+    /// Its zone or that of this process is not known.
+    #[default]
+    Unknown,
+    /// In the zone of this process.
+    Own,
+    /// In another zone.
+    Other,
 }
 
 /// An endpoint.
@@ -285,6 +313,9 @@ pub struct EndpointStatus {
     /// Endpoints of the lowest number get the requests while enough of them are usable.
     #[serde(default)]
     pub priority: u8,
+    /// Whether it is in the zone of this process.
+    #[serde(default)]
+    pub zone: ZoneStatus,
     /// Whether it takes new work.
     pub state: EndpointState,
     /// What led to the state, or the last failure.
@@ -395,7 +426,7 @@ impl ClusterStatus {
     pub fn new(
         cluster: &model::Cluster,
         totals: &Totals,
-        (panic, priority): (bool, Option<u8>),
+        Turn { panic, priority, zone_share }: Turn,
         endpoints: Vec<EndpointStatus>,
     ) -> Self {
         let (requests, retries) =
@@ -408,7 +439,16 @@ impl ClusterStatus {
             Algorithm::Maglev(_) => "maglev",
             Algorithm::PeakEwma => "peak_ewma",
         };
-        Self { name: cluster.name.clone(), algorithm: algorithm.into(), requests, retries, panic, priority, endpoints }
+        Self {
+            name: cluster.name.clone(),
+            algorithm: algorithm.into(),
+            requests,
+            retries,
+            panic,
+            priority,
+            zone_share,
+            endpoints,
+        }
     }
 }
 

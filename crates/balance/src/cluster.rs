@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
+use model::Zone;
+
 use crate::endpoint::{DRAINING, EndpointState, UNHEALTHY};
 use crate::maglev::Maglev;
 use crate::outlier::{Ejection, Outcome, OutlierPolicy, Proof};
@@ -21,10 +23,13 @@ pub struct ClusterState {
     weights: Vec<u32>,
     /// As long as `endpoints`; empty if all have the same priority, as in nearly every cluster.
     priorities: Box<[u8]>,
+    /// As long as `endpoints`; empty if no zone is known.
+    zones: Box<[Zone]>,
     /// Changes after each change of an endpoint's usability, except by the passing of time. The states of this cluster in all snapshots
     /// share it, as they share their endpoints.
     epoch: Arc<AtomicU64>,
     panic_threshold: f64,
+    zone_threshold: f64,
     slow_start_ms: u64,
     outlier: Option<OutlierPolicy>,
     /// Here and not in the picker, because its 128 KiB are the same for all workers.
@@ -51,7 +56,11 @@ pub enum EndpointStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// The usable ones of this priority.
-    Priority(u8),
+    Priority {
+        priority: u8,
+        /// Only those in the own zone.
+        stays_in_zone: bool,
+    },
     /// All that do not drain.
     Panic,
 }
@@ -78,11 +87,13 @@ impl ClusterState {
         Self {
             epoch: Arc::new(AtomicU64::new(1)),
             panic_threshold: cluster.panic_threshold,
+            zone_threshold: cluster.zone_threshold,
             slow_start_ms: u64::try_from(cluster.slow_start.as_millis()).unwrap_or(u64::MAX),
             outlier: cluster.outlier.as_ref().map(|outlier| OutlierPolicy::new(outlier, endpoints.len())),
             maglev,
             weights,
             priorities: Box::default(),
+            zones: Box::default(),
             endpoints,
         }
     }
@@ -92,6 +103,15 @@ impl ClusterState {
     pub fn with_priorities(mut self, priorities: &[u8]) -> Self {
         let differ = priorities.windows(2).any(|pair| pair.first() != pair.last());
         self.priorities = if differ { priorities.into() } else { Box::default() };
+        self
+    }
+
+    /// Sets the zone of each endpoint, in their order. Of the endpoints whose turn it is, those in the own zone take new work while enough of
+    /// them are usable.
+    #[must_use]
+    pub fn with_zones(mut self, zones: &[Zone]) -> Self {
+        let is_known = zones.iter().any(|zone| *zone != Zone::Unknown);
+        self.zones = if is_known { zones.into() } else { Box::default() };
         self
     }
 
@@ -179,9 +199,37 @@ impl ClusterState {
     /// The priority of the endpoints that take new work; `None` if all have the same, or in panic.
     pub fn priority_in_use(&self, now_ms: u64) -> Option<u8> {
         match self.turn(now_ms) {
-            Turn::Priority(priority) if !self.priorities.is_empty() => Some(priority),
-            Turn::Priority(_) | Turn::Panic => None,
+            Turn::Priority { priority, .. } if !self.priorities.is_empty() => Some(priority),
+            Turn::Priority { .. } | Turn::Panic => None,
         }
+    }
+
+    /// The share of new work, by weight, that goes to the own zone; `None` if no zone is known or nothing takes work.
+    pub fn zone_share(&self, now_ms: u64) -> Option<f64> {
+        if self.zones.is_empty() {
+            return None;
+        }
+        let turn = self.turn(now_ms);
+        let takes_work = |index: &usize| match turn {
+            Turn::Priority { priority, stays_in_zone } => {
+                self.usable(*index, now_ms)
+                    && self.priority(*index) == priority
+                    && (!stays_in_zone || self.zone(*index) == Zone::Own)
+            }
+            Turn::Panic => self.status(*index, now_ms) != Some(EndpointStatus::Draining),
+        };
+        let (mut own, mut all) = (0u64, 0u64);
+        for index in (0..self.endpoints.len()).filter(takes_work) {
+            let weight = u64::from(self.weight(index));
+            all += weight;
+            own += if self.zone(index) == Zone::Own { weight } else { 0 };
+        }
+        (all > 0).then(|| own as f64 / all as f64)
+    }
+
+    /// Where the endpoint is.
+    pub fn zone(&self, index: usize) -> Zone {
+        self.zones.get(index).copied().unwrap_or_default()
     }
 
     /// 0 in a cluster whose endpoints have the same priority.
@@ -195,22 +243,32 @@ impl ClusterState {
         let mut panics = false;
         let mut next = Some(first);
         while let Some(priority) = next {
-            let (usable, total) = self.weights_of(priority, now_ms);
+            let (usable, total) = self.weights_where(now_ms, |index| self.priority(index) == priority);
             let has_enough = usable as f64 >= self.panic_threshold * total as f64;
             if usable > 0 && has_enough {
-                return Turn::Priority(priority);
+                return Turn::Priority { priority, stays_in_zone: self.zone_has_enough(priority, now_ms) };
             }
             panics |= !has_enough;
             next = self.priorities.iter().copied().filter(|other| *other > priority).min();
         }
-        if panics { Turn::Panic } else { Turn::Priority(first) }
+        if panics { Turn::Panic } else { Turn::Priority { priority: first, stays_in_zone: false } }
     }
 
-    /// The usable weight and the whole weight of the endpoints of a priority, without those that drain.
-    fn weights_of(&self, priority: u8, now_ms: u64) -> (u64, u64) {
+    /// Whether enough of a priority's endpoints in the own zone are usable.
+    fn zone_has_enough(&self, priority: u8, now_ms: u64) -> bool {
+        if self.zones.is_empty() {
+            return false;
+        }
+        let is_near = |index| self.zone(index) == Zone::Own && self.priority(index) == priority;
+        let (usable, total) = self.weights_where(now_ms, is_near);
+        usable > 0 && usable as f64 >= self.zone_threshold * total as f64
+    }
+
+    /// The usable weight and the whole weight of the endpoints that `counts`, without those that drain.
+    fn weights_where(&self, now_ms: u64, counts: impl Fn(usize) -> bool) -> (u64, u64) {
         let (mut usable, mut total) = (0u64, 0u64);
         for (index, weight) in self.weights.iter().enumerate() {
-            if self.priority(index) != priority {
+            if !counts(index) {
                 continue;
             }
             match self.status(index, now_ms) {
@@ -319,6 +377,42 @@ mod tests {
         assert_eq!(cluster.counts(0), Counts { healthy: 2, draining: 1, ..Counts::default() });
         assert_eq!([0, 1, 2].map(|index| cluster.usable(index, 0)), [false, true, false]);
         assert_eq!(cluster.status(3, 0), None);
+    }
+
+    /// The weights, priorities, zones and usability of endpoints, and the share of the own zone.
+    #[test]
+    fn the_own_zone_is_used_while_enough_of_it_is_usable() {
+        use Zone::{Other, Own, Unknown};
+        let check = |thresholds: (f64, f64), endpoints: &[(u32, u8, Zone, bool)], expect: Option<f64>| {
+            let weights: Vec<u32> = endpoints.iter().map(|(weight, ..)| *weight).collect();
+            let priorities: Vec<u8> = endpoints.iter().map(|(_, priority, ..)| *priority).collect();
+            let zones: Vec<Zone> = endpoints.iter().map(|(_, _, zone, _)| *zone).collect();
+            let cluster = cluster_with(Algorithm::Random, &weights, |cluster| {
+                (cluster.panic_threshold, cluster.zone_threshold) = thresholds;
+            });
+            let cluster = cluster.with_priorities(&priorities).with_zones(&zones);
+            for (index, (.., usable)) in endpoints.iter().enumerate() {
+                cluster.set_healthy(index, *usable, 0);
+            }
+            assert_eq!(cluster.zone_share(0), expect, "{thresholds:?} {endpoints:?}");
+        };
+        let usual = (0.3, 0.7);
+        check(usual, &[(1, 0, Unknown, true), (1, 0, Unknown, true)], None);
+        check(usual, &[(1, 0, Own, true), (1, 0, Other, true), (1, 0, Unknown, true)], Some(1.0));
+        // Half of the zone is left, or by weight enough of it.
+        check(usual, &[(1, 0, Own, true), (1, 0, Own, false), (1, 0, Other, true)], Some(0.5));
+        check(usual, &[(7, 0, Own, true), (3, 0, Own, false), (7, 0, Other, true)], Some(1.0));
+        check((0.3, 0.0), &[(1, 0, Own, true), (9, 0, Own, false), (9, 0, Other, true)], Some(1.0));
+        check((0.3, 1.0), &[(1, 0, Own, true), (1, 0, Other, true)], Some(1.0));
+        check((0.3, 0.0), &[(1, 0, Own, false), (1, 0, Other, true)], Some(0.0));
+        check(usual, &[(0, 0, Own, true), (1, 0, Other, true)], Some(0.0));
+        check(usual, &[(1, 0, Other, true), (1, 0, Other, true)], Some(0.0));
+        // The priority comes first: a zone is no reason to use backups. Backups have zones too.
+        check(usual, &[(1, 0, Other, true), (1, 1, Own, true)], Some(0.0));
+        check(usual, &[(1, 0, Other, false), (1, 1, Own, true), (1, 1, Other, true)], Some(1.0));
+        // In panic zones do not matter.
+        check(usual, &[(1, 0, Own, false), (3, 0, Other, false)], Some(0.25));
+        check((0.0, 0.7), &[(1, 0, Own, false), (1, 0, Other, false)], None);
     }
 
     /// The weights, priorities and usability of endpoints, and the priority in use; `Err` is panic.

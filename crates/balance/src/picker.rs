@@ -74,22 +74,27 @@ impl Picker {
         matches!(self.strategy, Strategy::Maglev)
     }
 
-    /// Picks an endpoint for new work; `None` if none takes it, or only endpoints in `tried` do. If those are all of the priority in use, an endpoint
-    /// of another one is picked.
+    /// Picks an endpoint for new work; `None` if none takes it, or only endpoints in `tried` do. If those are all of the zone and priority
+    /// in use, an endpoint of another one is picked.
     ///
     /// `cluster` is the one that the picker was made for, `key` is a [`crate::hash_key`], and `tried` has the endpoints that have failed
     /// this request.
     pub fn pick(&mut self, cluster: &ClusterState, now_ms: u64, key: u64, tried: &[usize]) -> Option<Pick> {
         let picked = self.pick_unless(cluster, now_ms, key, |index| tried.contains(&index));
-        picked.or_else(|| {
-            let index = self.view.spares.iter().copied().find(|index| !tried.contains(index))?;
-            Some(Pick { index, panicked: false })
-        })
+        picked.or_else(|| Some(Pick { index: self.spare(tried)?, panicked: false }))
     }
 
-    /// Like [`Self::pick`], with any reason to exclude an endpoint: tried, or no room. Endpoints of other priorities are not picked: a request waits for
-    /// room rather than overflow to them. If it excludes many, the cost grows with the number
-    /// of endpoints.
+    /// One of the spares of the first rank that has some left, each as likely as the others: there may be many of another zone.
+    fn spare(&mut self, tried: &[usize]) -> Option<usize> {
+        let untried = self.view.spares.iter().filter(|(_, index)| !tried.contains(index));
+        let (first, _) = untried.clone().next()?;
+        let same = untried.take_while(|(rank, _)| rank == first);
+        let place = self.rng.below(same.clone().count() as u64);
+        same.map(|(_, index)| *index).nth(place as usize)
+    }
+
+    /// Like [`Self::pick`], with any reason to exclude an endpoint: tried, or no room. Endpoints of other zones and priorities are not
+    /// picked: a request waits for room rather than overflow to them. If it excludes many, the cost grows with the number of endpoints.
     pub fn pick_unless(
         &mut self,
         cluster: &ClusterState,
@@ -351,6 +356,55 @@ mod tests {
             assert_eq!(seen(&[]), [1]);
             let mut full = self::picker(&algorithm, 5);
             assert_eq!(full.pick_unless(&cluster, 0, 7, |index| index == 1), None);
+        }
+    }
+
+    /// Work stays in the own zone, leaves it for a retry, and all zones share it evenly when too little of the own is left.
+    #[test]
+    fn the_own_zone_is_picked() {
+        use model::Zone::{Other, Own};
+        for algorithm in algorithms() {
+            let cluster = cluster_with(algorithm.clone(), &[1; 6], |cluster| cluster.panic_threshold = 0.3);
+            let cluster = cluster.with_zones(&[Other, Own, Other, Own, Own, Own]).with_priorities(&[0, 0, 0, 0, 1, 0]);
+            let mut picker = picker(&algorithm, 5);
+            let mut seen = |tried: &[usize]| -> Vec<usize> {
+                let picks: Vec<usize> = (0..200)
+                    .filter_map(|key| Some(picker.pick(&cluster, 0, crate::hash::mix(key), tried)?.index))
+                    .collect();
+                (0..6).filter(|index| picks.contains(index)).collect()
+            };
+            assert_eq!((seen(&[]), seen(&[3])), (vec![1, 3, 5], vec![1, 5]), "{algorithm:?}");
+            // Then another zone, any of its endpoints, and only then a backup.
+            assert_eq!((seen(&[1, 3, 5]), seen(&[1, 3, 5, 2])), (vec![0, 2], vec![0]), "{algorithm:?}");
+            assert_eq!((seen(&[1, 3, 5, 0, 2]), seen(&[0, 1, 2, 3, 4, 5])), (vec![4], vec![]), "{algorithm:?}");
+            cluster.set_healthy(5, false, 0);
+            assert_eq!(seen(&[]), [0, 1, 2, 3], "{algorithm:?}: two of three are less than 70 %");
+            cluster.set_healthy(5, true, 0);
+            assert_eq!(seen(&[]), [1, 3, 5]);
+            let mut full = self::picker(&algorithm, 5);
+            assert_eq!(full.pick_unless(&cluster, 0, 7, |index| [1, 3, 5].contains(&index)), None, "{algorithm:?}");
+        }
+    }
+
+    /// A key whose endpoint is in the zone keeps it whether or not the zone is in use.
+    #[test]
+    fn maglev_moves_only_the_keys_of_other_zones() {
+        use model::Zone::{Other, Own};
+        let cluster = cluster_with(maglev(), &[1; 9], |_| {});
+        let zones = [Own, Own, Own, Own, Other, Other, Other, Other, Other];
+        let cluster = cluster.with_zones(&zones);
+        let mut picker = picker(&maglev(), 5);
+        let mut of_keys = || -> Vec<usize> {
+            (0..2000).map(|key| picker.pick(&cluster, 0, crate::hash::mix(key), &[]).unwrap().index).collect()
+        };
+        let near = of_keys();
+        assert!(near.iter().all(|index| *index < 4));
+        (0..2).for_each(|index| assert!(cluster.set_healthy(index, false, 0)));
+        let far = of_keys();
+        (0..2).for_each(|index| assert!(cluster.set_healthy(index, true, 0)));
+        assert_eq!(of_keys(), near);
+        for (near, far) in near.iter().zip(far) {
+            assert!(far >= 2 && (far >= 4 || far == *near || *near < 2));
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use model::Zone;
+
 use crate::cluster::{ClusterState, EndpointStatus, Turn};
 
 /// The share of an endpoint that has its full weight.
@@ -32,8 +34,9 @@ pub(crate) struct View {
     pub(crate) panicked: bool,
     /// In the order of the cluster.
     pub(crate) members: Vec<Member>,
-    /// Usable endpoints of other priorities, in the order of these, for work that has tried all members.
-    pub(crate) spares: Vec<usize>,
+    /// Usable endpoints of other zones and priorities, for work that has tried all members, with their rank: those of a lower one come
+    /// first.
+    pub(crate) spares: Vec<(u16, usize)>,
     /// As long as the cluster's endpoints: the member's share, 0 for endpoints that are not members.
     shares: Vec<u16>,
 }
@@ -65,17 +68,15 @@ impl View {
                 Some(EndpointStatus::Draining) | None => false,
             };
             if weight > 0 && eligible {
-                if let Turn::Priority(priority) = turn
-                    && priority != cluster.priority(index)
-                {
-                    self.spares.push(index);
+                if let Some(rank) = rank(cluster, turn, index) {
+                    self.spares.push((rank, index));
                     continue;
                 }
                 let share = self.share(cluster, index, now_ms);
                 self.members.push(Member { index, weight, share });
             }
         }
-        self.spares.sort_by_key(|index| cluster.priority(*index));
+        self.spares.sort_unstable();
         self.favour_the_most_favoured();
         self.shares.clear();
         self.shares.resize(cluster.endpoints().len(), 0);
@@ -117,6 +118,17 @@ impl View {
     pub(crate) fn share_of(&self, index: usize) -> u16 {
         self.shares.get(index).copied().unwrap_or(0)
     }
+}
+
+/// `None` for a member. A spare of the priority in use is in another zone, and comes before those of other priorities. Of these, the own
+/// zone comes first.
+fn rank(cluster: &ClusterState, turn: Turn, index: usize) -> Option<u16> {
+    let Turn::Priority { priority, stays_in_zone } = turn else { return None };
+    let is_near = cluster.zone(index) == Zone::Own;
+    if cluster.priority(index) != priority {
+        return Some(1 + 2 * u16::from(cluster.priority(index)) + u16::from(!is_near));
+    }
+    (stays_in_zone && !is_near).then_some(0)
 }
 
 #[cfg(test)]

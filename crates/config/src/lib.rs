@@ -162,6 +162,7 @@ pub fn proxy_snapshot(listen: SocketAddr, to: &[EndpointAddress], tcp: bool) -> 
         address: address.clone(),
         weight: defaults::WEIGHT,
         priority: 0,
+        zone: model::Zone::Unknown,
         host: None,
     };
     let cluster = Cluster::new("proxy", to.iter().map(endpoint).collect());

@@ -62,6 +62,8 @@ keys! {
         optional listeners: Named<Label, RawListener>, default "none";
         /// Endpoints that serve the requests. `to` refers to a cluster by its name, which is also a label of the cluster's metrics.
         optional clusters: Named<Label, RawCluster>, default "none";
+        /// The zone that this process runs in. Endpoints of a cluster that have this `zone` are preferred: see `zone_threshold`.
+        optional zone: Label, default "not known";
         /// Virtual addresses that the kernel balances. The name becomes a label of the vip's metrics. Write `{}` if you add vips with
         /// `steelyard vip add`.
         optional vips: Named<Label, RawVip>, default "none";
@@ -338,6 +340,9 @@ keys! {
         /// If less than this share of the endpoints' weight is usable, health and ejection are ignored, because then the verdict is more
         /// likely wrong than the endpoints.
         optional panic_threshold: Percent, default percent_text(CLUSTER.panic_threshold);
+        /// The share of the weight of the endpoints in this process's zone that must be usable. While it is, requests stay in the zone; if it is not,
+        /// they go to the endpoints of all zones. Endpoints have zones by `zone`, or in Kubernetes by the hints of their Service.
+        optional zone_threshold: Percent, default percent_text(CLUSTER.zone_threshold);
         /// How long it takes until an endpoint that has become usable has its whole weight. It begins with a tenth.
         optional slow_start: Wait, default duration_text(CLUSTER.slow_start);
         /// Limits on the load of a cluster (its breaker).
@@ -372,6 +377,9 @@ keys! {
         /// Backups have a higher number than the endpoints that they stand in for. The endpoints with the lowest number of which at least
         /// `panic_threshold` of the weight is usable take all requests.
         optional priority: Int<0, 7>, default "0";
+        /// The zone that it runs in, such as `eu-1a`. With `zone` at the top of the file, requests stay in that zone while enough of its endpoints
+        /// are usable.
+        optional zone: Label, default "not known";
     }
 }
 

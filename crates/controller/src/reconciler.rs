@@ -141,8 +141,8 @@ impl Reconciler {
         let now = Instant::now();
         Self {
             writer: Writer::new(client, &settings),
+            index: Index::in_zone(settings.zone.as_deref()),
             settings,
-            index: Index::default(),
             expected,
             versions: BTreeMap::new(),
             updates,

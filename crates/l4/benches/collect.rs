@@ -109,6 +109,7 @@ mod collection {
             address: EndpointAddress::Socket(ENDPOINT.parse().unwrap()),
             weight: 1,
             priority: 0,
+            zone: model::Zone::Unknown,
             host: None,
         };
         Vip {

@@ -31,6 +31,8 @@ pub struct Cluster {
     pub outlier: Option<Outlier>,
     /// The share of the endpoints' weight, 0.0 to 1.0. If less than this is usable, health and ejection are ignored.
     pub panic_threshold: f64,
+    /// The share of the weight of the endpoints in this process's zone, 0.0 to 1.0. While this much of it is usable, requests stay in the zone.
+    pub zone_threshold: f64,
     /// How long it takes until an endpoint that has become usable has its whole weight, beginning with a tenth; zero means at once.
     pub slow_start: Duration,
     /// The limits of the breaker.
@@ -73,8 +75,22 @@ pub struct Endpoint {
     pub weight: u32,
     /// Endpoints of the lowest number take the requests while enough of them are usable; see [`Cluster::panic_threshold`].
     pub priority: u8,
+    /// Whether it is in the zone of this process.
+    pub zone: Zone,
     /// The name from which the address was resolved. `None` if the address was given, or the name has not been resolved yet.
     pub host: Option<String>,
+}
+
+/// Where an endpoint is, seen from this process. Only whether its zone is the process's own matters, so there are no names of zones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Zone {
+    /// The zone of the endpoint or that of this process is not known.
+    #[default]
+    Unknown,
+    /// In the zone of this process.
+    Own,
+    /// In another zone.
+    Other,
 }
 
 /// The address of an endpoint.
@@ -212,6 +228,8 @@ impl Cluster {
             health_check: None,
             outlier: Some(Outlier::default()),
             panic_threshold: 0.3,
+            // Those that are left carry at most 1.4 times their load. Envoy overprovisions localities by the same factor.
+            zone_threshold: 0.7,
             slow_start: Duration::ZERO,
             limits: ClusterLimits::default(),
             // A lost SYN is sent again after one second, and a second time after three: 3 s survives one loss.

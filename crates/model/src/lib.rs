@@ -58,7 +58,7 @@ pub use admin::{AdminAddress, UNIX_PREFIX};
 pub use auth::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, PasswordHash, Secret, Users};
 pub use cluster::{
     Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,
-    HttpProbe, Outlier, Probe,
+    HttpProbe, Outlier, Probe, Zone,
 };
 pub use compression::{Compression, Encoding, MediaRange};
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};

@@ -121,6 +121,7 @@ pub(crate) fn expand(snapshot: &Snapshot, addresses: &Addresses) -> Snapshot {
                 address: EndpointAddress::Socket(SocketAddr::new(*ip, *port)),
                 weight: endpoint.weight,
                 priority: endpoint.priority,
+                zone: endpoint.zone,
                 host: Some(host.clone()),
             }));
         }
@@ -247,6 +248,7 @@ mod tests {
             address: EndpointAddress::Name { host: (*host).to_owned(), port: 80 },
             weight: *weight,
             priority: 0,
+            zone: model::Zone::Unknown,
             host: None,
         };
         Snapshot {

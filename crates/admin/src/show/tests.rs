@@ -13,6 +13,7 @@ pub(crate) fn endpoint(address: &str, state: EndpointState, why: Option<&str>) -
         address: address.into(),
         weight: 1,
         priority: 0,
+        zone: crate::ZoneStatus::Unknown,
         state,
         why: why.map(str::to_owned),
         in_flight: 2,
@@ -56,6 +57,7 @@ pub(crate) fn status() -> Status {
         retries: 3,
         panic: false,
         priority: None,
+        zone_share: None,
         endpoints: vec![
             endpoint("127.0.0.1:9001", EndpointState::Healthy, None),
             endpoint("127.0.0.1:9002", EndpointState::Unchecked, None),

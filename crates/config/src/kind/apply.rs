@@ -49,6 +49,7 @@ const CLUSTER: &[(&str, Put<ClusterPart, Cluster>)] = &[
     ("health_check", |of, cluster| cluster.health_check = of.values.health_check.clone()),
     ("outlier", |of, cluster| cluster.outlier = of.values.outlier.clone()),
     ("panic_threshold", |of, cluster| cluster.panic_threshold = of.values.panic_threshold),
+    ("zone_threshold", |of, cluster| cluster.zone_threshold = of.values.zone_threshold),
     ("slow_start", |of, cluster| cluster.slow_start = of.values.slow_start),
     ("limits", |of, cluster| cluster.limits = of.values.limits.clone()),
     ("connect_timeout", |of, cluster| cluster.connect_timeout = of.values.connect_timeout),

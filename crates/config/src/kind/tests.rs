@@ -52,8 +52,8 @@ fn the_fields_of_the_kind() {
     );
     assert_eq!(
         names(&shape::cluster()),
-        "balance sticky healthCheck outlier panicThreshold slowStart limits connectTimeout responseTimeout idleTimeout ping \
-         idleConnections"
+        "balance sticky healthCheck outlier panicThreshold zoneThreshold slowStart limits connectTimeout responseTimeout \
+         idleTimeout ping idleConnections"
     );
 }
 

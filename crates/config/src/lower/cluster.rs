@@ -5,7 +5,7 @@ use std::path::Path;
 
 use model::{
     Algorithm, Cluster, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck, HttpProbe,
-    Outlier, Probe,
+    Outlier, Probe, Zone,
 };
 
 use super::{count, policy, positive, tls};
@@ -16,13 +16,20 @@ use crate::raw::{
     UpstreamName,
 };
 use crate::read::{Keyed, Located, Many};
+use crate::text::Label;
 
 /// Returns `None` if no endpoint could be read; the report says why.
-pub fn cluster(name: &str, raw: RawCluster, base: &Path, report: &mut Report) -> Option<Cluster> {
+pub fn cluster(
+    name: &str,
+    raw: RawCluster,
+    base: &Path,
+    own_zone: Option<&str>,
+    report: &mut Report,
+) -> Option<Cluster> {
     let protocol = protocol(&raw, report);
     let health_check = raw.health_check.map(|check| self::health_check(check.value, report));
     let sticky = raw.sticky.and_then(|sticky| policy::sticky(&sticky.value, report));
-    let endpoints = endpoints(raw.endpoints?, name, report);
+    let endpoints = endpoints(raw.endpoints?, name, own_zone, report);
     let mut cluster = Cluster::new(name, endpoints);
     cluster.protocol = protocol;
     cluster.health_check = health_check.flatten();
@@ -38,6 +45,9 @@ pub fn cluster(name: &str, raw: RawCluster, base: &Path, report: &mut Report) ->
     }
     if let Some(share) = raw.panic_threshold {
         cluster.panic_threshold = share.value.0;
+    }
+    if let Some(share) = raw.zone_threshold {
+        cluster.zone_threshold = share.value.0;
     }
     if let Some(duration) = raw.slow_start {
         cluster.slow_start = duration.value.0;
@@ -94,17 +104,23 @@ fn protocol(raw: &RawCluster, report: &mut Report) -> ClusterProtocol {
     protocol
 }
 
-fn endpoints(raw: Located<Many<RawEndpoint>>, name: &str, report: &mut Report) -> Vec<Endpoint> {
+fn endpoints(
+    raw: Located<Many<RawEndpoint>>,
+    name: &str,
+    own_zone: Option<&str>,
+    report: &mut Report,
+) -> Vec<Endpoint> {
     let whole = raw.location;
     let mut first: HashMap<EndpointAddress, Location> = HashMap::new();
     let mut endpoints = Vec::with_capacity(raw.value.0.len());
     for Located { location, value } in raw.value.0 {
-        let (address, weight, priority) = match value {
-            RawEndpoint::Text(address) => (Some(address), None, None),
+        let (address, weight, priority, zone) = match value {
+            RawEndpoint::Text(address) => (Some(address), None, None, None),
             RawEndpoint::Object(object) => {
-                (object.address.map(|address| address.value), object.weight, object.priority)
+                (object.address.map(|address| address.value), object.weight, object.priority, object.zone)
             }
         };
+        let zone = zone.map_or(Zone::Unknown, |zone| self::zone(&zone, own_zone, report));
         let Some(address) = address.map(|address| address.0) else { continue };
         if let Some(first) = first.insert(address.clone(), location) {
             let hint = format!("the first is at line {}; to send it more traffic, raise its weight", first.line);
@@ -112,13 +128,27 @@ fn endpoints(raw: Located<Many<RawEndpoint>>, name: &str, report: &mut Report) -
         }
         let weight = weight.map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
         let priority = priority.map_or(0, |priority| u8::try_from(priority.value.0).unwrap_or(u8::MAX));
-        endpoints.push(Endpoint { address, weight: weight.unwrap_or(defaults::WEIGHT), priority, host: None });
+        endpoints.push(Endpoint { address, weight: weight.unwrap_or(defaults::WEIGHT), priority, zone, host: None });
     }
     if !endpoints.is_empty() && endpoints.iter().all(|endpoint| endpoint.weight == 0) {
         let hint = "no endpoint would get traffic; give at least one a weight above 0";
         report.add(whole, Wrong::new(format!("every endpoint of {} has weight 0", ticked(name))).hint(hint));
     }
     endpoints
+}
+
+fn zone(zone: &Located<Label>, own_zone: Option<&str>, report: &mut Report) -> Zone {
+    match own_zone {
+        Some(own) if own == zone.value.0 => Zone::Own,
+        Some(_) => Zone::Other,
+        None => {
+            let wrong = Wrong::new(
+                "`zone` of an endpoint has no effect, because the file does not say in which zone Steelyard runs",
+            );
+            report.add(zone.location, wrong.hint("add `zone: NAME` at the top of the file"));
+            Zone::Unknown
+        }
+    }
 }
 
 fn algorithm(raw: RawBalance) -> Algorithm {

@@ -53,9 +53,10 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
         binds.add(metrics.value, metrics.location, report);
     }
     let listeners = raw.listeners.map(|listeners| self::listeners(listeners, base, &mut binds, &ids, report));
+    let own_zone = raw.zone.map(|zone| zone.value.0);
     let clusters = raw.clusters.map_or_else(Vec::new, |clusters| clusters.value.0);
     let lowered = |entry: NamedEntry<Label, RawCluster>, report: &mut Report| {
-        cluster::cluster(&entry.name.0, entry.value?, base, report)
+        cluster::cluster(&entry.name.0, entry.value?, base, own_zone.as_deref(), report)
     };
     let clusters = clusters.into_iter().filter_map(|entry| lowered(entry, report)).collect();
     let shared = raw.kernel_plane.map(|plane| vip::shared(plane.value, report)).unwrap_or_default();

@@ -282,7 +282,13 @@ fn endpoints(
         }
         let weight = weight.map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
         let weight = weight.unwrap_or(defaults::WEIGHT);
-        endpoints.push(Endpoint { address: EndpointAddress::Socket(address), weight, priority: 0, host: None });
+        endpoints.push(Endpoint {
+            address: EndpointAddress::Socket(address),
+            weight,
+            priority: 0,
+            zone: model::Zone::Unknown,
+            host: None,
+        });
     }
     if !endpoints.is_empty() && endpoints.iter().all(|endpoint| endpoint.weight == 0) {
         let hint = "no endpoint would get connections; give at least one a weight above 0";

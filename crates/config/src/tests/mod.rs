@@ -229,6 +229,7 @@ fn the_vip_example_means_what_it_says() {
         address: EndpointAddress::Socket(address.parse().unwrap()),
         weight,
         priority: 0,
+        zone: model::Zone::Unknown,
         host: None,
     };
     assert_eq!(web.endpoints, ["31.31.31.1:5001", "32.32.32.1:5001", "33.33.33.1:5001"].map(|at| endpoint(at, 1)));

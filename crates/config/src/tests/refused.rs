@@ -42,11 +42,11 @@ fn cluster(keys: &str, expect: &str) {
 fn the_file_as_a_whole() {
     check(
         "42",
-        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `vips` or `kernel_plane`, not text",
+        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips` or `kernel_plane`, not text",
     );
     check(
         "- a",
-        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `vips` or `kernel_plane`, not a list",
+        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips` or `kernel_plane`, not a list",
     );
     check(
         r#"listeners: {}
@@ -434,6 +434,14 @@ fn routes_that_an_earlier_one_does_not_cover() {
     check(", headers: {a: b}", ", headers: {a: c}");
     check(", headers: {a: b}", ", headers: {a: {regex: b}}");
     check(", query: {a: b}", ", query: {A: b}");
+}
+
+#[test]
+fn zones_without_a_zone() {
+    cluster(
+        "endpoints: [{address: 'a:1', zone: eu-1a}]",
+        "2:53: `zone` of an endpoint has no effect, because the file does not say in which zone Steelyard runs; add `zone: NAME` at the top of the file",
+    );
 }
 
 #[test]

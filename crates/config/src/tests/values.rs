@@ -124,6 +124,17 @@ fn every_key_of_a_route() {
 }
 
 #[test]
+fn zones_of_endpoints() {
+    let snapshot = load(
+        "zone: eu-1a\nclusters: {all: {zone_threshold: 50%, endpoints: [{address: 'a:1', zone: eu-1a}, {address: 'b:1', zone: eu-1b}, 'c:1']}}\n\
+         listeners: {web: {bind: ':80', protocol: http, to: all}}",
+    );
+    let zones: Vec<model::Zone> = snapshot.clusters[0].endpoints.iter().map(|endpoint| endpoint.zone).collect();
+    assert_eq!(zones, [model::Zone::Own, model::Zone::Other, model::Zone::Unknown]);
+    assert_eq!(snapshot.clusters[0].zone_threshold, 0.5);
+}
+
+#[test]
 fn every_key_of_a_cluster() {
     let snapshot = load(EVERY_HTTP_KEY);
     let cluster = &snapshot.clusters[0];
@@ -132,8 +143,8 @@ fn every_key_of_a_cluster() {
     assert_eq!(
         cluster.endpoints,
         [
-            Endpoint { address: name, weight: 0, priority: 0, host: None },
-            Endpoint { address: socket, weight: 1, priority: 0, host: None }
+            Endpoint { address: name, weight: 0, priority: 0, zone: model::Zone::Unknown, host: None },
+            Endpoint { address: socket, weight: 1, priority: 0, zone: model::Zone::Unknown, host: None }
         ]
     );
     assert_eq!(cluster.algorithm, Algorithm::Maglev(HashKey::Header("x-user".to_owned())));
@@ -329,6 +340,7 @@ fn every_key_of_a_vip() {
         address: EndpointAddress::Socket(address.parse().unwrap()),
         weight,
         priority: 0,
+        zone: model::Zone::Unknown,
         host: None,
     };
     assert_eq!(nat.endpoints, [endpoint("[fd00::1]:0", 1), endpoint("[fd00::2]:0", 7)]);

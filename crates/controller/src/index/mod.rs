@@ -93,6 +93,8 @@ pub struct Index {
     pub unreadable: BTreeMap<Scoped, Unreadable>,
     /// Services and EndpointSlices that a controller of ours has written.
     pub made: BTreeMap<(Kind, Name), MadeEntry>,
+    /// The zone of this process.
+    zone: Option<Box<str>>,
     slices: BTreeMap<Name, SliceEntry>,
     /// The slices of each Service.
     slices_of: BTreeMap<Name, BTreeSet<Name>>,
@@ -115,6 +117,11 @@ pub struct Changes {
 }
 
 impl Index {
+    /// An empty index of a process in this zone.
+    pub fn in_zone(zone: Option<&str>) -> Self {
+        Self { zone: zone.map(Into::into), ..Self::default() }
+    }
+
     /// Returns the changes since the last call.
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
@@ -226,7 +233,7 @@ impl Index {
             }
             Object::Slice(object) => {
                 self.apply_made(Kind::Slice, &object.metadata);
-                if let Some((name, entry)) = SliceEntry::of(*object) {
+                if let Some((name, entry)) = SliceEntry::of(*object, self.zone.as_deref()) {
                     self.apply_slice(name, entry);
                 }
             }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointHints, EndpointSlice};
-use model::Transport;
+use model::{Transport, Zone};
 
 use super::Name;
 use super::entry::{name_of, transport};
@@ -41,6 +41,9 @@ pub struct SliceEndpoint {
     pub address: IpAddr,
     /// Its state.
     pub standing: Standing,
+    /// Whether the hints name the zone of this process. Kubernetes writes hints if the Service has a `trafficDistribution`; the zone that the
+    /// endpoint runs in has no effect by itself.
+    pub zone: Zone,
     /// The node that it runs on.
     pub node: Option<Text>,
     /// The clients that should use it; `None` means all.
@@ -92,7 +95,7 @@ impl Standing {
 
 impl SliceEntry {
     /// Returns `None` if it belongs to no Service, or if its addresses are names.
-    pub(super) fn of(object: EndpointSlice) -> Option<(Name, Self)> {
+    pub(super) fn of(object: EndpointSlice, own_zone: Option<&str>) -> Option<(Name, Self)> {
         let name = name_of(&object.metadata);
         let service = object.metadata.labels.as_ref()?.get(SERVICE_LABEL)?;
         let service = Name::new(&name.namespace, service);
@@ -114,7 +117,8 @@ impl SliceEntry {
             }
             let node = endpoint.node_name.as_deref().map(Into::into);
             let hints = endpoint.hints.as_ref().and_then(Hints::of);
-            endpoints.push(SliceEndpoint { address, standing, node, hints });
+            let zone = zone(endpoint.hints.as_ref(), own_zone);
+            endpoints.push(SliceEndpoint { address, standing, zone, node, hints });
         }
         Some((name, Self { service, ports, endpoints: endpoints.into() }))
     }
@@ -125,6 +129,15 @@ impl SliceEntry {
 fn is_this_host(address: IpAddr) -> bool {
     let address = address.to_canonical();
     address.is_loopback() || address.is_unspecified()
+}
+
+fn zone(hints: Option<&EndpointHints>, own_zone: Option<&str>) -> Zone {
+    let zones = hints.and_then(|hints| hints.for_zones.as_deref()).unwrap_or_default();
+    match own_zone {
+        Some(own) if zones.iter().any(|zone| zone.name == own) => Zone::Own,
+        Some(_) if !zones.is_empty() => Zone::Other,
+        _ => Zone::Unknown,
+    }
 }
 
 #[cfg(test)]
@@ -140,6 +153,29 @@ mod tests {
         for text in ["10.0.0.1", "fd00::1", "::ffff:10.0.0.1"] {
             check(text, false);
         }
+    }
+
+    #[test]
+    fn the_size_of_an_endpoint() {
+        // There may be tens of thousands. A name of a zone would add 8 bytes to each.
+        assert_eq!(size_of::<SliceEndpoint>(), 40);
+        assert_eq!(size_of::<model::Endpoint>(), 72);
+    }
+
+    #[test]
+    fn hints_tell_the_zone() {
+        use k8s_openapi::api::discovery::v1::ForZone;
+        let check = |zones: Option<&[&str]>, own, expect| {
+            let zones = zones.map(|zones| zones.iter().map(|name| ForZone { name: (*name).to_owned() }).collect());
+            let hints = EndpointHints { for_zones: zones, ..EndpointHints::default() };
+            assert_eq!(zone(Some(&hints), own), expect, "{hints:?}");
+        };
+        check(Some(&["a", "b"]), Some("b"), Zone::Own);
+        check(Some(&["a"]), Some("b"), Zone::Other);
+        check(Some(&[]), Some("b"), Zone::Unknown);
+        check(None, Some("b"), Zone::Unknown);
+        check(Some(&["a"]), None, Zone::Unknown);
+        assert_eq!(zone(None, Some("a")), Zone::Unknown);
     }
 
     #[test]

@@ -51,8 +51,8 @@ fn settings(written: &Value) -> Settings {
                 settings.kube_proxy_replacement = value.as_bool().unwrap();
                 settings.socket_cgroup = Some("/sys/fs/cgroup".into());
             }
-            "zone" => settings.zone = Some(value.as_str().unwrap().to_owned()),
             "node" => settings.node = Some(value.as_str().unwrap().to_owned()),
+            "zone" => settings.zone = Some(value.as_str().unwrap().to_owned()),
             "gateway_class" => settings.gateway_class = Some(value.as_str().unwrap().to_owned()),
             "ingress_class" => settings.ingress_class = Some(value.as_str().unwrap().to_owned()),
             "admin" => {
@@ -177,7 +177,12 @@ pub(crate) fn base64(text: &str) -> String {
 
 /// An index of objects in YAML.
 pub(crate) fn index(objects: impl IntoIterator<Item = Value>) -> Index {
-    let mut index = Index::default();
+    index_in(None, objects)
+}
+
+/// The index of a process in this zone.
+fn index_in(zone: Option<&str>, objects: impl IntoIterator<Item = Value>) -> Index {
+    let mut index = Index::in_zone(zone);
     for value in objects {
         index.apply(object(value));
     }
@@ -194,7 +199,7 @@ fn cases() {
         let text = std::fs::read_to_string(&path).unwrap();
         let case: Case = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let settings = settings(&case.settings);
-        let mut index = index(case.objects);
+        let mut index = index_in(settings.zone.as_deref(), case.objects);
         index.unreadable = forbidden(&case.circumstances);
         let translated = translate(&index, &settings, &circumstances(&case.circumstances), &mut Memory::default());
         let found = told(&translated);

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use model::{
     Changes, Endpoint, EndpointAddress, ForwardedHeaders, HostMatcher, Listener, ListenerLimits, PathMatcher,
-    PathRules, Protocol, Retry, Route, RouteAction, Snapshot, TextMatcher, TlsMode, TlsVersion, Vip, VipMode,
+    PathRules, Protocol, Retry, Route, RouteAction, Snapshot, TextMatcher, TlsMode, TlsVersion, Vip, VipMode, Zone,
 };
 
 use crate::objects::{Condition, GatewayStatus, ParentRef};
@@ -295,10 +295,17 @@ fn conditions(route: &Route) -> String {
 }
 
 fn endpoints(endpoints: &[Endpoint]) -> String {
-    let one = |endpoint: &Endpoint| match (&endpoint.address, endpoint.weight) {
-        (EndpointAddress::Socket(address), 1) => format!(" {address}"),
-        (EndpointAddress::Socket(address), weight) => format!(" {address}={weight}"),
-        (EndpointAddress::Name { host, port }, _) => format!(" {host}:{port}"),
+    let one = |endpoint: &Endpoint| {
+        let zone = match endpoint.zone {
+            Zone::Unknown => "",
+            Zone::Own => "@own",
+            Zone::Other => "@other",
+        };
+        match (&endpoint.address, endpoint.weight) {
+            (EndpointAddress::Socket(address), 1) => format!(" {address}{zone}"),
+            (EndpointAddress::Socket(address), weight) => format!(" {address}={weight}{zone}"),
+            (EndpointAddress::Name { host, port }, _) => format!(" {host}:{port}{zone}"),
+        }
     };
     endpoints.iter().map(one).collect()
 }

@@ -3,12 +3,13 @@
 //! A cluster is made of a port of a Service. The model can only split HTTP traffic over clusters. Elsewhere, several ports become one
 //! cluster whose endpoints have weights in proportion: each port gets exactly its share as long as all of its endpoints are usable.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
     Certificate, Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, ProxyProtocol, Transport,
+    Zone,
 };
 
 use super::reference::Why;
@@ -244,18 +245,25 @@ pub(crate) fn endpoints_where(
     is_wanted: &dyn Fn(&SliceEndpoint) -> bool,
 ) -> Vec<Endpoint> {
     let of = |share: &Share| addresses(index, &share.service, share.port, share.transport, is_wanted);
-    let found: Vec<Vec<SocketAddr>> = shares.iter().map(of).collect();
+    let mut found: Vec<Vec<(SocketAddr, Zone)>> = shares.iter().map(of).collect();
+    // Zones would change the shares. And as kube-proxy has it, hints count only if every endpoint has one: Kubernetes writes one slice after
+    // another, and the first endpoints with hints must not get all requests.
+    let is_unhinted = |(_, zone): &(SocketAddr, Zone)| *zone == Zone::Unknown;
+    if shares.len() > 1 || found.iter().flatten().any(is_unhinted) {
+        found.iter_mut().flatten().for_each(|(_, zone)| *zone = Zone::Unknown);
+    }
     let weights = weights(shares.iter().zip(&found).map(|(share, found)| (share.weight, found.len())));
-    let endpoint = |address: &SocketAddr, weight| Endpoint {
+    let endpoint = |(address, zone): &(SocketAddr, Zone), weight| Endpoint {
         address: EndpointAddress::Socket(*address),
         weight,
         priority: 0,
+        zone: *zone,
         host: None,
     };
     // A cluster is kept as long as its Service, so its list has no spare room.
     let mut endpoints = Vec::with_capacity(found.iter().map(Vec::len).sum());
     for (found, weight) in found.iter().zip(weights) {
-        endpoints.extend(found.iter().map(|address| endpoint(address, weight)));
+        endpoints.extend(found.iter().map(|found| endpoint(found, weight)));
     }
     endpoints
 }
@@ -306,13 +314,13 @@ fn addresses(
     port: u16,
     transport: Transport,
     is_wanted: &dyn Fn(&SliceEndpoint) -> bool,
-) -> Vec<SocketAddr> {
-    let (mut ready, mut leaving) = (BTreeSet::new(), BTreeSet::new());
+) -> Vec<(SocketAddr, Zone)> {
+    let (mut ready, mut leaving) = (BTreeMap::new(), BTreeMap::new());
     for (endpoint, port) in each_endpoint(index, service, port, transport).filter(|(endpoint, _)| is_wanted(endpoint)) {
         let address = SocketAddr::new(endpoint.address, port);
         match endpoint.standing {
-            Standing::Ready => drop(ready.insert(address)),
-            Standing::Leaving => drop(leaving.insert(address)),
+            Standing::Ready => drop(ready.insert(address, endpoint.zone)),
+            Standing::Leaving => drop(leaving.insert(address, endpoint.zone)),
             Standing::Out => {}
         }
     }

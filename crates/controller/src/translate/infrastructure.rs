@@ -282,7 +282,7 @@ fn inside(endpoints: &[SliceEndpoint]) -> Value {
 /// The endpoint for an address of a Gateway; `None` if it is a name.
 fn endpoint(address: &GatewayAddress) -> Option<SliceEndpoint> {
     let address = address.value.as_deref()?.parse().ok()?;
-    Some(SliceEndpoint { address, standing: Standing::Ready, node: None, hints: None })
+    Some(SliceEndpoint { address, standing: Standing::Ready, zone: model::Zone::Unknown, node: None, hints: None })
 }
 
 /// The endpoints of a Service that serve, each once, sorted by address.

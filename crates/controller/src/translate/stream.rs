@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use model::{PortRange, TlsMode, TlsRoute, Transport, Vip, VipAlgorithm, VipMode};
+use model::{PortRange, TlsMode, TlsRoute, Transport, Vip, VipAlgorithm, VipMode, Zone};
 
 use super::RefusedVip;
 use super::cluster::{self, Share};
@@ -135,6 +135,8 @@ fn endpoints(index: &Index, vip: &Vip, source: &Source, room: usize) -> Vec<mode
     };
     let mut found = cluster::endpoints_where(index, &source.shares, &is_wanted);
     found.truncate(room.min(ENDPOINTS_OF_VIP_MAX));
+    // Every node must find the same endpoint for a connection.
+    found.iter_mut().for_each(|endpoint| endpoint.zone = Zone::Unknown);
     found
 }
 

@@ -9,6 +9,7 @@ fn vip(name: &str, address: &str, ports: (u16, u16), endpoints: &[(&str, u32)]) 
         address: EndpointAddress::Socket(address.parse().unwrap()),
         weight: *weight,
         priority: 0,
+        zone: model::Zone::Unknown,
         host: None,
     };
     let ports = PortRange { first: ports.0, last: ports.1 };

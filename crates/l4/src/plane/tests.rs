@@ -69,6 +69,7 @@ impl Lab {
             address: EndpointAddress::Socket(address(*number)),
             weight: 1,
             priority: 0,
+            zone: model::Zone::Unknown,
             host: None,
         };
         let interfaces = (0..self.endpoints.len()).map(|number| format!("ep{number}")).chain(["client0".to_owned()]);
@@ -292,6 +293,7 @@ fn both_ends_of_an_idle_connection_see_a_reset() {
                 address: EndpointAddress::Socket(endpoint),
                 weight: 1,
                 priority: 0,
+                zone: model::Zone::Unknown,
                 host: None,
             }],
             mode,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use balance::{ClusterState, EndpointState};
-use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot};
+use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot, Zone};
 
 use crate::auth::passwords::PasswordCounts;
 use crate::auth::{Authenticators, ListenerAuth};
@@ -173,12 +173,12 @@ impl Compiled {
             if let Some(same) = old.filter(|old| Arc::ptr_eq(&old.policy, cluster) && is_same(&old.tls, &tls)) {
                 return same.clone();
             }
-            let (endpoints, priorities) = endpoints(cluster, old, now_ms);
+            let Endpoints { endpoints, priorities, zones } = endpoints(cluster, old, now_ms);
             let state = match old {
                 Some(old) => ClusterState::replacing(&old.state, cluster, endpoints),
                 None => ClusterState::new(cluster, endpoints),
             };
-            let state = state.with_priorities(&priorities);
+            let state = state.with_priorities(&priorities).with_zones(&zones);
             let addresses = state.endpoints().iter().map(|endpoint| endpoint.address());
             let sticky = cluster.sticky.as_ref().map(|sticky| StickyCookie::new(sticky, &cluster.name, addresses));
             Arc::new(ClusterPlan {
@@ -332,17 +332,28 @@ fn hosts(cluster: &Cluster) -> HashMap<SocketAddr, String> {
     hosts
 }
 
-/// The endpoints with their weights, and their priorities. States that are in use are not changed, because the snapshot may still be refused.
-fn endpoints(
-    cluster: &Cluster,
-    old: Option<&Arc<ClusterPlan>>,
-    now_ms: u64,
-) -> (Vec<(Arc<EndpointState>, u32)>, Vec<u8>) {
+/// The endpoints of a cluster, each once.
+#[derive(Default)]
+struct Endpoints {
+    /// With their weights.
+    endpoints: Vec<(Arc<EndpointState>, u32)>,
+    /// `priorities.len() == endpoints.len()`.
+    priorities: Vec<u8>,
+    /// `zones.len() == endpoints.len()`.
+    zones: Vec<Zone>,
+}
+
+/// States that are in use are not changed, because the snapshot may still be refused.
+fn endpoints(cluster: &Cluster, old: Option<&Arc<ClusterPlan>>, now_ms: u64) -> Endpoints {
     let known: HashMap<SocketAddr, &Arc<EndpointState>> = old
         .map(|old| old.state.endpoints().iter().map(|endpoint| (endpoint.address(), endpoint)).collect())
         .unwrap_or_default();
-    let mut states: Vec<(Arc<EndpointState>, u32)> = Vec::with_capacity(cluster.endpoints.len());
-    let mut priorities = Vec::with_capacity(cluster.endpoints.len());
+    let count = cluster.endpoints.len();
+    let mut found = Endpoints {
+        endpoints: Vec::with_capacity(count),
+        priorities: Vec::with_capacity(count),
+        zones: Vec::with_capacity(count),
+    };
     let mut seen = HashSet::with_capacity(cluster.endpoints.len());
     for endpoint in &cluster.endpoints {
         let EndpointAddress::Socket(address) = endpoint.address else { continue };
@@ -355,10 +366,11 @@ fn endpoints(
             (None, Some(_)) => Arc::new(EndpointState::joining(address, now_ms)),
             (None, None) => Arc::new(EndpointState::new(address)),
         };
-        states.push((state, endpoint.weight));
-        priorities.push(endpoint.priority);
+        found.endpoints.push((state, endpoint.weight));
+        found.priorities.push(endpoint.priority);
+        found.zones.push(endpoint.zone);
     }
-    (states, priorities)
+    found
 }
 
 #[cfg(test)]
@@ -474,7 +486,13 @@ pub(crate) mod fixture {
     }
 
     pub(crate) fn endpoint(port: u16, weight: u32) -> Endpoint {
-        Endpoint { address: EndpointAddress::Socket(([127, 0, 0, 1], port).into()), weight, priority: 0, host: None }
+        Endpoint {
+            address: EndpointAddress::Socket(([127, 0, 0, 1], port).into()),
+            weight,
+            priority: 0,
+            zone: model::Zone::Unknown,
+            host: None,
+        }
     }
 
     pub(crate) fn snapshot(listeners: Vec<Listener>, endpoints: Vec<Endpoint>) -> Arc<Snapshot> {

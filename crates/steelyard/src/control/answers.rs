@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use admin::{
     COUNTERS_VERSION, ChangeRefused, ClusterStatus, Counters, EndpointCounts, EndpointState, EndpointStatus, Flows,
-    MaintenanceStatus, PasswordStatus, STATUS_VERSION, Status, TraceQuestion, TraceReport, VipChange, VipCounts,
-    Within, vip_endpoint_counts,
+    MaintenanceStatus, PasswordStatus, STATUS_VERSION, Status, TraceQuestion, TraceReport, Turn, VipChange, VipCounts,
+    Within, ZoneStatus, vip_endpoint_counts,
 };
+use model::Zone;
 use net::clock;
 use proxy::{ClusterPlan, ListenerPlan, PasswordCounts};
 use telemetry::{Distribution, EndpointKey, EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals};
@@ -288,6 +289,11 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Spans<Outcomes
             address: address.to_string(),
             weight: plan.state.weight(index),
             priority: plan.state.priority(index),
+            zone: match plan.state.zone(index) {
+                Zone::Unknown => ZoneStatus::Unknown,
+                Zone::Own => ZoneStatus::Own,
+                Zone::Other => ZoneStatus::Other,
+            },
             state: endpoint_state(plan, index, &key, now_ms, probes),
             why,
             in_flight: u64::from(endpoint.in_flight()),
@@ -300,7 +306,11 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Spans<Outcomes
         }
     };
     let endpoints = plan.state.endpoints().iter().enumerate().map(endpoint).collect();
-    let turn = (plan.state.panicking(now_ms), plan.state.priority_in_use(now_ms));
+    let turn = Turn {
+        panic: plan.state.panicking(now_ms),
+        priority: plan.state.priority_in_use(now_ms),
+        zone_share: plan.state.zone_share(now_ms),
+    };
     ClusterStatus::new(&plan.policy, totals, turn, endpoints)
 }
 
@@ -438,6 +448,15 @@ fn endpoint_samples<'p>(plans: impl Iterator<Item = &'p Arc<ClusterPlan>> + Clon
                 kind: Kind::Gauge,
                 labels: vec![("cluster", plan.policy.name.clone())],
                 value: f64::from(priority),
+            });
+        }
+        if let Some(share) = plan.state.zone_share(now_ms) {
+            samples.push(Sample {
+                name: "steelyard_cluster_zone_share",
+                help: "The share of the requests of the cluster, 0 to 1, that goes to endpoints in the zone of this process, if zones are known.",
+                kind: Kind::Gauge,
+                labels: vec![("cluster", plan.policy.name.clone())],
+                value: share,
             });
         }
     }

@@ -62,7 +62,13 @@ fn cluster(name: &str, addresses: &[EndpointAddress]) -> Cluster {
         name,
         addresses
             .iter()
-            .map(|address| Endpoint { address: address.clone(), weight: 1, priority: 0, host: None })
+            .map(|address| Endpoint {
+                address: address.clone(),
+                weight: 1,
+                priority: 0,
+                zone: model::Zone::Unknown,
+                host: None,
+            })
             .collect(),
     )
 }

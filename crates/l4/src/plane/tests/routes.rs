@@ -8,6 +8,7 @@ fn routed_vip(lab: &Lab, endpoints: &[&str]) -> Vip {
         address: EndpointAddress::Socket(address.parse().unwrap()),
         weight: 1,
         priority: 0,
+        zone: model::Zone::Unknown,
         host: None,
     };
     Vip { interfaces: Vec::new(), endpoints: endpoints.iter().map(endpoint).collect(), ..lab.vip(&[]) }
