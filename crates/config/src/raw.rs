@@ -500,7 +500,7 @@ mod vip;
 
 pub use auth::{RawApiKey, RawAuth, RawAuthObject, RawBasic};
 pub use compression::RawCompress;
-pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject};
+pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject, RawHttpAuth};
 pub use health::{RawHealthCheck, RawOutlierObject};
 pub use jwt::{RawJwks, RawJwt};
 pub use limits::{RawClientLimits, RawClientRate, RawDescriptorEntry, RawGlobalRateLimit, RawGlobalRateLimitObject};

@@ -19,14 +19,33 @@ pub struct ExternalAuth {
     pub failure_status: u16,
     /// The headers of the request that the service gets, in lower case; `None` means all.
     pub request_headers: Option<Vec<String>>,
-    /// The headers that the service may set for the endpoint, in lower case. What a client sends in them is removed.
-    pub response_headers: Vec<String>,
+    /// The headers that the service may set for the endpoint.
+    pub response_headers: AnswerHeaders,
     /// The headers of a refusal that the client gets, in lower case.
     pub refusal_headers: Vec<String>,
     /// How much of the request's body the service gets; `None` means nothing.
     pub body: Option<AuthBody>,
     /// Which answers are remembered; `None` means none.
     pub cache: Option<AuthCache>,
+}
+
+/// The headers of an answer that the endpoint gets.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum AnswerHeaders {
+    /// Those with these names, in lower case. What a client sends in them is removed, whether or not the service sets them.
+    Named(Vec<String>),
+    /// All that do not belong to the connection or to the body of the answer, each in place of the client's.
+    All,
+}
+
+impl AnswerHeaders {
+    /// The names, as far as they are known.
+    pub fn names(&self) -> &[String] {
+        match self {
+            Self::Named(names) => names,
+            Self::All => &[],
+        }
+    }
 }
 
 /// How a service is asked.
@@ -41,10 +60,19 @@ pub enum AuthProtocol {
 /// The HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HttpAuth {
-    /// Its path, and perhaps a query.
-    pub path: String,
+    /// What it asks for.
+    pub target: AuthTarget,
     /// Its `Host`; `None` means that of the client's request.
     pub host: Option<String>,
+}
+
+/// What the HTTP request asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum AuthTarget {
+    /// Always this path, and perhaps a query, by GET, or by POST if it has a body. Any status from 200 to 299 is a yes.
+    Path(String),
+    /// The method and the path of the client's request, with this in front of the path (GEP-1494). Only 200 is a yes.
+    Prefix(String),
 }
 
 /// The call.

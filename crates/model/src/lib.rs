@@ -62,7 +62,9 @@ pub use cluster::{
 };
 pub use compression::{Compression, Encoding, MediaRange};
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
-pub use external_auth::{AuthBody, AuthCache, AuthProtocol, ExternalAuth, GrpcAuth, HttpAuth};
+pub use external_auth::{
+    AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ExternalAuth, GrpcAuth, HttpAuth,
+};
 pub use field_value::{FieldPart, FieldValue, Variable};
 pub use global_rate_limit::{DescriptorEntry, DescriptorSource, GlobalRateLimit};
 pub use jwk::{Jwk, JwkSet, KeyMaterial};
@@ -74,7 +76,7 @@ pub use listener::{
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{
     Changes, HeaderChanges, Mirror, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, Retry, Rewrite,
-    RouteAction, RoutePolicy, Scheme, SharedPolicy, Sticky, Template, TemplatePart, WeightedCluster,
+    RouteAction, RoutePolicy, Scheme, SharedPolicy, Sticky, StickyToken, Template, TemplatePart, WeightedCluster,
 };
 pub use respond::{ErrorPage, FixedResponse, Page, PageBody};
 pub use route::Route;

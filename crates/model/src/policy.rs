@@ -377,16 +377,34 @@ pub enum RateKey {
 
 /// Sends a client back to the endpoint that served it first, by means of a cookie from Steelyard.
 ///
-/// The cookie holds a keyed hash of the endpoint's address: no state is kept here, and any Steelyard with the same configuration can read
-/// it.
+/// The cookie or header holds a keyed hash of the endpoint's address: no state is kept here, and any Steelyard with the same configuration
+/// can read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sticky {
-    /// The name of the cookie.
-    pub cookie: String,
-    /// How long the client keeps it, counted from its first request; `None` means until its session ends.
+    /// What the client gets, and sends with its next request.
+    pub token: StickyToken,
+    /// How long the client keeps a cookie, counted from its first request; `None` means until its session ends.
     pub ttl: Option<Duration>,
     /// The key of the hash. Without it, anyone who knows the cluster's name can find the address behind a cookie by trying addresses.
     pub secret: Option<String>,
+}
+
+/// Where a client has the hash of its endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StickyToken {
+    /// In the cookie with this name. Browsers send it again by themselves.
+    Cookie(String),
+    /// In the header with this name, in lower case. The client has to copy it from the response to its next requests.
+    Header(String),
+}
+
+impl StickyToken {
+    /// The name of the cookie or of the header.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Cookie(name) | Self::Header(name) => name,
+        }
+    }
 }
 
 #[cfg(test)]

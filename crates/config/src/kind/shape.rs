@@ -37,7 +37,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("a cluster", "protocol", "the appProtocol of the Service's port says it"),
     ("a cluster", "proxy_protocol", "the appProtocol of the Service's port says it"),
     ("a cluster", "tls", "BackendTLSPolicy has it"),
-    ("a sticky cookie", "secret", SECRET),
+    ("a sticky session", "secret", SECRET),
 ];
 
 const MATCHES: &str = "the route's matches say it";

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use model::{AuthBody, AuthCache, AuthProtocol, ExternalAuth, GrpcAuth, HttpAuth};
+use model::{
+    AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ClusterId, ExternalAuth, GrpcAuth, HttpAuth,
+};
 
 use super::route::listed;
 use super::{ClusterIds, count, positive};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong, ticked};
-use crate::raw::{RawAuthCache, RawExternalAuth, RawExternalAuthObject};
+use crate::raw::{RawAuthCache, RawExternalAuth, RawExternalAuthObject, RawHttpAuth};
 use crate::read::{Flag, Located};
 use crate::text::{ChangedHeader, duration_text};
 
@@ -33,6 +35,22 @@ pub fn external_auth(
     service(object, ids, report).map(Arc::new)
 }
 
+/// A service that is asked in this way, with the defaults of the file for everything else.
+pub fn usual_external_auth(to: ClusterId, protocol: AuthProtocol) -> ExternalAuth {
+    ExternalAuth {
+        to,
+        protocol,
+        timeout: defaults::EXTERNAL_AUTH_TIMEOUT,
+        fail_open: false,
+        failure_status: defaults::EXTERNAL_AUTH_STATUS,
+        request_headers: None,
+        response_headers: AnswerHeaders::Named(Vec::new()),
+        refusal_headers: defaults::REFUSAL_HEADERS.map(str::to_owned).into(),
+        body: None,
+        cache: None,
+    }
+}
+
 /// Returns `None` if a required key is missing; the report says so.
 fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -> Option<ExternalAuth> {
     let to = raw.to.as_ref().and_then(|to| ids.find(to, report));
@@ -45,7 +63,7 @@ fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -
     }
     let protocol = match (&raw.http, &raw.grpc) {
         (Some(http), _) => Some(AuthProtocol::Http(HttpAuth {
-            path: http.value.path.as_ref().map_or("/", |path| &path.value.0).to_owned(),
+            target: target(&http.value, report),
             host: http.value.host.as_ref().map(|host| host.value.0.clone()),
         })),
         (None, Some(grpc)) => {
@@ -90,11 +108,21 @@ fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -
         fail_open: is_set(&raw.fail_open),
         failure_status: status,
         request_headers,
-        response_headers,
+        response_headers: AnswerHeaders::Named(response_headers),
         refusal_headers,
         body,
         cache,
     })
+}
+
+fn target(raw: &RawHttpAuth, report: &mut Report) -> AuthTarget {
+    let Some(prefix) = &raw.prefix else {
+        return AuthTarget::Path(raw.path.as_ref().map_or("/", |path| &path.value.0).to_owned());
+    };
+    if let Some(path) = &raw.path {
+        report.add(path.location, Wrong::new("`path` has no effect beside `prefix`").hint("remove one of the two"));
+    }
+    AuthTarget::Prefix(prefix.value.0.trim_end_matches('/').to_owned())
 }
 
 /// The service would never see the cookies that it decides by.

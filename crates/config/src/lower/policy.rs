@@ -5,7 +5,8 @@ use std::path::Path;
 
 use model::{
     Changes, Cors, CorsNames, CorsOrigins, FieldValue, HeaderChanges, Mirror, PathMatcher, PathRewrite, RateHeaders,
-    RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, Sticky, Variable, WeightedCluster,
+    RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, Sticky, StickyToken, Variable,
+    WeightedCluster,
 };
 
 use super::{ClusterIds, addresses, compression, respond, template};
@@ -449,8 +450,17 @@ pub fn sticky(raw: &RawSticky, report: &mut Report) -> Option<Sticky> {
         let wrong = Wrong::new(format!("`ttl` ({}) is less than a second", duration_text(ttl.value.0)));
         report.add(ttl.location, wrong.hint("cookies count their age in whole seconds: write 1s or more"));
     }
+    if let (Some(_), None, Some(ttl)) = (&raw.header, &raw.cookie, &raw.ttl) {
+        let wrong = Wrong::new("`ttl` has no effect on a header: the client decides how long it sends it");
+        report.add(ttl.location, wrong.hint("remove `ttl`, or use `cookie`"));
+    }
+    let token = match (&raw.cookie, &raw.header) {
+        (Some(cookie), _) => StickyToken::Cookie(cookie.value.0.clone()),
+        (None, Some(header)) => StickyToken::Header(header.value.0.clone()),
+        (None, None) => return None,
+    };
     Some(Sticky {
-        cookie: raw.cookie.as_ref()?.value.0.clone(),
+        token,
         ttl: raw.ttl.as_ref().map(|ttl| ttl.value.0),
         secret: raw.secret.as_ref().map(|secret| secret.value.0.clone()),
     })

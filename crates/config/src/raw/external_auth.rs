@@ -46,6 +46,9 @@ keys! {
     pub struct RawHttpAuth as "the HTTP request of an external authorization" {
         /// The path, perhaps with a query. Path and query of the client's request are in `X-Forwarded-Uri`.
         optional path: HttpPath, default "/";
+        /// Instead of `path`: ask with the method and the path of the client's request, and this in front of the path, as the filter `ExternalAuth`
+        /// of the Gateway API does. Only 200 is a yes then.
+        optional prefix: HttpPath, default "none";
         /// The `Host`. `X-Forwarded-Host` has the client's.
         optional host: HostHeader, default "the client's";
     }

@@ -228,11 +228,13 @@ keys! {
 }
 
 keys! {
-    /// Sends clients back to the endpoint that served them first, by means of a cookie, as long as that endpoint is healthy; otherwise they
-    /// get another endpoint. A draining endpoint keeps its clients and gets no new ones.
-    pub struct RawSticky as "a sticky cookie" {
+    /// Sends clients back to the endpoint that served them first, by means of a cookie or a header, as long as that endpoint is healthy; otherwise
+    /// they get another endpoint. A draining endpoint keeps its clients and gets no new ones.
+    pub struct RawSticky as "a sticky session", one of [cookie, header] {
         /// The name of the cookie. Its value is a keyed hash of the endpoint's address.
-        required cookie: CookieName;
+        optional cookie: CookieName;
+        /// A response has this header with such a hash. The client sends it back in its next requests, for clients that keep no cookies.
+        optional header: ChangedHeader;
         /// How long the client keeps the cookie, counted from its first request. At least 1s.
         optional ttl: Positive, default "until its session ends";
         /// The key of the hash. Use the same key in every Steelyard that the same clients reach. Without a key, anyone who knows the

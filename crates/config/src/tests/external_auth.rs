@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AuthBody, AuthProtocol};
+use model::{AuthBody, AuthProtocol, AuthTarget};
 
 use super::refused::routes;
 use super::{http, load};
@@ -23,17 +23,22 @@ clusters: {web: {endpoints: [a:1]}, login: {endpoints: [a:2]}, policy: {endpoint
         (first.to.0, first.timeout, first.fail_open, first.failure_status),
         (1, Duration::from_millis(200), false, 503)
     );
-    assert_eq!((&first.request_headers, first.response_headers.len(), first.refusal_headers.len()), (&None, 0, 5));
-    assert!(matches!(&first.protocol, AuthProtocol::Http(http) if http.path == "/" && http.host.is_none()));
+    assert_eq!(
+        (&first.request_headers, first.response_headers.names().len(), first.refusal_headers.len()),
+        (&None, 0, 5)
+    );
+    assert!(
+        matches!(&first.protocol, AuthProtocol::Http(http) if http.target == AuthTarget::Path("/".to_owned()) && http.host.is_none())
+    );
     assert!(matches!(&grpc.protocol, AuthProtocol::Grpc(grpc) if grpc.context == [("a".into(), "b".into())]));
     assert_eq!((grpc.to.0, grpc.timeout, grpc.fail_open), (2, Duration::from_secs(1), true));
     assert_eq!(
-        (grpc.request_headers.as_deref(), &grpc.response_headers[..]),
+        (grpc.request_headers.as_deref(), grpc.response_headers.names()),
         (Some(&["x-a".into()][..]), &["x-b".into()][..])
     );
     assert_eq!(grpc.body, Some(AuthBody { bytes_max: 1024, partial: true }));
     assert!(
-        matches!(&cached.protocol, AuthProtocol::Http(http) if http.path == "/x" && http.host.as_deref() == Some("h"))
+        matches!(&cached.protocol, AuthProtocol::Http(http) if http.target == AuthTarget::Path("/x".to_owned()) && http.host.as_deref() == Some("h"))
     );
     assert!(cached.cache.as_ref().is_some_and(|cache| cache.cookies == ["s"] && !cache.any_request));
     // A listener without routes.
@@ -65,5 +70,26 @@ fn what_a_service_cannot_be() {
 12:74: `ttl` is 25h; the limit is 1d
 13:67: `cache` has no effect beside `body`: an answer depends on the body, which is no part of the key; remove one of the two
 13:75: `bytes`: "2MiB" is out of range; write 1B to 1MiB"#,
+    );
+}
+
+#[test]
+fn a_prefix_stands_instead_of_a_path() {
+    let external = "http: {prefix: /check/}";
+    let text = format!(
+        "clusters: {{web: {{endpoints: ['a:1']}}}}\nlisteners: {{l: {{bind: ':1', protocol: http, to: web, external_auth: {{to: web, {external}}}}}}}"
+    );
+    let snapshot = load(&text);
+    let service = http(&snapshot).routes[0].policy.external_auth.clone().unwrap();
+    assert!(
+        matches!(&service.protocol, AuthProtocol::Http(http) if http.target == AuthTarget::Prefix("/check".to_owned()))
+    );
+    routes(
+        &[
+            "to: web, external_auth: {to: web, http: {path: /a, prefix: /b}}",
+            "to: web, external_auth: {to: web, http: {prefix: '/b?c'}}",
+        ],
+        "7:54: `path` has no effect beside `prefix`; remove one of the two\n\
+         8:56: `prefix`: \"/b?c\" is not a path; a path has no query and no fragment: match the query with `query`; clients never send a fragment",
     );
 }

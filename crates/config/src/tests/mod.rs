@@ -213,7 +213,11 @@ fn the_canary_example_means_what_it_says() {
     let outlier = Outlier { consecutive_5xx: 5, eject_for: Duration::from_secs(30), max_ejected: 0.5 };
     assert_eq!(cluster.outlier, Some(outlier));
     assert_eq!((cluster.limits.connections_max, cluster.limits.pending_max), (Some(1000), 200));
-    let sticky = Sticky { cookie: "shop".to_owned(), ttl: Some(Duration::from_secs(3600)), secret: None };
+    let sticky = Sticky {
+        token: model::StickyToken::Cookie("shop".to_owned()),
+        ttl: Some(Duration::from_secs(3600)),
+        secret: None,
+    };
     assert_eq!((&cluster.sticky, &snapshot.cluster(v2).sticky), (&None, &Some(sticky)));
 }
 

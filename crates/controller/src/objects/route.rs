@@ -79,6 +79,8 @@ pub struct HttpRule {
     pub timeouts: Option<Timeouts>,
     /// When a request is sent again. Experimental channel (GEP-1731).
     pub retry: Option<RetrySpec>,
+    /// How a client returns to the endpoint that served it. Experimental channel (GEP-1619).
+    pub session_persistence: Option<Box<SessionSpec>>,
     /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
@@ -94,6 +96,35 @@ pub struct RetrySpec {
     pub attempts: Option<u64>,
     /// The least time between two tries.
     pub backoff: Option<Text>,
+    /// Unknown fields.
+    #[serde(flatten)]
+    pub others: Others,
+}
+
+/// How a client returns to the endpoint that served it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SessionSpec {
+    /// The name of the cookie or header; absent means one of ours.
+    pub session_name: Option<String>,
+    /// How long a session lasts at most.
+    pub absolute_timeout: Option<String>,
+    /// `Cookie` (the default) or `Header`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// For `Cookie`.
+    pub cookie_config: Option<SessionCookie>,
+    /// Unknown fields.
+    #[serde(flatten)]
+    pub others: Others,
+}
+
+/// The cookie of a session.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SessionCookie {
+    /// `Session` (the default) or `Permanent`.
+    pub lifetime_type: Option<String>,
     /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
@@ -141,7 +172,7 @@ pub struct ValueMatch {
 }
 
 /// An action on a request or a response.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpFilter {
     /// Such as `RequestRedirect`. It says which of the other fields is set.
@@ -159,6 +190,53 @@ pub struct HttpFilter {
     pub url_rewrite: Option<RewriteFilter>,
     /// The scripts of other origins that may use the rule.
     pub cors: Option<Box<CorsFilter>>,
+    /// The service that is asked about each request. Experimental channel (GEP-1494).
+    pub external_auth: Option<Box<ExternalAuthFilter>>,
+}
+
+/// A service that is asked about each request.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ExternalAuthFilter {
+    /// `HTTP` or `GRPC`.
+    pub protocol: String,
+    /// The Service.
+    pub backend_ref: BackendRef,
+    /// For `GRPC`.
+    pub grpc: Option<AuthHeaders>,
+    /// For `HTTP`.
+    pub http: Option<AuthHeaders>,
+    /// How much of the body it gets; absent means nothing.
+    pub forward_body: Option<ForwardBody>,
+    /// Unknown fields.
+    #[serde(flatten)]
+    pub others: Others,
+}
+
+/// What the service gets of a request, and the endpoint of its answer.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AuthHeaders {
+    /// In front of the path of the client's request. Only HTTP.
+    pub path: String,
+    /// The headers of the request.
+    pub allowed_headers: Vec<String>,
+    /// The headers of the answer; empty means all. Only HTTP.
+    pub allowed_response_headers: Vec<String>,
+    /// Unknown fields.
+    #[serde(flatten)]
+    pub others: Others,
+}
+
+/// How much of a body the service gets.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ForwardBody {
+    /// In bytes; 0 means nothing.
+    pub max_size: u32,
+    /// Unknown fields.
+    #[serde(flatten)]
+    pub others: Others,
 }
 
 /// The scripts of other origins that may use a rule (GEP-1767).
@@ -202,7 +280,7 @@ pub struct HeaderValue {
 }
 
 /// The backend that gets a copy, and the share of requests.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MirrorFilter {
     /// A Service.
@@ -273,7 +351,7 @@ pub struct Timeouts {
 }
 
 /// A backend and its share.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct BackendRef {
     /// The object, by default a Service.
@@ -299,6 +377,8 @@ pub struct GrpcRule {
     pub filters: Box<[HttpFilter]>,
     /// The backends.
     pub backend_refs: Box<[BackendRef]>,
+    /// How a client returns to the endpoint that served it. Experimental channel (GEP-1619).
+    pub session_persistence: Option<Box<SessionSpec>>,
     /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,

@@ -187,6 +187,14 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
     if let Some(cors) = &route.policy.cors {
         let _ = write!(text, " {cors:?}");
     }
+    if let Some(service) = &route.policy.external_auth {
+        let model::ExternalAuth { protocol, request_headers, response_headers, body, .. } = &**service;
+        let name = &snapshot.cluster(service.to).name;
+        let _ = write!(text, " asks {name} {protocol:?} with {request_headers:?} for {response_headers:?}");
+        if let Some(body) = body {
+            let _ = write!(text, " body<={}", body.bytes_max);
+        }
+    }
     for (what, networks) in [("allow", &route.policy.addresses.allow), ("deny", &route.policy.addresses.deny)] {
         if !networks.is_empty() {
             let _ = write!(text, " {what}{networks:?}");

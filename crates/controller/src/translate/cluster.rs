@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
-    Certificate, Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, ProxyProtocol, Transport,
-    Zone,
+    Certificate, Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, ProxyProtocol, Sticky,
+    StickyToken, Transport, Zone,
 };
 
 use super::reference::Why;
@@ -57,6 +57,8 @@ pub(crate) struct Clusters {
     policies: ClusterScope,
     /// Those of each cluster: `scopes.len() == list.len()`.
     scopes: Vec<ClusterScope>,
+    /// The sessions of the rule that asks for clusters.
+    session: Option<Sticky>,
 }
 
 impl Clusters {
@@ -70,11 +72,22 @@ impl Clusters {
         self.policies = policies;
     }
 
+    /// Sets how clients return to the endpoints of clusters, from now on.
+    pub(crate) fn set_session(&mut self, session: Option<Sticky>) {
+        self.session = session;
+    }
+
     /// Changes each cluster by its Services and its policies. One for which `change` returns false may not be used.
     pub(crate) fn shape(&mut self, change: impl Fn(&[Name], &Scope, &mut Arc<Cluster>) -> bool) {
         for ((cluster, made_of), of) in self.list.iter_mut().zip(&mut self.made_of).zip(&self.scopes) {
             let services: Vec<Name> = made_of.iter().map(|share| share.service.clone()).collect();
-            if !change(&services, &of.scope, cluster) {
+            // What a rule says of its sessions comes before any policy.
+            let session = of.session.as_ref().and_then(|_| cluster.sticky.clone());
+            let is_usable = change(&services, &of.scope, cluster);
+            if session.is_some() && cluster.sticky != session {
+                Arc::make_mut(cluster).sticky = session;
+            }
+            if !is_usable {
                 let cluster = Arc::make_mut(cluster);
                 (cluster.is_missing, cluster.endpoints) = (true, Vec::new());
                 // It follows no endpoints.
@@ -93,7 +106,17 @@ impl Clusters {
             one.weight = 1;
         }
         // What stands for references that cannot be resolved has no policies.
-        let policies = if shares.is_empty() { ClusterScope::default() } else { self.policies.clone() };
+        let mut policies = if shares.is_empty() { ClusterScope::default() } else { self.policies.clone() };
+        if let Some(session) = self.session.as_ref().filter(|_| !shares.is_empty()) {
+            let ttl = session.ttl.map_or_else(String::new, |ttl| format!(":{}s", ttl.as_secs()));
+            let (kind, name) = match &session.token {
+                StickyToken::Cookie(name) => ("cookie", name),
+                StickyToken::Header(name) => ("header", name),
+            };
+            let label = format!("+{kind}={name}{ttl}");
+            policies.label += &label;
+            policies.session = Some(label);
+        }
         let known = |ids: &HashMap<_, HashMap<Vec<Share>, ClusterId>>, variant: &(Identity, ClusterScope)| {
             ids.get(variant).and_then(|ids| ids.get(&shares)).copied()
         };
@@ -118,6 +141,7 @@ impl Clusters {
         let (identity, policies) = &variant;
         let mut cluster = Cluster::new(name(&shares, identity) + &policies.label, Vec::new());
         cluster.is_missing = shares.is_empty();
+        cluster.sticky = policies.session.as_ref().and(self.session.clone());
         cluster.send_proxy_protocol = proxy;
         // If the required TLS is not possible, the cluster has no endpoints: nothing is sent in the clear instead.
         let made_of = match tls.ok().and_then(|tls| with(index, tls, identity)) {

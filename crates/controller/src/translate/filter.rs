@@ -2,16 +2,19 @@
 //!
 //! The API server accepts values that would end a header or a request line; they are refused here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::{
-    Changes, Cors, CorsNames, CorsOrigins, FieldValue, HeaderChanges, Mirror, OriginMatcher, PathRewrite, Redirect,
-    Rewrite, Route, RouteAction, Scheme,
+    AnswerHeaders, AuthBody, AuthProtocol, AuthTarget, Changes, Cors, CorsNames, CorsOrigins, FieldValue, GrpcAuth,
+    HeaderChanges, HttpAuth, Mirror, OriginMatcher, PathRewrite, Redirect, Rewrite, Route, RouteAction, Scheme, Sticky,
+    StickyToken,
 };
 
 use super::lower::Lowering;
 use crate::objects::{
-    CorsFilter, HeaderModifier, HeaderValue, HttpFilter, MirrorFilter, PathModifier, RedirectFilter, RewriteFilter,
+    CorsFilter, ExternalAuthFilter, HeaderModifier, HeaderValue, HttpFilter, MirrorFilter, PathModifier,
+    RedirectFilter, RewriteFilter, SessionSpec,
 };
 
 /// Fields that frame a message, belong to one hop, or name the host. Objects may not set them.
@@ -36,6 +39,15 @@ const CORS_MAX_AGE_S: u32 = 5;
 /// them.
 const CORS_ENTRIES_MAX: usize = 64;
 
+/// The same for a filter ExternalAuth.
+const AUTH_ENTRIES_MAX: usize = 64;
+/// Letters of the path in front of the client's.
+const AUTH_PATH_MAX: usize = 1024;
+/// Bytes of a body that is held back for a service; the API cannot ask for more.
+const AUTH_BODY_MAX: u32 = 65_535;
+/// Letters of the name of a session, as the API has it.
+const SESSION_NAME_MAX: usize = 128;
+
 /// Applies a filter to a route.
 ///
 /// # Errors
@@ -50,6 +62,7 @@ pub(crate) fn put(filter: &HttpFilter, route: &mut Route, with: &mut Lowering<'_
             route.policy.cors = Some(Box::new(cors(wanted)?));
             Ok(())
         }
+        "ExternalAuth" => external_auth(filter.external_auth.as_ref().ok_or_else(missing)?, route, with),
         _ => change(filter, &mut route.policy.changes),
     }
 }
@@ -74,6 +87,12 @@ pub(crate) fn of_backend(
                 let why = "its requests would never reach the backend";
                 return Err(format!(
                     "the filter RequestRedirect on a backendRef is not supported, because {why}: put it in a rule"
+                ));
+            }
+            "ExternalAuth" => {
+                let why = "the service is asked before a backend is chosen";
+                return Err(format!(
+                    "the filter ExternalAuth on a backendRef is not supported, because {why}: put it in the rule"
                 ));
             }
             "CORS" => {
@@ -152,6 +171,107 @@ fn cors(wanted: &CorsFilter) -> Result<Cors, String> {
         expose: names(expose_headers)?,
         max_age: Duration::from_secs(u64::from(max_age.unwrap_or(CORS_MAX_AGE_S))),
     })
+}
+
+/// A service that is asked about the requests of the rule. If the reference to it cannot be resolved, the rule is closed.
+fn external_auth(wanted: &ExternalAuthFilter, route: &mut Route, with: &mut Lowering<'_>) -> Result<(), String> {
+    let ExternalAuthFilter { protocol, backend_ref, grpc, http, forward_body, others } = wanted;
+    let within = [http.as_ref().map(|http| &http.others), grpc.as_ref().map(|grpc| &grpc.others)];
+    let body_fields = forward_body.as_ref().map(|body| &body.others);
+    let unknown =
+        within.into_iter().flatten().chain(body_fields).chain([others]).find_map(|others| others.keys().next());
+    if let Some(field) = unknown {
+        return Err(format!("`{field}` in the filter ExternalAuth is not supported"));
+    }
+    let names = |written: &[String]| -> Result<Vec<String>, String> {
+        if written.len() > AUTH_ENTRIES_MAX {
+            return Err(format!("a list of the filter ExternalAuth has more than {AUTH_ENTRIES_MAX} entries"));
+        }
+        written.iter().map(|written| name(written)).collect()
+    };
+    let is_grpc = match protocol.as_str() {
+        "HTTP" => false,
+        "GRPC" => true,
+        other => return Err(format!("the protocol {other} of the filter ExternalAuth is not supported")),
+    };
+    let how = if is_grpc {
+        AuthProtocol::Grpc(GrpcAuth { host: None, context: Vec::new() })
+    } else {
+        let prefix = http.as_ref().map_or("", |http| http.path.as_str());
+        AuthProtocol::Http(HttpAuth { target: AuthTarget::Prefix(auth_prefix(prefix)?), host: None })
+    };
+    let to = with.auth_cluster(backend_ref, is_grpc)?;
+    let Some(to) = to else { return Ok(()) };
+    let mut service = config::usual_external_auth(to, how);
+    let settings = if is_grpc { grpc } else { http }.clone().unwrap_or_default();
+    let mut asked = names(&settings.allowed_headers)?;
+    service.request_headers = match (is_grpc, asked.is_empty()) {
+        (true, true) => None,
+        (true, false) => Some(asked),
+        (false, _) => {
+            asked.push("authorization".to_owned());
+            Some(asked)
+        }
+    };
+    let answered = names(&settings.allowed_response_headers)?;
+    service.response_headers = match answered.is_empty() {
+        true => AnswerHeaders::All,
+        false => AnswerHeaders::Named(answered),
+    };
+    let bytes = forward_body.as_ref().map_or(0, |body| body.max_size);
+    // The API says of a larger body both that it is truncated and that the request is refused. A service that sees a part of what the endpoint
+    // gets can be deceived.
+    service.body = (bytes > 0).then(|| AuthBody { bytes_max: bytes.min(AUTH_BODY_MAX) as usize, partial: false });
+    route.policy.external_auth = Some(Arc::new(service));
+    Ok(())
+}
+
+/// What is in front of the client's path in the request to a service, without a `/` at its end.
+fn auth_prefix(written: &str) -> Result<String, String> {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@%/".contains(&byte);
+    if written.len() > AUTH_PATH_MAX || !written.bytes().all(is_part) {
+        return Err(format!("{written:?} in the filter ExternalAuth is not a path"));
+    }
+    let inner = written.trim_matches('/');
+    Ok(if inner.is_empty() { String::new() } else { format!("/{inner}") })
+}
+
+/// The session of a rule. `own` is its name if the rule gives it none.
+///
+/// # Errors
+/// Returns a sentence if it asks for something that is not supported.
+pub(crate) fn session(wanted: &SessionSpec, own: &str) -> Result<Sticky, String> {
+    let SessionSpec { session_name, absolute_timeout, kind, cookie_config, others } = wanted;
+    let of_cookie = cookie_config.as_ref().and_then(|config| config.others.keys().next());
+    if let Some(field) = others.keys().next().or(of_cookie) {
+        return Err(format!("`{field}` in sessionPersistence is not supported"));
+    }
+    let given = session_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(own);
+    if !is_token(given) || given.len() > SESSION_NAME_MAX {
+        return Err(format!("the sessionName {given:?} cannot be the name of a cookie or a header"));
+    }
+    let ttl = absolute_timeout.as_deref().map(super::reference::duration).transpose()?;
+    let lifetime = cookie_config.as_ref().and_then(|config| config.lifetime_type.as_deref()).unwrap_or("Session");
+    let untracked = "nothing is stored of a session, so its age is not known";
+    match (kind.as_deref().unwrap_or("Cookie"), lifetime) {
+        ("Cookie", "Session") if ttl.is_some() => Err(format!(
+            "absoluteTimeout of a session cookie is not supported ({untracked}); use lifetimeType Permanent"
+        )),
+        ("Cookie", "Session") => Ok(Sticky { token: StickyToken::Cookie(given.to_owned()), ttl: None, secret: None }),
+        ("Cookie", "Permanent") => match ttl {
+            Some(ttl) if ttl.as_secs() > 0 => {
+                Ok(Sticky { token: StickyToken::Cookie(given.to_owned()), ttl: Some(ttl), secret: None })
+            }
+            _ => Err("a cookie with lifetimeType Permanent needs an absoluteTimeout of 1s or more".to_owned()),
+        },
+        ("Header", _) if ttl.is_some() => {
+            Err(format!("absoluteTimeout with the type Header is not supported: {untracked}"))
+        }
+        ("Header", _) => Ok(Sticky { token: StickyToken::Header(name(given)?), ttl: None, secret: None }),
+        (other, _) => {
+            Err(format!("sessionPersistence of the type {other} with the lifetime {lifetime} is not supported"))
+        }
+    }
 }
 
 /// RFC 9110 section 5.6.2.

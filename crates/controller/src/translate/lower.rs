@@ -8,14 +8,14 @@ use regex::Regex;
 
 use super::cluster::Clusters;
 use super::filter;
-use super::reference::{self, duration};
+use super::reference::{self, Why, duration};
 use super::regexes::Regexes;
 use super::route::Made;
 use super::traffic::{Policies, Scope};
 use crate::index::{Index, Name, RouteKind};
 use crate::objects::{
-    BackendRef, GrpcMatch, GrpcMethod, GrpcRule, HttpFilter, HttpMatch, HttpRule, PathMatch, RetrySpec, Text, Timeouts,
-    ValueMatch,
+    BackendRef, GrpcMatch, GrpcMethod, GrpcRule, HttpFilter, HttpMatch, HttpRule, PathMatch, RetrySpec, SessionSpec,
+    Text, Timeouts, ValueMatch,
 };
 
 /// The kinds of routes that an HTTP listener serves.
@@ -99,6 +99,8 @@ pub(crate) struct Lowering<'t> {
     pub(crate) scope: Scope,
     /// The cluster without endpoints.
     pub(crate) nowhere: ClusterId,
+    /// The service that decides about the requests of the rule cannot be asked, so none is served.
+    pub(crate) is_closed: bool,
 }
 
 /// The routes of a rule of an HTTPRoute, one for each of its matches, without hosts. If the rule asks for something that is not supported,
@@ -118,7 +120,10 @@ fn http_rule(rule: &HttpRule, with: &mut Lowering<'_>) -> Result<Route, String> 
     if let Some(field) = rule.others.keys().next() {
         return Err(format!("`{field}` is not supported"));
     }
-    let mut all = with.everything(&rule.filters, &rule.backend_refs)?;
+    let mut all = with.everything(&rule.filters, &rule.backend_refs, rule.session_persistence.as_deref())?;
+    if with.is_closed {
+        return Ok(with.closed());
+    }
     // What the rule itself says comes after its policies, but a rule whose policies cannot be applied is not served.
     if with.apply(rule.matches.len(), &mut all) {
         if let Some(wanted) = &rule.retry {
@@ -144,7 +149,7 @@ fn grpc_rule(rule: &GrpcRule, with: &mut Lowering<'_>) -> Result<Route, String> 
     if let Some(field) = rule.others.keys().next() {
         return Err(format!("`{field}` is not supported"));
     }
-    let mut all = with.everything(&rule.filters, &rule.backend_refs)?;
+    let mut all = with.everything(&rule.filters, &rule.backend_refs, rule.session_persistence.as_deref())?;
     with.apply(rule.matches.len(), &mut all);
     Ok(all)
 }
@@ -176,7 +181,12 @@ impl Lowering<'_> {
     }
 
     /// A route that takes every request, with its clusters and filters.
-    fn everything(&mut self, filters: &[HttpFilter], backends: &[BackendRef]) -> Result<Route, String> {
+    fn everything(
+        &mut self,
+        filters: &[HttpFilter],
+        backends: &[BackendRef],
+        session: Option<&SessionSpec>,
+    ) -> Result<Route, String> {
         let mut route = Route::to_all(self.label.clone(), RouteAction::Clusters(Vec::new()));
         for wanted in filters {
             filter::put(wanted, &mut route, self)?;
@@ -184,14 +194,13 @@ impl Lowering<'_> {
         if matches!(route.to, RouteAction::Redirect(_)) {
             return Ok(route);
         }
-        let mut clusters = Vec::with_capacity(backends.len());
-        for (place, backend) in backends.iter().enumerate() {
-            // A backend that cannot be resolved keeps its share: its requests get an error and are not sent to the others.
-            let cluster = self.cluster(backend)?;
-            let weight = backend.weight.unwrap_or(1).min(WEIGHT_MAX);
-            let changes = filter::of_backend(&backend.filters, place, &mut route, self)?.map(Box::new);
-            clusters.push(WeightedCluster { cluster, weight, changes });
+        if let Some(wanted) = session {
+            let session = filter::session(wanted, &own_session_name(&self.label))?;
+            self.clusters.set_session(Some(session));
         }
+        let clusters = self.backends(backends, &mut route);
+        self.clusters.set_session(None);
+        let mut clusters = clusters?;
         if let [WeightedCluster { changes, .. }] = clusters.as_mut_slice() {
             // What the sole backend changes, the rule changes.
             if let Some(changes) = changes.take() {
@@ -206,6 +215,40 @@ impl Lowering<'_> {
         route.to = RouteAction::Clusters(clusters);
         filter::check_cors(&route)?;
         Ok(route)
+    }
+
+    fn backends(&mut self, backends: &[BackendRef], route: &mut Route) -> Result<Vec<WeightedCluster>, String> {
+        let mut clusters = Vec::with_capacity(backends.len());
+        for (place, backend) in backends.iter().enumerate() {
+            // A backend that cannot be resolved keeps its share: its requests get an error and are not sent to the others.
+            let cluster = self.cluster(backend)?;
+            let weight = backend.weight.unwrap_or(1).min(WEIGHT_MAX);
+            let changes = filter::of_backend(&backend.filters, place, route, self)?.map(Box::new);
+            clusters.push(WeightedCluster { cluster, weight, changes });
+        }
+        Ok(clusters)
+    }
+
+    /// A route whose requests get 500.
+    fn closed(&self) -> Route {
+        Route::to_all(self.label.clone(), self.nowhere.into())
+    }
+
+    /// The cluster of a service that is asked about requests. If the reference cannot be resolved, the rule is closed.
+    pub(crate) fn auth_cluster(&mut self, backend: &BackendRef, is_grpc: bool) -> Result<Option<ClusterId>, String> {
+        let share = reference::backend(self.index, self.kind.name(), &self.name.namespace, backend, Transport::Tcp);
+        let share = share.and_then(|share| match is_grpc && share.proxy.is_some() {
+            // A PROXY protocol header names one client, and a connection with HTTP/2 is for all.
+            true => {
+                Err(Why::new("UnsupportedProtocol", format!("{}: gRPC has no PROXY protocol header", share.service)))
+            }
+            false => Ok(super::cluster::Share { weight: 1, h2: share.h2 || is_grpc, ..share }),
+        });
+        let Some(share) = self.made.note(share) else {
+            self.is_closed = true;
+            return Ok(None);
+        };
+        self.clusters.of(self.index, vec![share]).map(Some)
     }
 
     /// Puts the policies of the rule over a route that has its filters. Returns whether that is possible.
@@ -223,6 +266,15 @@ impl Lowering<'_> {
         let share = self.made.note(share).map(|share| super::cluster::Share { weight: 1, ..share });
         self.clusters.of(self.index, share.into_iter().collect())
     }
+}
+
+/// The name of the session of a rule that gives it none. It must differ from those of other rules, because one client may use several.
+fn own_session_name(label: &str) -> String {
+    // FNV-1a: the same from every replica and every version.
+    let hash = label
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    format!("steelyard-{hash:016x}")
 }
 
 fn http_match(wanted: &HttpMatch, route: &mut Route, regexes: &mut Regexes) -> Result<(), String> {

@@ -374,6 +374,7 @@ fn rules_of<R>(
             policies,
             scope,
             nowhere,
+            is_closed: false,
         };
         let routes = match lowering(rule, &mut with) {
             Ok(routes) => routes,

@@ -144,7 +144,7 @@ impl<'i> Policies<'i> {
         let numbers: Vec<usize> = scope.0.iter().copied().filter(has_cluster).collect();
         let names: Vec<String> = self.entries(&Scope(numbers.clone())).map(|(name, _)| name.to_string()).collect();
         let label = if names.is_empty() { String::new() } else { format!("+policy={}", names.join(",")) };
-        ClusterScope { scope: Scope(numbers), label }
+        ClusterScope { scope: Scope(numbers), label, session: None }
     }
 
     /// Puts the policies of a rule over a route that has its filters and nothing else yet. `nowhere` takes the requests of a rule whose
@@ -230,6 +230,8 @@ pub(crate) struct ClusterScope {
     pub(crate) scope: Scope,
     /// For the name of the cluster.
     pub(crate) label: String,
+    /// The sessions that a rule wants, in words.
+    pub(crate) session: Option<String>,
 }
 
 fn target_of(policy: &Name, target: &PolicyTarget) -> Option<Target> {

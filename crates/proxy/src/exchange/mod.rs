@@ -87,6 +87,7 @@ use crate::policy::rate_headers::Quotas;
 use crate::policy::rate_limit;
 use crate::policy::request_id;
 use crate::policy::retry::{Failed, Tries};
+use crate::policy::sticky::SessionField;
 use crate::policy::values::{Names, Values};
 use crate::policy::{self, Destination, RequestView};
 use crate::tcp::upgrade::Upgrade;
@@ -317,8 +318,9 @@ impl Routed {
         self.cluster.plan.policy.protocol == ClusterProtocol::H2
     }
 
-    /// The cookie for a client that was served by a different endpoint than the one it returned to, or that came for the first time.
-    fn cookie(&self, endpoint: &Endpoint) -> Option<Vec<u8>> {
+    /// The cookie or header for a client that was served by a different endpoint than the one it returned to, or that came for the first
+    /// time.
+    fn session(&self, endpoint: &Endpoint) -> Option<SessionField<'_>> {
         let sticky = self.cluster.plan.sticky.as_ref().filter(|_| self.preferred != Some(endpoint.index))?;
         sticky.set(endpoint.index, self.is_https)
     }

@@ -466,7 +466,7 @@ impl Exchange {
             200..=299 => self.request.head.upgrade.is_some() && routed.is_to_h2(),
             _ => false,
         };
-        let cookie = routed.cookie(&awaiting.attempt.lease.endpoint);
+        let session = routed.session(&awaiting.attempt.lease.endpoint);
         let changes = &routed.changes(env).response_headers;
         let request_id = self.record.request_id.as_deref();
         // Most routes need nothing of this.
@@ -488,7 +488,7 @@ impl Exchange {
             request_id: request_id.filter(|_| responds_with_id(env)),
             cors: cors(env, Some(routed.number), &self.request),
             quotas: self.quotas.as_deref(),
-            cookie: cookie.as_deref(),
+            session: session.as_ref(),
             compressed: None,
         };
         if is_tunnel {

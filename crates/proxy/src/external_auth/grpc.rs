@@ -11,7 +11,7 @@ use model::{ExternalAuth, GrpcAuth};
 use prost::Message;
 use wire::message::{Body, FieldId, Version};
 
-use super::{Grant, Refusal, Verdict, is_value, passed_on};
+use super::{Grant, Refusal, Verdict, passed_on};
 use crate::error::Error;
 use crate::http::client_address::known_client_ip;
 use crate::policy::{self, RequestView};
@@ -283,17 +283,9 @@ pub(crate) fn verdict(policy: &ExternalAuth, answer: Answer) -> Result<Verdict, 
 }
 
 fn grant(policy: &ExternalAuth, ok: Allowed) -> Result<Grant, Error> {
-    let mut set = Vec::new();
-    for name in &policy.response_headers {
-        for (_, value) in ok.headers.iter().filter_map(pair).filter(|(key, _)| key.eq_ignore_ascii_case(name)) {
-            if !is_value(value) {
-                return Err(bad("a header of the answer is malformed"));
-            }
-            set.push((name.as_str().into(), value.into()));
-        }
-    }
+    let fields = ok.headers.iter().filter_map(pair).map(|(key, value)| (key.as_bytes(), value));
     let remove = ok.headers_to_remove.iter().map(|name| name.to_ascii_lowercase().into());
-    Grant { set, remove: remove.collect() }.checked()
+    Grant::of(policy, fields, remove.collect())
 }
 
 fn refusal(policy: &ExternalAuth, denied: Denied) -> Refusal {

@@ -8,10 +8,12 @@
 //! | `X-Forwarded-Port` | the port that the client connected to |
 //! | `X-Original-Url` | scheme, host, path and query |
 //!
-//! 200 to 299 is a yes, and 300 to 499 a no. Everything else is no answer: nginx calls it an error, too, and a service that fails should not
+//! The request has one path, or as GEP-1494 wants it, the method and path of the client's request behind a prefix.
+//!
+//! 200 to 299 is a yes (of GEP-1494 only 200), and 300 to 499 a no. Everything else is no answer: nginx calls it an error, too, and a service that fails should not
 //! look as if it refused.
 
-use model::{ExternalAuth, ForwardedHeaders, HeaderChanges, HttpAuth};
+use model::{AuthProtocol, AuthTarget, ExternalAuth, ForwardedHeaders, HeaderChanges, HttpAuth};
 use wire::message::{Body, Field, FieldId, Method, RequestHead, Span};
 
 use super::{Grant, Refusal, Verdict, passed_on};
@@ -65,32 +67,28 @@ pub(super) fn question(
     if let Some((_, is_whole)) = body {
         own.push((PARTIAL, if is_whole { b"false" } else { b"true" }));
     }
-    let is_wanted = |field: &&Field| {
-        let name = field.name.get(buffer);
-        let is_listed = |names: &Vec<String>| names.iter().any(|listed| name.eq_ignore_ascii_case(listed.as_bytes()));
-        let is_named = policy.request_headers.as_ref().is_none_or(is_listed);
-        let is_own = || own.iter().any(|(own, _)| is_alike(name, own.as_bytes())) || is_alike(name, PARTIAL.as_bytes());
-        match field.id {
-            // They say where the request comes from, and are written from what is known about that.
-            FieldId::Connection
-            | FieldId::XForwardedFor
-            | FieldId::XForwardedProto
-            | FieldId::XForwardedHost
-            | FieldId::Forwarded => true,
-            FieldId::ContentLength | FieldId::Expect | FieldId::Trailer => false,
-            _ => is_named && !is_own() && !OF_THE_ENDPOINT.iter().any(|of| name.eq_ignore_ascii_case(of)),
-        }
-    };
-    let mut fields: Vec<Field> = from.fields.iter().filter(is_wanted).copied().collect();
+    let mut fields = passed_fields(policy, asked, &own);
     for (name, value) in own {
         let (name, value) = (append(name.as_bytes()), append(value));
         fields.push(Field { id: FieldId::Identity, name, value, never_indexed: false });
     }
-    let method = if body.is_some() { Method::Post } else { Method::Get };
+    if matches!(http.target, AuthTarget::Prefix(_))
+        && body.is_none()
+        && !matches!(from.method, Method::Get | Method::Head)
+    {
+        // The client's method may promise a body (RFC 9110 section 8.6).
+        let (name, value) = (append(b"content-length"), append(b"0"));
+        fields.push(Field { id: FieldId::ContentLength, name, value, never_indexed: false });
+    }
+    let (method, method_name, path) = match &http.target {
+        AuthTarget::Path(path) if body.is_some() => (Method::Post, append(b"POST"), append(path.as_bytes())),
+        AuthTarget::Path(path) => (Method::Get, append(b"GET"), append(path.as_bytes())),
+        AuthTarget::Prefix(prefix) => (from.method, from.method_name, append(&[prefix.as_bytes(), uri].concat())),
+    };
     let head = RequestHead {
         method,
-        method_name: append(if body.is_some() { b"POST" } else { b"GET" }),
-        path: append(http.path.as_bytes()),
+        method_name,
+        path,
         authority: from.authority,
         version: from.version,
         fields,
@@ -110,9 +108,37 @@ pub(super) fn question(
     request
 }
 
+/// The fields of the client's request that the service gets, besides `own` ones.
+fn passed_fields(policy: &ExternalAuth, asked: &RequestView<'_>, own: &[(&str, &[u8])]) -> Vec<Field> {
+    let RequestView { head, buffer, .. } = *asked;
+    let is_wanted = |field: &&Field| {
+        let name = field.name.get(buffer);
+        let is_listed = |names: &Vec<String>| names.iter().any(|listed| name.eq_ignore_ascii_case(listed.as_bytes()));
+        let is_named = policy.request_headers.as_ref().is_none_or(is_listed);
+        let is_own = || own.iter().any(|(own, _)| is_alike(name, own.as_bytes())) || is_alike(name, PARTIAL.as_bytes());
+        match field.id {
+            // They say where the request comes from, and are written from what is known about that.
+            FieldId::Connection
+            | FieldId::XForwardedFor
+            | FieldId::XForwardedProto
+            | FieldId::XForwardedHost
+            | FieldId::Forwarded => true,
+            FieldId::ContentLength | FieldId::Expect | FieldId::Trailer => false,
+            _ => is_named && !is_own() && !OF_THE_ENDPOINT.iter().any(|of| name.eq_ignore_ascii_case(of)),
+        }
+    };
+    head.fields.iter().filter(is_wanted).copied().collect()
+}
+
+/// Whether every 2xx is a yes. GEP-1494 wants 200 alone.
+fn takes_any(policy: &ExternalAuth) -> bool {
+    !matches!(&policy.protocol, AuthProtocol::Http(HttpAuth { target: AuthTarget::Prefix(_), .. }))
+}
+
 pub(crate) fn verdict(policy: &ExternalAuth, answer: Answer) -> Result<Verdict, Error> {
     let status = answer.response.head.status;
     match status {
+        201..=299 if !takes_any(policy) => Err(bad("the status is not 200, which alone is a yes")),
         200..=299 => {
             // Its body means nothing, but an answer that is cut off may be half of another one.
             let Answer { response, body, .. } = answer;
@@ -132,15 +158,9 @@ pub(crate) fn verdict(policy: &ExternalAuth, answer: Answer) -> Result<Verdict, 
     }
 }
 
-/// What the endpoint gets: every field of a name, in the order of the answer.
 fn grant(policy: &ExternalAuth, response: &Response) -> Result<Grant, Error> {
     let Response { head, bytes, .. } = response;
-    let mut set = Vec::new();
-    for name in &policy.response_headers {
-        let fields = head.fields.iter().filter(|field| field.name.get(bytes).eq_ignore_ascii_case(name.as_bytes()));
-        set.extend(fields.map(|field| (name.as_str().into(), field.value.get(bytes).into())));
-    }
-    Grant { set, remove: Vec::new() }.checked()
+    Grant::of(policy, head.fields.iter().map(|field| (field.name.get(bytes), field.value.get(bytes))), Vec::new())
 }
 
 #[cfg(test)]
@@ -151,7 +171,7 @@ mod tests {
     use super::*;
 
     fn policy() -> ExternalAuth {
-        of(model::AuthProtocol::Http(HttpAuth { path: "/".into(), host: None }))
+        of(model::AuthProtocol::Http(HttpAuth { target: AuthTarget::Path("/".into()), host: None }))
     }
 
     fn answer(text: &str, body: Result<Option<Vec<u8>>, Error>) -> Answer {
@@ -171,6 +191,22 @@ mod tests {
         let Ok(Verdict::Allowed(grant)) = verdict(&policy(), answer(text, Ok(None))) else { panic!("a yes") };
         let set: Vec<_> = grant.set.iter().map(|(name, value)| (&**name, &**value)).collect();
         assert_eq!(set, [("x-user", &b"joe"[..]), ("x-user", b"ann")]);
+    }
+
+    #[test]
+    fn only_200_is_a_yes_for_the_gateway_api() {
+        let policy = of(AuthProtocol::Http(HttpAuth { target: AuthTarget::Prefix(String::new()), host: None }));
+        let check = |status: &str, expect: Option<bool>| {
+            let text = format!("HTTP/1.1 {status} Status\r\nContent-Length: 0\r\n\r\n");
+            let found = verdict(&policy, answer(&text, Ok(None))).ok();
+            assert_eq!(found.map(|verdict| matches!(verdict, Verdict::Allowed(_))), expect, "{status}");
+        };
+        check("200", Some(true));
+        check("201", None);
+        check("204", None);
+        check("302", Some(false));
+        check("401", Some(false));
+        check("500", None);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use model::{AuthProtocol, ExternalAuth, Route};
+use model::{AnswerHeaders, AuthProtocol, ExternalAuth, Route};
 use wire::message::{Field, FieldId};
 
 use self::cache::Key;
@@ -97,7 +97,7 @@ impl ListenerAuthorizers {
     /// The fields that only a service may set, on all routes. A field with which clients prove who they are is not among them: the service
     /// has to see it.
     pub(crate) fn claims(&self) -> impl Iterator<Item = &str> {
-        let names = self.0.values().flat_map(|authorizer| &authorizer.policy.response_headers);
+        let names = self.0.values().flat_map(|authorizer| authorizer.policy.response_headers.names());
         names.map(String::as_str).filter(|name| !ExternalAuth::is_credential(name))
     }
 }
@@ -128,7 +128,7 @@ impl Authorizer {
     /// Removes what the client has sent in fields that the endpoint gets from the service alone.
     pub(crate) fn strip(&self, request: &mut Request) {
         let Request { head, bytes, .. } = request;
-        let names = &self.policy.response_headers;
+        let names = self.policy.response_headers.names();
         if names.iter().any(|name| ExternalAuth::is_credential(name)) {
             head.fields.retain(|field| {
                 field.id == FieldId::Identity
@@ -180,6 +180,39 @@ impl Grant {
         }
     }
 
+    /// What the endpoint gets of these fields of an answer: names in any case, and values.
+    ///
+    /// # Errors
+    /// There is too much of it, or a value that cannot be sent on.
+    fn of<'f>(
+        policy: &ExternalAuth,
+        fields: impl Iterator<Item = (&'f [u8], &'f [u8])> + Clone,
+        remove: Vec<Box<str>>,
+    ) -> Result<Self, Error> {
+        let (mut set, mut remove) = (Vec::new(), remove);
+        match &policy.response_headers {
+            // In the order of the names.
+            AnswerHeaders::Named(names) => {
+                for name in names {
+                    let of_name = fields.clone().filter(|(found, _)| found.eq_ignore_ascii_case(name.as_bytes()));
+                    set.extend(of_name.map(|(_, value)| (name.as_str().into(), value.into())));
+                }
+            }
+            AnswerHeaders::All => {
+                for (name, value) in fields {
+                    let Some(name) = copied_name(name) else { continue };
+                    // What the client has sent in it is not the service's.
+                    remove.push(name.clone());
+                    set.push((name, value.into()));
+                }
+            }
+        }
+        if set.iter().any(|(_, value): &(Box<str>, Box<[u8]>)| !is_value(value)) {
+            return Err(bad("a header of the answer is malformed"));
+        }
+        Self { set, remove }.checked()
+    }
+
     /// Bytes of all names and values.
     fn bytes(&self) -> usize {
         let set = self.set.iter().map(|(name, value)| name.len() + value.len());
@@ -191,6 +224,49 @@ impl Grant {
     fn checked(self) -> Result<Self, Error> {
         if self.bytes() > CHANGES_BYTES_MAX { Err(bad("too many headers to set or remove")) } else { Ok(self) }
     }
+}
+
+/// Fields of an answer that say something of the answer itself, of its sender or of the connection. The fields of this hop are among them:
+/// a service does not decide where the endpoint believes that a request comes from.
+const OF_THE_ANSWER: [&str; 23] = [
+    "age",
+    "authority",
+    "connection",
+    "cookie",
+    "date",
+    "etag",
+    "expect",
+    "forwarded",
+    "host",
+    "keep-alive",
+    "last-modified",
+    "proxy-authenticate",
+    "proxy-connection",
+    "server",
+    "set-cookie",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "vary",
+    "via",
+    "www-authenticate",
+    "x-real-ip",
+];
+
+/// The name in lower case of a field that the endpoint gets of an answer all of whose fields it gets; `None` if it does not get this one.
+fn copied_name(name: &[u8]) -> Option<Box<str>> {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    if name.is_empty() || !name.iter().all(is_part) {
+        return None;
+    }
+    // Software that takes `_` for `-` must not find one of these either.
+    let is_like = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|start| is_alike(start, prefix));
+    let is_kept = OF_THE_ANSWER.iter().any(|of| is_alike(name, of.as_bytes()))
+        || is_like(b"content-")
+        || is_like(b"x-forwarded-")
+        || is_like(b"grpc-");
+    (!is_kept).then(|| String::from_utf8_lossy(name).to_ascii_lowercase().into())
 }
 
 /// Whether a service may have the field removed. It decides neither the framing nor the host of a request.
@@ -243,7 +319,7 @@ mod tests {
             fail_open: false,
             failure_status: 503,
             request_headers: None,
-            response_headers: vec!["x-user".into(), "authorization".into()],
+            response_headers: AnswerHeaders::Named(vec!["x-user".into(), "authorization".into()]),
             refusal_headers: vec!["location".into(), "set-cookie".into()],
             body: None,
             cache: None,
@@ -269,7 +345,10 @@ mod tests {
     #[test]
     fn the_endpoint_gets_what_the_service_says_and_not_what_the_client_says() {
         let authorizer = Authorizer {
-            policy: Arc::new(policy(AuthProtocol::Http(model::HttpAuth { path: "/".into(), host: None }))),
+            policy: Arc::new(policy(AuthProtocol::Http(model::HttpAuth {
+                target: model::AuthTarget::Path("/".into()),
+                host: None,
+            }))),
             id: 1,
         };
         let mut request = request("Authorization: Bearer mine\r\nCookie: a=b\r\nx_debug: 1\r\nContent-Length: 1\r\n");
@@ -282,6 +361,40 @@ mod tests {
         grant.apply(&mut request);
         assert_eq!(fields(&request), "Cookie: a=b, Content-Length: 1, x-user: joe, authorization: Bearer yours");
         assert!(request.head.fields.iter().any(|field| field.id == FieldId::Host));
+    }
+
+    #[test]
+    fn all_headers_of_an_answer_without_its_own() {
+        let mut policy = policy(AuthProtocol::Grpc(model::GrpcAuth { host: None, context: Vec::new() }));
+        policy.response_headers = AnswerHeaders::All;
+        let pairs: [(&str, &str); 12] = [
+            ("X-User", "joe"),
+            ("authorization", "Bearer yours"),
+            ("Content-Length", "5"),
+            ("content_type", "text/plain"),
+            ("Host", "evil"),
+            ("Transfer-Encoding", "chunked"),
+            ("X_Forwarded_For", "192.0.2.1"),
+            ("set-cookie", "a=b"),
+            (":authority", "evil"),
+            ("a b", "c"),
+            ("X-Role", "a"),
+            ("x-role", "b"),
+        ];
+        let of = |pairs: &[(&str, &str)]| {
+            let pairs: Vec<(Vec<u8>, Vec<u8>)> = pairs.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect();
+            Grant::of(&policy, pairs.iter().map(|(a, b)| (&a[..], &b[..])), Vec::new())
+        };
+        let grant = of(&pairs).unwrap();
+        let mut request = request(
+            "Authorization: Bearer mine\r\nX_User: admin\r\nX-Role: root\r\nX-Other: 1\r\nContent-Length: 1\r\n",
+        );
+        grant.apply(&mut request);
+        assert_eq!(
+            fields(&request),
+            "X-Other: 1, Content-Length: 1, x-user: joe, authorization: Bearer yours, x-role: a, x-role: b"
+        );
+        assert!(of(&[("x-user", "a\r\nb: c")]).is_err());
     }
 
     #[test]

@@ -506,8 +506,8 @@ fn write_response_fields(
     if let Some(quotas) = edits.quotas {
         quotas.write(out);
     }
-    if let Some(cookie) = edits.cookie {
-        out.field(b"set-cookie", cookie, true);
+    if let Some(session) = edits.session {
+        out.field(session.name.as_bytes(), &session.value, true);
     }
 }
 
@@ -587,6 +587,7 @@ mod tests {
 
     use super::testing::{client, request};
     use super::*;
+    use crate::policy::sticky::SessionField;
 
     #[track_caller]
     fn check_request(lines: &str, is_trusted: bool, forwarded: ForwardedHeaders, expect: &str) {
@@ -748,7 +749,8 @@ mod tests {
         let mut head = ResponseHead::default();
         parse_response(text.as_bytes(), 100, Method::Get, &mut head).unwrap();
         let changes = changes();
-        let edits = ResponseEdits { headers: &changes, cookie: Some(b"shop=1; Path=/"), ..ResponseEdits::NONE };
+        let session = SessionField { name: "set-cookie", value: b"shop=1; Path=/"[..].into() };
+        let edits = ResponseEdits { headers: &changes, session: Some(&session), ..ResponseEdits::NONE };
         let mut out = Vec::new();
         let to = ResponseContext { method: Method::Get, version: Version::Http11, keep_alive: true, web: None };
         write_response(Head::H1(&mut out), &head, text.as_bytes(), &to, &edits);

@@ -7,6 +7,7 @@ use model::{FieldValue, HeaderChanges};
 use super::cors::CorsEdits;
 use super::rate_headers::Quotas;
 use super::request_id;
+use super::sticky::SessionField;
 use super::values::{Values, made};
 use crate::compression::CompressedHead;
 
@@ -32,8 +33,8 @@ pub(crate) struct ResponseEdits<'e> {
     pub(crate) cors: Option<CorsEdits<'e>>,
     /// Replaces the fields about limits, if the client is told about its own.
     pub(crate) quotas: Option<&'e Quotas>,
-    /// An additional `Set-Cookie`.
-    pub(crate) cookie: Option<&'e [u8]>,
+    /// An additional `Set-Cookie`, or a header that replaces the endpoint's.
+    pub(crate) session: Option<&'e SessionField<'e>>,
     /// For a route that compresses responses.
     pub(crate) compressed: Option<CompressedHead>,
 }
@@ -48,7 +49,7 @@ impl ResponseEdits<'static> {
         request_id: None,
         cors: None,
         quotas: None,
-        cookie: None,
+        session: None,
         compressed: None,
     };
 }
@@ -59,6 +60,7 @@ impl ResponseEdits<'_> {
         drops(self.headers, name)
             || (self.cors.is_some() && CorsEdits::drops(name))
             || self.quotas.is_some_and(|quotas| quotas.drops(name))
+            || self.session.is_some_and(|session| session.replaces(name))
             || (self.request_id.is_some() && name.eq_ignore_ascii_case(request_id::NAME))
     }
 

@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use balance::Split;
-use model::{ForwardPath, PathRules, Route, RouteAction, Scheme};
+use model::{ForwardPath, PathRules, Route, RouteAction, Scheme, WeightedCluster};
 use telemetry::Reason;
 use wire::message::{FieldId, RequestHead, find};
 
@@ -167,11 +167,29 @@ pub(crate) fn destination(
     };
     let index = match (clusters, listener.split(number)) {
         ([only], _) => (only.weight > 0).then_some(0),
-        (_, split) => split.and_then(TrafficSplit::pick),
+        (_, split) => returning(listener, clusters, asked).or_else(|| split.and_then(TrafficSplit::pick)),
     };
     let share = index.and_then(|index| Some((clusters.get(index)?, index)));
     let cluster = share.and_then(|(share, index)| Some((listener.clusters.get(share.cluster.0)?.clone(), index)));
     cluster.map(|(cluster, index)| Destination::Cluster(cluster, index)).ok_or(Error::internal(Reason::NoEndpoint))
+}
+
+/// The cluster to which a client returns: that of its session, if all clusters of the route have theirs in the same cookie or header. A
+/// cluster of weight 0 gets no requests, not even those.
+fn returning(listener: &ListenerView, clusters: &[WeightedCluster], asked: &RequestView<'_>) -> Option<usize> {
+    let sessions = |share: &WeightedCluster| {
+        let cluster = listener.clusters.get(share.cluster.0)?;
+        cluster.plan.sticky.as_ref()
+    };
+    let first = sessions(clusters.first()?)?;
+    let is_shared = |share: &WeightedCluster| sessions(share).is_some_and(|other| other.are_shared_with(first));
+    if !clusters.iter().all(is_shared) {
+        return None;
+    }
+    let has_session = |share: &WeightedCluster| {
+        share.weight > 0 && sessions(share).and_then(|own| own.endpoint(asked.head, asked.buffer)).is_some()
+    };
+    clusters.iter().position(has_session)
 }
 
 /// The scheme of the client's request at the first trusted hop.

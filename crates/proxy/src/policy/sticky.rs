@@ -1,23 +1,24 @@
-//! A cookie that sends clients back to the endpoint that served them first.
+//! A cookie or a header that sends clients back to the endpoint that served them first.
 //!
-//! The cookie names the endpoint by a keyed hash of its address. Nothing is stored per client: the hashes of all endpoints are computed
+//! Its value names the endpoint by a keyed hash of its address. Nothing is stored per client: the hashes of all endpoints are computed
 //! with the snapshot, and a client's value is looked up among them. Any other value is ignored.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use aws_lc_rs::hmac;
-use model::Sticky;
-use wire::message::RequestHead;
+use model::{Sticky, StickyToken};
+use wire::message::{Field, RequestHead};
 
 use crate::http::cookie;
 
 /// Hexadecimal digits of a value: 64 bits, more than enough to distinguish the endpoints of a cluster.
 const VALUE_DIGITS: usize = 16;
 
-/// The cookie of one cluster, for one snapshot.
-pub(crate) struct StickyCookie {
-    name: String,
+/// The sessions of one cluster, for one snapshot.
+pub(crate) struct StickySessions {
+    token: StickyToken,
     /// The text after the value in `Set-Cookie`.
     attributes: String,
     /// Indexed by endpoint.
@@ -25,7 +26,7 @@ pub(crate) struct StickyCookie {
     places: HashMap<String, usize>,
 }
 
-impl StickyCookie {
+impl StickySessions {
     /// `endpoints` are in the order of the cluster's state.
     pub(crate) fn new(sticky: &Sticky, cluster: &str, endpoints: impl Iterator<Item = SocketAddr>) -> Self {
         let secret = sticky.secret.as_deref().unwrap_or_default();
@@ -37,19 +38,51 @@ impl StickyCookie {
             attributes += &format!("; Max-Age={}", ttl.as_secs());
         }
         let places = values.iter().enumerate().map(|(place, value)| (value.clone(), place)).collect();
-        Self { name: sticky.cookie.clone(), attributes, values, places }
+        Self { token: sticky.token.clone(), attributes, values, places }
     }
 
     /// The index of the endpoint that served the client before, if the cluster still has it.
     pub(crate) fn endpoint(&self, head: &RequestHead, buffer: &[u8]) -> Option<usize> {
-        let mut values = cookie::values(&head.fields, buffer, self.name.as_bytes());
-        values.find_map(|value| self.places.get(std::str::from_utf8(value).ok()?).copied())
+        let place = |value: &[u8]| self.places.get(std::str::from_utf8(value).ok()?).copied();
+        match &self.token {
+            StickyToken::Cookie(name) => cookie::values(&head.fields, buffer, name.as_bytes()).find_map(place),
+            StickyToken::Header(name) => {
+                let is_it = |field: &&Field| field.name.get(buffer).eq_ignore_ascii_case(name.as_bytes());
+                head.fields.iter().filter(is_it).find_map(|field| place(field.value.get(buffer)))
+            }
+        }
     }
 
-    /// The value of `Set-Cookie` for a client that the endpoint with this index has served.
-    pub(crate) fn set(&self, place: usize, is_https: bool) -> Option<Vec<u8>> {
-        let secure = if is_https { "; Secure" } else { "" };
-        Some(format!("{}={}{}{secure}", self.name, self.values.get(place)?, self.attributes).into_bytes())
+    /// Whether the sessions of another cluster are in the same cookie or header.
+    pub(crate) fn are_shared_with(&self, other: &Self) -> bool {
+        self.token == other.token
+    }
+
+    /// The field for a client that the endpoint with this index has served.
+    pub(crate) fn set(&self, place: usize, is_https: bool) -> Option<SessionField<'_>> {
+        let value = self.values.get(place)?;
+        Some(match &self.token {
+            StickyToken::Cookie(name) => {
+                let secure = if is_https { "; Secure" } else { "" };
+                let value = format!("{name}={value}{}{secure}", self.attributes);
+                SessionField { name: "set-cookie", value: value.into_bytes().into() }
+            }
+            StickyToken::Header(name) => SessionField { name, value: value.as_bytes().into() },
+        })
+    }
+}
+
+/// A field of a response that tells a client its session.
+pub(crate) struct SessionField<'s> {
+    /// In lower case.
+    pub(crate) name: &'s str,
+    pub(crate) value: Cow<'s, [u8]>,
+}
+
+impl SessionField<'_> {
+    /// Whether the endpoint's field of this name is not passed on: cookies it may set as it likes.
+    pub(crate) fn replaces(&self, name: &[u8]) -> bool {
+        self.name != "set-cookie" && name.eq_ignore_ascii_case(self.name.as_bytes())
     }
 }
 
@@ -68,14 +101,17 @@ mod tests {
     use super::super::testing;
     use super::*;
 
-    fn cookie(secret: Option<&str>, ttl_s: Option<u64>, ports: &[u16]) -> StickyCookie {
-        let sticky =
-            Sticky { cookie: "shop".into(), ttl: ttl_s.map(Duration::from_secs), secret: secret.map(str::to_owned) };
-        StickyCookie::new(&sticky, "v2", ports.iter().map(|port| ([10, 0, 0, 1], *port).into()))
+    fn cookie(secret: Option<&str>, ttl_s: Option<u64>, ports: &[u16]) -> StickySessions {
+        let sticky = Sticky {
+            token: StickyToken::Cookie("shop".into()),
+            ttl: ttl_s.map(Duration::from_secs),
+            secret: secret.map(str::to_owned),
+        };
+        StickySessions::new(&sticky, "v2", ports.iter().map(|port| ([10, 0, 0, 1], *port).into()))
     }
 
-    fn text(value: Option<Vec<u8>>) -> String {
-        String::from_utf8(value.unwrap()).unwrap()
+    fn text(field: Option<SessionField<'_>>) -> String {
+        String::from_utf8(field.unwrap().value.into_owned()).unwrap()
     }
 
     #[test]
@@ -108,5 +144,25 @@ mod tests {
         check("Cookie: shop=", None);
         check(&format!("Cookie: x{}", value(0)), None);
         check("X: y", None);
+    }
+
+    #[test]
+    fn a_header_carries_the_value_alone() {
+        let sticky = Sticky { token: StickyToken::Header("x-session".into()), ttl: None, secret: None };
+        let sessions =
+            StickySessions::new(&sticky, "v2", [80, 81].into_iter().map(|port| ([10, 0, 0, 1], port).into()));
+        let field = sessions.set(1, true).unwrap();
+        assert_eq!((field.name, field.value.len()), ("x-session", VALUE_DIGITS));
+        assert!(field.replaces(b"X-Session") && !field.replaces(b"x-other"));
+        assert!(!cookie(None, None, &[80]).set(0, false).unwrap().replaces(b"set-cookie"));
+        let value = String::from_utf8(field.value.into_owned()).unwrap();
+        let check = |line: &str, expect| {
+            let lines = format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n");
+            let found = testing::asked(&lines, false, |asked| sessions.endpoint(asked.head, asked.buffer));
+            assert_eq!(found, expect, "{line}");
+        };
+        check(&format!("X-Session: {value}"), Some(1));
+        check(&format!("X-Session: {value}0"), None);
+        check(&format!("Cookie: x-session={value}"), None);
     }
 }

@@ -18,7 +18,7 @@ use crate::named_files::NamedFiles;
 use crate::policy::addresses::AddressTable;
 use crate::policy::maintenance::Maintenance;
 use crate::policy::rate_limit::{Clients, Limiter};
-use crate::policy::sticky::StickyCookie;
+use crate::policy::sticky::StickySessions;
 use crate::tls::{ClientKeys, ServerKeys};
 use crate::upstream::cluster::Breaker;
 
@@ -73,7 +73,7 @@ pub struct ClusterPlan {
     /// `None` for plain text.
     pub(crate) tls: Option<Arc<ClientKeys>>,
     /// `None` if the cluster is not sticky.
-    pub(crate) sticky: Option<StickyCookie>,
+    pub(crate) sticky: Option<StickySessions>,
     /// The names from which addresses were resolved, if TLS needs them.
     pub(crate) hosts: HashMap<SocketAddr, String>,
 }
@@ -180,7 +180,7 @@ impl Compiled {
             };
             let state = state.with_priorities(&priorities).with_zones(&zones);
             let addresses = state.endpoints().iter().map(|endpoint| endpoint.address());
-            let sticky = cluster.sticky.as_ref().map(|sticky| StickyCookie::new(sticky, &cluster.name, addresses));
+            let sticky = cluster.sticky.as_ref().map(|sticky| StickySessions::new(sticky, &cluster.name, addresses));
             Arc::new(ClusterPlan {
                 policy: cluster.clone(),
                 state: Arc::new(state),
@@ -458,12 +458,12 @@ pub(crate) mod fixture {
     pub(crate) fn asks_a_service() -> ExternalAuth {
         ExternalAuth {
             to: ClusterId(0),
-            protocol: AuthProtocol::Http(HttpAuth { path: "/".into(), host: None }),
+            protocol: AuthProtocol::Http(HttpAuth { target: model::AuthTarget::Path("/".into()), host: None }),
             timeout: Duration::from_millis(200),
             fail_open: false,
             failure_status: 503,
             request_headers: None,
-            response_headers: vec!["x-service".into()],
+            response_headers: model::AnswerHeaders::Named(vec!["x-service".into()]),
             refusal_headers: Vec::new(),
             body: None,
             cache: None,
