@@ -231,6 +231,54 @@ fn global_rate_limit() {
 }
 
 #[test]
+fn compression() {
+    if !has_own_network("compression") {
+        return;
+    }
+    let _web = Origin::start_at(local(9001), "web", 4096);
+    let balancer = serve("compression.yaml");
+    let ask = |path: &str, accept: &str| {
+        let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {accept}\r\n\r\n");
+        conn.send(head.as_bytes()).unwrap();
+        let response = conn.response(ResponseTo::Other).unwrap();
+        let coding =
+            testkit::strict::values(&response.headers, "content-encoding").first().copied().map(<[u8]>::to_vec);
+        (response.status, coding.map(|coding| String::from_utf8(coding).unwrap()).unwrap_or_default())
+    };
+    let check =
+        |path: &str, accept: &str, expect: &str| assert_eq!(ask(path, accept), (200, expect.to_owned()), "{path}");
+    check("/", "gzip", "gzip");
+    check("/", "gzip, br, zstd", "zstd");
+    check("/api", "br", "br");
+    check("/", "identity", "");
+    check("/login", "gzip", "");
+    // What the origin answers is no stream of events.
+    check("/events", "gzip", "");
+    end(balancer);
+}
+
+#[test]
+fn external_authorization() {
+    if !has_own_network("external_authorization") {
+        return;
+    }
+    let _web = Origin::start_at(local(9001), "web", 18);
+    let balancer = serve("external-authorization.yaml");
+    let ask = |path: &str| {
+        let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
+        conn.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+        conn.response(ResponseTo::Other).unwrap().status
+    };
+    // Without an answer of a service, nothing passes.
+    assert_eq!([ask("/"), ask("/api"), ask("/health")], [503, 503, 200]);
+    let login = Origin::start_at(local(4180), "login", 18);
+    assert_eq!([ask("/"), ask("/api"), ask("/oauth2/start")], [200, 503, 200]);
+    assert_eq!(login.requests(), 2);
+    end(balancer);
+}
+
+#[test]
 fn canary() {
     if !has_own_network("canary") {
         return;

@@ -13,6 +13,9 @@ const NAMES: &[&str] = &["license", "licence", "copying", "notice", "unlicense",
 /// Folders of a crate with code of others that our builds do not use: they take these libraries from the host.
 const UNUSED: &[(&str, &[&str])] = &[("libbpf-sys", &["elfutils", "zlib"])];
 
+/// Crates without a text whose repository has another crate with the text of both: `dropbox/rust-alloc-no-stdlib`.
+const SIBLINGS: &[(&str, &str)] = &[("alloc-stdlib", "alloc-no-stdlib")];
+
 /// How deep such files lie in a crate: aws-lc-sys keeps those of its assembly in `aws-lc/third_party/fiat`.
 const DEPTH_MAX: usize = 4;
 
@@ -21,6 +24,9 @@ pub fn files(folder: &Path, name: &str) -> Result<Vec<PathBuf>, String> {
     let unused = UNUSED.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, folders)| *folders);
     let mut found = Vec::new();
     walk(folder, unused, DEPTH_MAX, &mut found).map_err(|error| format!("{}: {error}", folder.display()))?;
+    if let (true, Some((_, sibling))) = (found.is_empty(), SIBLINGS.iter().find(|(known, _)| *known == name)) {
+        found = siblings_files(folder, sibling)?;
+    }
     if found.is_empty() {
         let manifest = pack::read(&folder.join("Cargo.toml"))?;
         if !manifest.lines().any(|line| line.starts_with("license = ") && line.contains("Apache-2.0")) {
@@ -30,6 +36,19 @@ pub fn files(folder: &Path, name: &str) -> Result<Vec<PathBuf>, String> {
     }
     found.sort();
     Ok(found)
+}
+
+/// The texts of another crate, whose folder lies beside this one.
+fn siblings_files(folder: &Path, sibling: &str) -> Result<Vec<PathBuf>, String> {
+    let beside = folder.parent().map(std::fs::read_dir).transpose();
+    let beside = beside.map_err(|error| format!("{}: {error}", folder.display()))?;
+    let is_sibling = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let version = name.strip_prefix(sibling).and_then(|rest| rest.strip_prefix('-'));
+        version.is_some_and(|version| version.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    let found = beside.into_iter().flatten().flatten().map(|entry| entry.path()).find(is_sibling);
+    found.map_or(Ok(Vec::new()), |folder| files(&folder, sibling))
 }
 
 fn walk(folder: &Path, unused: &[&str], depth: usize, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
