@@ -213,6 +213,25 @@ fn auth() {
 }
 
 #[test]
+fn jwt() {
+    if !has_own_network("jwt") {
+        return;
+    }
+    let _web = Origin::start_at(local(9001), "web", 18);
+    let balancer = serve("jwt.yaml");
+    let ask = |path: &str, field: &str| {
+        let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
+        conn.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{field}\r\n").as_bytes()).unwrap();
+        conn.response(ResponseTo::Other).unwrap().status
+    };
+    // The provider cannot be reached, so no token can be verified. This one has a head, claims and some signature.
+    let token = "Authorization: Bearer eyJhbGciOiJSUzI1NiIsImtpZCI6ImEifQ.eyJzdWIiOiJqb2UifQ.c2lnbmF0dXJl\r\n";
+    assert_eq!([ask("/", ""), ask("/admin", ""), ask("/health", "")], [401, 401, 200]);
+    assert_eq!([ask("/", token), ask("/admin", token), ask("/api", token)], [503, 503, 503]);
+    end(balancer);
+}
+
+#[test]
 fn global_rate_limit() {
     if !has_own_network("global_rate_limit") {
         return;
