@@ -12,6 +12,9 @@ pub(crate) struct Asking {
     since_us: u64,
     /// Present until it is asked.
     question: Option<Box<Question>>,
+    /// The caller waits for a shorter time than the service has (`grpc-timeout`). Then nothing passes without an answer, also where the policy
+    /// fails open: otherwise callers could choose a time in which no service answers.
+    is_cut_short: bool,
     about: Subject,
 }
 
@@ -20,6 +23,16 @@ pub(super) enum Subject {
     Authorization(Box<Authorizing>),
     /// A limit, of the route with this index in the listener.
     RateLimit(usize),
+}
+
+impl Subject {
+    /// The index of the route in the listener.
+    fn number(&self) -> usize {
+        match self {
+            Self::Authorization(authorizing) => authorizing.number,
+            Self::RateLimit(number) => *number,
+        }
+    }
 }
 
 impl Exchange {
@@ -36,9 +49,21 @@ impl Exchange {
     }
 
     /// Asks.
-    pub(super) fn ask(&mut self, env: &Env<'_>, question: Question, until_ms: u64, about: Subject) {
-        self.phase = Phase::Ask(Box::new(Asking { since_us: env.now_us, question: Some(Box::new(question)), about }));
+    /// The service has this much time, if neither the route nor the caller has less.
+    pub(super) fn ask(&mut self, env: &Env<'_>, question: Question, timeout: std::time::Duration, about: Subject) {
+        let Some(route) = env.route(about.number()) else { return self.fail(env, Error::internal(Reason::Internal)) };
+        let until_ms = self.asks_until_ms(env, route, timeout);
+        let is_cut_short =
+            self.call_ends_ms().is_some_and(|ends_ms| ends_ms < env.now_ms().saturating_add(crate::millis(timeout)));
+        let question = Some(Box::new(question));
+        self.phase = Phase::Ask(Box::new(Asking { since_us: env.now_us, question, is_cut_short, about }));
         self.deadline_ms = Some(until_ms);
+    }
+
+    /// When the caller stops waiting, if it says so.
+    fn call_ends_ms(&self) -> Option<u64> {
+        let timeout = self.call.as_ref()?.timeout?;
+        Some((self.record.begun_us()? / 1000).saturating_add(crate::millis(timeout)))
     }
 
     /// The question that it waits for, once.
@@ -53,20 +78,22 @@ impl Exchange {
             return;
         }
         let Phase::Ask(asking) = std::mem::take(&mut self.phase) else { return };
-        let Asking { since_us, about, .. } = *asking;
+        let Asking { since_us, is_cut_short, about, .. } = *asking;
         self.deadline_ms = None;
         let took_us = env.now_us.saturating_sub(since_us);
         match (about, reply) {
             (Subject::Authorization(authorizing), Ok(Reply::Authorization(verdict))) => {
-                self.handle_authorized(env, *authorizing, Ok(verdict), took_us);
+                self.handle_authorized(env, *authorizing, Ok(verdict), took_us, is_cut_short);
             }
             (Subject::Authorization(authorizing), Err(error)) => {
-                self.handle_authorized(env, *authorizing, Err(error), took_us);
+                self.handle_authorized(env, *authorizing, Err(error), took_us, is_cut_short);
             }
             (Subject::RateLimit(number), Ok(Reply::RateLimit(verdict))) => {
-                self.handle_limited(env, number, Ok(verdict), took_us);
+                self.handle_limited(env, number, Ok(verdict), took_us, is_cut_short);
             }
-            (Subject::RateLimit(number), Err(error)) => self.handle_limited(env, number, Err(error), took_us),
+            (Subject::RateLimit(number), Err(error)) => {
+                self.handle_limited(env, number, Err(error), took_us, is_cut_short);
+            }
             (_, Ok(_)) => self.fail(env, Error::internal(Reason::Internal)),
         }
     }

@@ -13,7 +13,7 @@ use crate::http::respond::Content;
 /// A request that a service has to allow.
 pub(crate) struct Authorizing {
     /// The route's index in the listener.
-    number: usize,
+    pub(super) number: usize,
     authorizer: Arc<Authorizer>,
     /// What is remembered of the answer.
     key: Option<Key>,
@@ -116,16 +116,18 @@ impl Exchange {
         let Some(question) = question else { return self.fail(env, Error::internal(Reason::Internal)) };
         // From now on, the endpoint gets these from the service or not at all.
         authorizing.authorizer.strip(&mut self.request);
-        self.ask(env, question, until_ms, Subject::Authorization(authorizing));
+        let timeout = authorizing.authorizer.policy.timeout;
+        self.ask(env, question, timeout, Subject::Authorization(authorizing));
     }
 
-    /// The service has answered after this time, or has not.
+    /// The service has answered after this time, or has not. `is_cut_short`: because the caller does not wait as long as the service may take.
     pub(super) fn handle_authorized(
         &mut self,
         env: &Env<'_>,
         authorizing: Authorizing,
         answer: Result<Verdict, Error>,
         took_us: u64,
+        is_cut_short: bool,
     ) {
         let Authorizing { number, authorizer, key } = authorizing;
         self.record.handle_authorized(took_us);
@@ -139,7 +141,7 @@ impl Exchange {
                 self.granted(env, number, route, &grant);
             }
             Ok(Verdict::Denied(refusal)) if !passes_all => self.refuse(env, *refusal),
-            Err(error) if !authorizer.policy.fail_open && !passes_all => {
+            Err(error) if (is_cut_short || !authorizer.policy.fail_open) && !passes_all => {
                 let source = std::io::Error::other(error);
                 self.fail(env, Error::internal(Reason::ExternalAuthFailed).because(source));
             }

@@ -20,19 +20,20 @@ impl Exchange {
         let client = stages::client(env);
         let view = view(&self.request, env, &client);
         match global_rate_limit::question(policy, env.listener, &view, env.connection_info.who, timeout_ms) {
-            Ok(Some(question)) => self.ask(env, question, until_ms, Subject::RateLimit(number)),
+            Ok(Some(question)) => self.ask(env, question, policy.timeout, Subject::RateLimit(number)),
             Ok(None) => self.pass(env, number, route),
             Err(error) => self.fail(env, error),
         }
     }
 
-    /// The service has answered after this time, or has not.
+    /// The service has answered after this time, or has not. `is_cut_short`: because the caller does not wait as long as the service may take.
     pub(super) fn handle_limited(
         &mut self,
         env: &Env<'_>,
         number: usize,
         answer: Result<Verdict, Error>,
         took_us: u64,
+        is_cut_short: bool,
     ) {
         self.record.handle_limited(took_us);
         let of_route = env.route(number).and_then(|route| Some((route, route.policy.global_rate_limit.as_deref()?)));
@@ -50,7 +51,7 @@ impl Exchange {
                     return self.fail(env, error);
                 }
             }
-            Err(error) if !policy.fail_open && !passes_all => {
+            Err(error) if (is_cut_short || !policy.fail_open) && !passes_all => {
                 let source = std::io::Error::other(error);
                 return self.fail(env, Error::internal(Reason::RateLimitFailed).because(source));
             }
