@@ -20,6 +20,16 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), arguments)
 }
 
+/// The variable that tells a build of the program which commit it is of. The lab records it with every run.
+pub const COMMIT: &str = "STEELYARD_COMMIT";
+
+/// The commit of the workspace, with `-dirty` if its files differ from it. `None` outside of a repository.
+pub fn commit() -> Option<String> {
+    let head = capture(&mut command("git", &["rev-parse", "HEAD"])).ok()?;
+    let changed = capture(&mut command("git", &["status", "--porcelain", "--untracked-files=no"])).ok()?;
+    Some(format!("{}{}", head.trim(), if changed.trim().is_empty() { "" } else { "-dirty" }))
+}
+
 /// Runs it with our standard output. Fails if it does not exit with 0.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let shown = show(command);

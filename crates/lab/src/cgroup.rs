@@ -11,16 +11,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::leftovers::remove_cgroup;
 use crate::procfs;
 use crate::record::Cgroups;
 use crate::topology::PREFIX;
+
+/// The period of a quota: the kernel's default.
+const QUOTA_PERIOD_US: u32 = 100_000;
 
 /// The mount points of the hierarchies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Mounts {
     /// Version 1, `cpuacct`.
     cpuacct: Option<PathBuf>,
+    /// Version 1, `cpu`, which has quotas; often the same as `cpuacct`.
+    cpu: Option<PathBuf>,
     /// Version 1, `memory`.
     memory: Option<PathBuf>,
     /// Version 2.
@@ -42,8 +49,15 @@ impl Mounts {
             let has = |controller| options.split(',').any(|option| option == controller);
             match kind {
                 "cgroup2" => found.unified = Some(place.into()),
-                "cgroup" if has("cpuacct") => found.cpuacct = Some(place.into()),
-                "cgroup" if has("memory") => found.memory = Some(place.into()),
+                "cgroup" => {
+                    let kinds =
+                        [("cpuacct", &mut found.cpuacct), ("cpu", &mut found.cpu), ("memory", &mut found.memory)];
+                    for (controller, slot) in kinds {
+                        if has(controller) {
+                            *slot = Some(place.into());
+                        }
+                    }
+                }
                 _ => {}
             }
         }
@@ -53,8 +67,11 @@ impl Mounts {
 
 /// Every hierarchy in which a lab may have made groups.
 pub(crate) fn mounts() -> Vec<PathBuf> {
-    let Mounts { cpuacct, memory, unified } = Mounts::of_this_host();
-    [cpuacct, memory, unified].into_iter().flatten().collect()
+    let Mounts { cpuacct, cpu, memory, unified } = Mounts::of_this_host();
+    let mut mounts: Vec<_> = [cpuacct, cpu, memory, unified].into_iter().flatten().collect();
+    mounts.sort();
+    mounts.dedup();
+    mounts
 }
 
 /// The ids of a group's processes.
@@ -63,12 +80,27 @@ pub(crate) fn processes(directory: &Path) -> Vec<u32> {
     text.lines().filter_map(|line| line.trim().parse().ok()).collect()
 }
 
+/// CPU time of tasks, from the start of their accounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tasks {
+    /// Of all tasks of the host; `None` if it is not told.
+    pub all: Option<Duration>,
+    /// Of the tasks of this lab's groups.
+    pub own: Duration,
+    /// The same by CPU number, in version 1 only.
+    pub all_by_cpu: Vec<Duration>,
+    /// The same by CPU number, in version 1 only.
+    pub own_by_cpu: Vec<Duration>,
+}
+
 /// The groups of one lab. Dropping this removes them, with the processes in them.
 #[derive(Debug)]
 pub struct Accounts {
     kind: Cgroups,
     cpu: Option<PathBuf>,
     memory: Option<PathBuf>,
+    /// The group that has a quota; `None` without one.
+    quota: Option<PathBuf>,
 }
 
 impl Accounts {
@@ -97,13 +129,60 @@ impl Accounts {
             (None, None, None) => Cgroups::None,
             _ => Cgroups::Hybrid,
         };
-        Self { kind, cpu: cpuacct.or_else(|| unified.clone()), memory: memory.or(unified) }
+        Self { kind, cpu: cpuacct.or_else(|| unified.clone()), memory: memory.or(unified), quota: None }
+    }
+
+    /// Limits all groups that are made from now on to so many CPUs together. Only a test of the lab itself does this: see `neighbours`.
+    ///
+    /// # Errors
+    /// The host's error, or that it has no quotas.
+    pub(crate) fn limit(&mut self, cpus: f64) -> io::Result<()> {
+        let Mounts { cpu, unified, .. } = Mounts::of_this_host();
+        let quota_us = (f64::from(QUOTA_PERIOD_US) * cpus) as u64;
+        if let (Some(mount), Some(name)) = (cpu, self.cpu.as_ref().and_then(|cpu| cpu.file_name())) {
+            let directory = mount.join(name);
+            match fs::create_dir(&directory) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => self.quota = Some(directory.clone()),
+            }
+            fs::write(directory.join("cpu.cfs_period_us"), QUOTA_PERIOD_US.to_string())?;
+            return fs::write(directory.join("cpu.cfs_quota_us"), quota_us.to_string());
+        }
+        let (Some(mount), Some(directory)) = (unified, self.cpu.clone()) else {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "this host has no cgroups with CPU quotas"));
+        };
+        fs::write(mount.join("cgroup.subtree_control"), "+cpu")?;
+        fs::write(directory.join("cpu.max"), format!("{quota_us} {QUOTA_PERIOD_US}"))?;
+        self.quota = Some(directory);
+        Ok(())
+    }
+
+    /// How often a quota held back all groups together: the one of [`limit`](Self::limit), or one of the container that the lab runs in.
+    #[must_use]
+    pub(crate) fn throttled(&self) -> u64 {
+        let root = self.cpu.as_ref().and_then(|cpu| cpu.parent());
+        let of = |directory: &Path| value_in(&directory.join("cpu.stat"), "nr_throttled").unwrap_or_default();
+        root.map_or(0, of) + self.quota.as_deref().map_or(0, of)
     }
 
     /// The version that counts.
     #[must_use]
     pub fn kind(&self) -> Cgroups {
         self.kind
+    }
+
+    /// CPU time of all tasks of the host and of those of this lab's groups.
+    #[must_use]
+    pub(crate) fn tasks(&self) -> Tasks {
+        let Some((own, all)) = self.cpu.as_ref().and_then(|own| Some((own, own.parent()?))) else {
+            return Tasks::default();
+        };
+        Tasks {
+            all: usage_of(all),
+            own: usage_of(own).unwrap_or_default(),
+            all_by_cpu: usage_by_cpu(all),
+            own_by_cpu: usage_by_cpu(own),
+        }
     }
 
     /// Makes a component's group.
@@ -118,13 +197,14 @@ impl Accounts {
                 _ => Ok(Some(directory)),
             }
         };
-        Ok(Group { cpu: make(&self.cpu)?, memory: make(&self.memory)?, counted: Mutex::default() })
+        let quota = self.quota.clone().filter(|quota| Some(quota) != self.cpu.as_ref());
+        Ok(Group { cpu: make(&self.cpu)?, memory: make(&self.memory)?, quota, counted: Mutex::default() })
     }
 }
 
 impl Drop for Accounts {
     fn drop(&mut self) {
-        for directory in [self.cpu.take(), self.memory.take()].into_iter().flatten() {
+        for directory in [self.cpu.take(), self.memory.take(), self.quota.take()].into_iter().flatten() {
             // The next run finds what stays behind.
             let _ = remove_cgroup(&directory);
         }
@@ -136,6 +216,8 @@ impl Drop for Accounts {
 pub struct Group {
     cpu: Option<PathBuf>,
     memory: Option<PathBuf>,
+    /// The group that limits it, together with all others.
+    quota: Option<PathBuf>,
     /// Without a group: the last known CPU time of each process, so that the time of ended processes is not lost.
     counted: Mutex<BTreeMap<u32, Duration>>,
 }
@@ -144,8 +226,11 @@ impl Group {
     /// The files to which a process writes its id to join the group.
     #[must_use]
     pub fn doors(&self) -> Vec<PathBuf> {
-        let mut doors: Vec<_> =
-            [&self.cpu, &self.memory].into_iter().flatten().map(|directory| directory.join("cgroup.procs")).collect();
+        let mut doors: Vec<_> = [&self.cpu, &self.memory, &self.quota]
+            .into_iter()
+            .flatten()
+            .map(|directory| directory.join("cgroup.procs"))
+            .collect();
         doors.dedup();
         doors
     }
@@ -155,6 +240,36 @@ impl Group {
         if self.cpu.is_none() {
             self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, Duration::ZERO);
         }
+    }
+
+    /// Its processes, with those that they have started.
+    fn pids(&self) -> Vec<u32> {
+        match &self.cpu {
+            Some(directory) => processes(directory),
+            None => {
+                let own: Vec<u32> =
+                    self.counted.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+                own.into_iter().flat_map(procfs::with_descendants).collect()
+            }
+        }
+    }
+
+    /// Stops all of its processes, or lets them go on. A stopped balancer cannot take CPU time from the one that is measured.
+    pub(crate) fn freeze(&self, is_frozen: bool) {
+        let signal = if is_frozen { Signal::STOP } else { Signal::CONT };
+        for pid in self.pids() {
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                // It may have ended by now.
+                let _ = kill_process(pid, signal);
+            }
+        }
+    }
+
+    /// Memory of the BPF maps that its processes hold, in bytes, each map once: the kernel charges it to no process's resident memory.
+    #[must_use]
+    pub fn maps_bytes(&self) -> u64 {
+        let maps: BTreeMap<u64, u64> = self.pids().into_iter().flat_map(procfs::bpf_maps).collect();
+        maps.values().sum()
     }
 
     /// CPU time that its processes have used, including those that have ended.
@@ -167,10 +282,7 @@ impl Group {
             }
             return counted.values().sum();
         };
-        match number_in(&directory.join("cpuacct.usage")) {
-            Some(ns) => Duration::from_nanos(ns),
-            None => Duration::from_micros(value_in(&directory.join("cpu.stat"), "usage_usec").unwrap_or_default()),
-        }
+        usage_of(directory).unwrap_or_default()
     }
 
     /// How often a quota held it back.
@@ -191,12 +303,21 @@ impl Group {
     /// Resident memory of its processes in bytes. Shared memory counts for each process.
     #[must_use]
     pub fn resident(&self) -> u64 {
-        let pids = match &self.cpu {
-            Some(directory) => processes(directory),
-            None => self.counted.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect(),
-        };
-        pids.into_iter().filter_map(|pid| procfs::resident_bytes(pid).ok()).sum()
+        self.pids().into_iter().filter_map(|pid| procfs::resident_bytes(pid).ok()).sum()
     }
+}
+
+/// CPU time of a group and those below it.
+fn usage_of(directory: &Path) -> Option<Duration> {
+    match number_in(&directory.join("cpuacct.usage")) {
+        Some(ns) => Some(Duration::from_nanos(ns)),
+        None => value_in(&directory.join("cpu.stat"), "usage_usec").map(Duration::from_micros),
+    }
+}
+
+fn usage_by_cpu(directory: &Path) -> Vec<Duration> {
+    let text = fs::read_to_string(directory.join("cpuacct.usage_percpu")).unwrap_or_default();
+    text.split_ascii_whitespace().map_while(|word| word.parse().ok().map(Duration::from_nanos)).collect()
 }
 
 fn number_in(file: &Path) -> Option<u64> {
@@ -217,7 +338,9 @@ mod tests {
     fn mounts_of_either_version_and_both() {
         let check = |text: &str, expect: [Option<&str>; 3]| {
             let [cpuacct, memory, unified] = expect.map(|place| place.map(PathBuf::from));
-            assert_eq!(Mounts::parse(text), Mounts { cpuacct, memory, unified }, "{text}");
+            // In all of these, quotas are where the accounts are.
+            let expect = Mounts { cpu: cpuacct.clone(), cpuacct, memory, unified };
+            assert_eq!(Mounts::parse(text), expect, "{text}");
         };
         check("", [None; 3]);
         check("cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n", [None, None, Some("/sys/fs/cgroup")]);
@@ -226,6 +349,31 @@ mod tests {
              cgroup2 /c/unified cgroup2 rw 0 0\n",
             [Some("/c/cpu,cpuacct"), Some("/c/memory"), Some("/c/unified")],
         );
+    }
+
+    #[test]
+    fn apart_from_accounts_quotas_are_found() {
+        let found = Mounts::parse("cgroup /c/cpu cgroup rw,cpu 0 0\ncgroup /c/cpuacct cgroup rw,cpuacct 0 0\n");
+        assert_eq!((found.cpu, found.cpuacct), (Some("/c/cpu".into()), Some("/c/cpuacct".into())));
+    }
+
+    #[test]
+    fn a_quota_holds_back_and_is_counted() {
+        let mut accounts = Accounts::new(&crate::leftovers::tag("quota"));
+        if let Err(error) = accounts.limit(0.2) {
+            crate::host::skip(&format!("cgroup: no quota can be set here: {error}"));
+            return;
+        }
+        let directory = accounts.quota.clone().unwrap();
+        let group = accounts.group("x").unwrap();
+        let doors: Vec<_> = group.doors().iter().map(|door| door.display().to_string()).collect();
+        let script = "for door in $0; do echo $$ > $door; done; while :; do :; done";
+        let mut child = Command::new("/bin/sh").args(["-c", script, &doors.join(" ")]).spawn().unwrap();
+        while accounts.throttled() == 0 {
+            std::thread::yield_now();
+        }
+        drop(accounts);
+        assert!(!child.wait().unwrap().success() && !directory.exists());
     }
 
     /// Starts a process that computes in a group, then checks the group's account of it.
@@ -261,6 +409,58 @@ mod tests {
             drop(accounts);
             assert!(!directories.iter().any(|directory| directory.exists()), "{name}");
         }
+    }
+
+    #[test]
+    fn a_frozen_group_uses_no_cpu_time() {
+        let kinds = [Mounts::default(), Mounts::of_this_host()];
+        for mounts in kinds {
+            let accounts = Accounts::within(&mounts, &crate::leftovers::tag("frozen"));
+            let group = accounts.group("x").unwrap();
+            let doors: Vec<_> = group.doors().iter().map(|door| door.display().to_string()).collect();
+            // The one that computes is a child of the one that was added.
+            let script = "for door in $0; do echo $$ > $door; done; while :; do :; done & wait";
+            let mut child = Command::new("/bin/sh").args(["-c", script, &doors.join(" ")]).spawn().unwrap();
+            group.add(child.id());
+            let used = || group.pids().iter().filter_map(|&pid| procfs::cpu_time(pid).ok()).sum::<Duration>();
+            while group.pids().len() < 2 {
+                std::thread::yield_now();
+            }
+            let is_stopped = |pid: u32| {
+                let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+            };
+            group.freeze(true);
+            while !group.pids().into_iter().all(is_stopped) {
+                std::thread::yield_now();
+            }
+            let before = used();
+            let now = procfs::own_thread_cpu_time().unwrap();
+            while procfs::own_thread_cpu_time().unwrap() < now + Duration::from_millis(50) {
+                std::hint::black_box((0..100_000_u64).sum::<u64>());
+            }
+            assert_eq!(used(), before);
+            group.freeze(false);
+            while used() < before + Duration::from_millis(20) {
+                std::thread::yield_now();
+            }
+            for pid in group.pids() {
+                crate::leftovers::end_process(pid);
+            }
+            let _ = child.wait();
+        }
+    }
+
+    #[test]
+    fn all_tasks_are_at_least_those_of_the_groups() {
+        let accounts = Accounts::new(&crate::leftovers::tag("tasks"));
+        let tasks = accounts.tasks();
+        if accounts.kind() == Cgroups::None {
+            crate::host::skip("cgroup: no group can be made here");
+            return;
+        }
+        assert!(tasks.all.unwrap() > tasks.own, "{tasks:?}");
+        assert_eq!(tasks.all_by_cpu.len(), tasks.own_by_cpu.len());
     }
 
     #[test]

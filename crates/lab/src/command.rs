@@ -14,12 +14,13 @@ use crate::calibrate::{Plan, calibrate};
 use crate::compare::compare;
 use crate::doctor::{self, DoctorArgs};
 use crate::gate::{Limits, gate};
+use crate::raw::{self, Rounds};
 use crate::record::{self, Run};
 use crate::run::{self, RunArgs};
 use crate::scenario::{self, Wish};
 use crate::schedule::{self, clock};
 use crate::verify::{self, Beside};
-use crate::{Verdict, contender, environment, host, keep, report, units};
+use crate::{Verdict, contender, environment, host, keep, neighbours, report, units};
 
 /// The verbs of the lab.
 #[derive(Debug, Subcommand)]
@@ -63,8 +64,8 @@ pub struct ReportArgs {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
-    /// Write a run to keep under version control into this directory: README.md, report.md and a run.json without histograms, series, and
-    /// this host's paths and name
+    /// Write a run to keep under version control into this directory: README.md, report.md, a run.json without histograms and series, and
+    /// rounds.json.gz with those and the logs, all without this host's paths and name. The program must be built from a known commit
     #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "table"])]
     pub keep: Option<PathBuf>,
 
@@ -110,14 +111,14 @@ pub struct GateArgs {
     pub compare: CompareArgs,
 
     /// How much worse a figure may certainly be, beyond noise
-    #[arg(long, value_name = "PERCENT", default_value = "3%", value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value = "3%", value_parser = units::percent)]
     pub max_regress: f64,
 
     /// Only these instances, such as steelyard-http,steelyard-vip
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub instances: Vec<String>,
 
-    /// Only these metrics [default: rates, and the balancer's CPU]
+    /// Only these metrics [default: rates, CPU of the balancer and of the whole host, and the latency of open loops]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub metrics: Vec<String>,
 }
@@ -126,23 +127,35 @@ pub struct GateArgs {
 #[derive(Clone, Debug, Args)]
 pub struct VerifyArgs {
     /// run.json, or its directory
-    #[arg(value_name = "RUN", required_unless_present = "calibrate")]
+    #[arg(value_name = "RUN", required_unless_present_any = ["calibrate", "neighbours"])]
     pub run: Option<PathBuf>,
 
     /// Compare the load with wrk, ab, h2load and iperf3 on this host instead
     #[arg(long, conflicts_with = "run")]
     pub calibrate: bool,
 
-    /// Rounds of the calibration; each round runs every tool once
-    #[arg(long, value_name = "N", default_value_t = 5, requires = "calibrate", value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
+    /// Test the lab itself: run one scenario on the host as it is, with a busy neighbour, and under a CPU quota, and compare what they say
+    #[arg(long, conflicts_with_all = ["run", "calibrate"])]
+    pub neighbours: bool,
 
-    /// How long each tool runs
-    #[arg(long, value_name = "TIME", default_value = "2s", requires = "calibrate", value_parser = units::duration)]
+    /// With --neighbours: check the order of the contenders only, for a host that is not quiet
+    #[arg(long, requires = "neighbours")]
+    pub only_order: bool,
+
+    /// Directory for the runs of --neighbours [default: lab-neighbours]
+    #[arg(long, value_name = "DIR", requires = "neighbours")]
+    pub out: Option<PathBuf>,
+
+    /// Rounds, in each of which every tool or contender runs once [default: 5; with --neighbours, 12]
+    #[arg(long, value_name = "N", conflicts_with = "run", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: Option<u32>,
+
+    /// How long each tool or window takes
+    #[arg(long, value_name = "TIME", default_value = "2s", conflicts_with = "run", value_parser = units::duration)]
     pub duration: Duration,
 
-    /// Print the calibration as JSON
-    #[arg(long, requires = "calibrate")]
+    /// Print the outcome of --calibrate or --neighbours as JSON
+    #[arg(long, conflicts_with = "run")]
     pub json: bool,
 }
 
@@ -165,6 +178,9 @@ impl From<Verdict> for Outcome {
         }
     }
 }
+
+/// Rounds of each run of `--neighbours`: enough for an interval that leaves out the extremes.
+const NEIGHBOURS_ROUNDS: u32 = 12;
 
 /// Runs a verb. `itself` is the file of this program, which stands in for Steelyard among the contenders; `version` is its version.
 ///
@@ -189,9 +205,23 @@ pub fn run(command: LabCommand, itself: &Path, version: &str) -> io::Result<Outc
             Ok(if outcomes.holds { Outcome::Good } else { Outcome::GateDoesNotHold })
         }
         LabCommand::Verify(VerifyArgs { run: Some(run), .. }) => verify_run(&run),
+        LabCommand::Verify(args) if args.neighbours => {
+            let report = neighbours::prove(
+                &neighbours::Plan {
+                    rounds: args.rounds.unwrap_or(NEIGHBOURS_ROUNDS),
+                    measure: args.duration,
+                    directory: args.out.unwrap_or_else(|| PathBuf::from("lab-neighbours")),
+                    only_order: args.only_order,
+                },
+                itself,
+            )?;
+            print(args.json, &report)?;
+            Ok(if report.verdict() == Verdict::Good { Outcome::Good } else { Outcome::GateDoesNotHold })
+        }
         LabCommand::Verify(args) => {
             let _lock = host::lock_measuring()?;
-            let report = calibrate(&Plan { rounds: args.rounds, duration: args.duration }, itself)?;
+            let rounds = args.rounds.unwrap_or(Plan::default().rounds);
+            let report = calibrate(&Plan { rounds, duration: args.duration }, itself)?;
             print(args.json, &report)?;
             Ok(report.verdict().into())
         }
@@ -263,7 +293,10 @@ fn write_report(args: &ReportArgs) -> io::Result<()> {
     let file = file_of(&args.run);
     let run = judged(&args.run)?;
     if let Some(directory) = &args.keep {
-        return keep::write(&keep::kept(&run, &keep::host_name())?, directory);
+        let (kept, beside) = (keep::kept(&run, &keep::host_name())?, file.parent().unwrap_or(Path::new(".")));
+        // A run that is kept already has no raw data but those that lie beside it.
+        let rounds = if run.kept { None } else { Some(keep::rounds(&run, beside, &keep::host_name())?) };
+        return keep::write(&kept, rounds.as_ref(), directory);
     }
     if let Some(which) = args.table {
         let tables = report::tables(&run, which);
@@ -309,7 +342,12 @@ fn verify_run(path: &Path) -> io::Result<Outcome> {
     let run = Run::read(&file)?;
     let beside = |name: &str| std::fs::read_to_string(file.with_file_name(name)).ok();
     let (markdown, readme) = (beside("report.md"), beside("README.md").filter(|_| run.kept));
-    let found = verify::verify(&run, Beside { report: markdown.as_deref(), readme: readme.as_deref() });
+    let packed = std::fs::read(file.with_file_name(raw::FILE)).ok().filter(|_| run.kept);
+    let rounds = packed.map(|packed| Rounds::unpack(&packed)).transpose().map_err(|error| {
+        io::Error::new(error.kind(), format!("{}: {error}", file.with_file_name(raw::FILE).display()))
+    })?;
+    let beside = Beside { report: markdown.as_deref(), readme: readme.as_deref(), rounds: rounds.as_ref() };
+    let found = verify::verify(&run, beside);
     let mut out = io::stdout().lock();
     for discrepancy in &found {
         writeln!(out, "{discrepancy}")?;
@@ -342,16 +380,6 @@ fn print<R: Display + Serialize>(as_json: bool, what: &R) -> io::Result<()> {
     }
 }
 
-fn percent(text: &str) -> Result<f64, String> {
-    let number: f64 =
-        text.strip_suffix('%').unwrap_or(text).trim().parse().map_err(|_| format!("{text:?} is not a percentage"))?;
-    if (0.0..=1000.0).contains(&number) {
-        Ok(number / 100.0)
-    } else {
-        Err("write a percentage from 0 to 1000 %".to_owned())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -368,12 +396,5 @@ mod tests {
         assert_eq!(wrapped("a ", "b c"), "a b c");
         assert_eq!(wrapped("a ", ""), "a ");
         assert_eq!(wrapped("a ", &"x".repeat(100)), format!("a {}", "x".repeat(100)), "a word is never cut");
-    }
-
-    #[test]
-    fn percentages() {
-        for (text, expect) in [("3%", Some(0.03)), ("0.5", Some(0.005)), ("-1%", None), ("x", None)] {
-            assert_eq!(percent(text).ok(), expect, "{text}");
-        }
     }
 }

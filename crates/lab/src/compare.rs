@@ -8,7 +8,7 @@ use std::io;
 
 use serde::Serialize;
 
-use crate::record::Run;
+use crate::record::{Mode, Run};
 use crate::report::{Better, METRICS_COMPARED, Reading};
 use crate::stats::{Difference, Estimate, differs, unpaired_ratio};
 
@@ -32,6 +32,8 @@ pub struct Change {
     pub ratio: Estimate,
     /// Differences up to this share are noise.
     pub noise: f64,
+    /// Whether the load of the case has a rate of its own. If not, its latency follows from the rate that it reached.
+    pub is_open_loop: bool,
     /// The conclusion.
     pub outcome: Outcome,
 }
@@ -78,6 +80,8 @@ pub struct Gone {
     pub instance: String,
     /// As of [`Change`].
     pub metrics: Vec<&'static str>,
+    /// As of [`Change`].
+    pub is_open_loop: bool,
 }
 
 impl fmt::Display for Gone {
@@ -103,7 +107,8 @@ pub fn compare(old: &Run, new: &Run) -> io::Result<Comparison> {
     let mut changes = Vec::new();
     for (case, instance) in old_cells.iter().filter(|cell| new_cells.contains(cell)) {
         for &(metric, better) in METRICS_COMPARED {
-            changes.extend(change(&old_reading, &new_reading, case, instance, metric, better));
+            let change = change(&old_reading, &new_reading, case, instance, metric, better);
+            changes.extend(change.map(|change| Change { is_open_loop: is_open_loop(new, case), ..change }));
         }
     }
     if changes.is_empty() {
@@ -115,7 +120,12 @@ pub fn compare(old: &Run, new: &Run) -> io::Result<Comparison> {
             has(&old_reading) && !has(&new_reading)
         };
         let metrics: Vec<_> = METRICS_COMPARED.iter().map(|(metric, _)| *metric).filter(is_lost).collect();
-        (!metrics.is_empty()).then(|| Gone { case: (*case).to_owned(), instance: (*instance).to_owned(), metrics })
+        (!metrics.is_empty()).then(|| Gone {
+            case: (*case).to_owned(),
+            instance: (*instance).to_owned(),
+            metrics,
+            is_open_loop: is_open_loop(old, case),
+        })
     };
     let only = |cells: &[(&str, &str)], others: &[(&str, &str)]| {
         let only = cells.iter().filter(|cell| !others.contains(cell));
@@ -158,8 +168,14 @@ fn change(
         new: median(&new_values)?,
         ratio,
         noise,
+        is_open_loop: false,
         outcome,
     })
+}
+
+/// Whether the load of a case has a rate of its own.
+fn is_open_loop(run: &Run, case: &str) -> bool {
+    run.case(case).is_some_and(|case| matches!(case.load.mode, Mode::Open { .. }))
 }
 
 /// The differences between the runs besides the intended one.

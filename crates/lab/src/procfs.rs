@@ -68,6 +68,37 @@ fn ticks_of(stat: &str, fields_before: usize) -> io::Result<Duration> {
 /// The error of the kernel if a thread ends while its file is open.
 const ESRCH: i32 = 3;
 
+/// `pid` and all processes that descend from it, as far as their parents live.
+pub(crate) fn with_descendants(pid: u32) -> Vec<u32> {
+    /// A process tree that is deeper or wider is not one of the lab's.
+    const PROCESSES_MAX: usize = 10_000;
+    let mut found = vec![pid];
+    let mut place = 0;
+    while let Some(&next) = found.get(place).filter(|_| place < PROCESSES_MAX) {
+        for task in fs::read_dir(format!("/proc/{next}/task")).into_iter().flatten().flatten() {
+            let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            found.extend(text.split_ascii_whitespace().filter_map(|word| word.parse::<u32>().ok()));
+        }
+        place += 1;
+    }
+    found
+}
+
+/// The ids of the BPF maps that `pid` has open, with the memory of each in bytes (`memlock` of `/proc/PID/fdinfo`).
+pub(crate) fn bpf_maps(pid: u32) -> Vec<(u64, u64)> {
+    let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    files.filter_map(|file| bpf_map(&fs::read_to_string(file.path()).ok()?)).collect()
+}
+
+fn bpf_map(fdinfo: &str) -> Option<(u64, u64)> {
+    let value = |name: &str| {
+        let line = fdinfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim().parse::<u64>().ok()
+    };
+    // Programs have `memlock` too, and no `map_id`.
+    Some((value("map_id")?, value("memlock")?))
+}
+
 /// Resident memory of `pid` in bytes: `VmRSS` of `/proc/PID/status`.
 ///
 /// # Errors
@@ -125,6 +156,29 @@ mod tests {
         thread.join().unwrap();
         // 100 ms, minus the two ticks that the account of ended threads may lack, and a third for the position of `before`.
         assert!(cpu_time(pid).unwrap() >= before + Duration::from_millis(70));
+    }
+
+    #[test]
+    fn maps_are_told_from_other_files() {
+        let map = "pos:\t0\nflags:\t02000002\nmap_type:\t1\nkey_size:\t16\nmemlock:\t8192\nmap_id:\t77\nfrozen:\t0\n";
+        assert_eq!(bpf_map(map), Some((77, 8192)));
+        assert_eq!(bpf_map("pos:\t0\nprog_type:\t3\nmemlock:\t4096\nprog_id:\t9\n"), None);
+        assert_eq!(bpf_map("pos:\t0\nflags:\t02\n"), None);
+    }
+
+    #[test]
+    fn descendants_are_found() {
+        let mut child = std::process::Command::new("/bin/sh").args(["-c", "sleep 600 & wait"]).spawn().unwrap();
+        let found = loop {
+            let found = with_descendants(child.id());
+            if found.len() > 1 {
+                break found;
+            }
+            std::thread::yield_now();
+        };
+        assert!(found.len() == 2 && with_descendants(std::process::id()).contains(&found[1]), "{found:?}");
+        found.iter().for_each(|&pid| crate::leftovers::end_process(pid));
+        child.wait().unwrap();
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The order in which cells are measured, and the time that takes.
 //!
-//! In each round every instance is measured once in every case. The order is drawn anew for each round from one seed, so that a host that
-//! changes during the run changes for all. A case whose rate depends on another case comes after it. This module also estimates the time,
-//! and shortens windows to fit `--quick`. It does not measure.
+//! In each round every instance is measured once in every case. A case's cells come in *blocks*: the reference and a few others, within
+//! seconds of each other, so that all of a block meet the same state of the host. Ratios are taken within a block, which is why the reference
+//! is in each. The order is drawn anew for each round from one seed, so that a host that changes during the run changes for all. A case whose
+//! rate depends on another case comes after it. Rounds are added while intervals are too wide ([`added`]). This module also estimates the
+//! time, and shortens windows to fit `--quick`. It does not measure.
 
 use std::time::Duration;
 
@@ -29,11 +31,15 @@ const SEARCH_STEPS_MAX: u32 = 16;
 /// The limit of `--quick`, including the report.
 pub const QUICK_MAX: Duration = Duration::from_secs(172);
 
-/// The share of a budget that is left free to repeat cells that the host disturbs.
-const REPEATS_OF_BUDGET: f64 = 0.2;
+/// The share of a budget that is left free for rounds that are added where intervals are too wide.
+const ADDED_OF_BUDGET: f64 = 0.2;
 
-/// Without a budget, repeated cells may prolong a run by this share.
-const REPEATS_OF_PLAN: f64 = 1.0;
+/// Without a budget, added rounds may prolong a run by this share.
+const ADDED_OF_PLAN: f64 = 1.0;
+
+/// The others beside the reference in a block. With more, the reference would be further from some of them; with fewer, it would take more of
+/// the time.
+const BLOCK_OTHERS: usize = 3;
 
 /// Windows are only made shorter than this to get enough rounds for any conclusion.
 const WINDOW_MS_MIN: u64 = 800;
@@ -56,6 +62,8 @@ pub struct Step {
     pub instance: String,
     /// From 0.
     pub round: u32,
+    /// From 0, within the round of the case.
+    pub block: u32,
     /// 0, or 1 for the second measurement in the same round.
     pub twin: u8,
 }
@@ -67,9 +75,9 @@ pub struct Schedule {
     pub steps: Vec<Step>,
     /// Rounds.
     pub rounds: u32,
-    /// The time for everything, if nothing is repeated.
+    /// The time for everything, if no round is added.
     pub expected: Duration,
-    /// Cells that the host disturbs are repeated until this time.
+    /// Rounds are added until this time.
     pub limit: Duration,
     /// Whether `limit` is a budget for everything: if the host is slower than planned, cells are left out.
     pub is_budget: bool,
@@ -80,42 +88,89 @@ pub struct Schedule {
 pub fn plan(scenario: &Scenario, rounds: u32, seed: u64) -> Schedule {
     let mut rng = Rng::new(seed);
     let mut steps = Vec::new();
-    // Two phases are enough: a case can only depend on a case whose rate depends on no other.
-    let (first, second): (Vec<_>, Vec<_>) = scenario.cases.iter().partition(|case| base_of(case).is_none());
-    for phase in [first, second] {
+    for phase in phases(scenario) {
         for round in 0..rounds {
             let mut cases = phase.clone();
             rng.shuffle(&mut cases);
             for case in cases {
-                // Ratios are taken within a round, so the cells that are compared are close together: case by case.
-                let mut cells = cells_of(scenario, case, round);
-                rng.shuffle(&mut cells);
-                steps.extend(cells);
+                steps.extend(blocks(scenario, case, round, &|_| true, &mut rng));
             }
         }
     }
     let expected = expected(scenario, &steps);
-    Schedule { steps, rounds, expected, limit: expected.mul_f64(1.0 + REPEATS_OF_PLAN), is_budget: false }
+    Schedule { steps, rounds, expected, limit: expected.mul_f64(1.0 + ADDED_OF_PLAN), is_budget: false }
 }
 
 /// Orders the cells of a scenario that must end within `budget`, and shortens windows, warm-ups and rounds as needed.
 #[must_use]
 pub fn plan_within(scenario: &mut Scenario, rounds: u32, seed: u64, budget: Duration) -> Schedule {
-    let rounds = shrink(scenario, rounds, budget.mul_f64(1.0 - REPEATS_OF_BUDGET));
+    let rounds = shrink(scenario, rounds, budget.mul_f64(1.0 - ADDED_OF_BUDGET));
     let schedule = plan(scenario, rounds, seed);
     Schedule { limit: budget.max(schedule.expected), is_budget: true, ..schedule }
 }
 
-fn cells_of(scenario: &Scenario, case: &Case, round: u32) -> Vec<Step> {
-    let step = |instance: &String, twin| Step { case: case.name.clone(), instance: instance.clone(), round, twin };
-    let once = case.instances.iter().map(|instance| step(instance, 0));
-    // The noise floor is measured where it matters most, in the first case of the twin.
-    let is_first = |id: &String| {
-        let first = scenario.cases.iter().find(|case| case.instances.contains(id));
-        first.is_some_and(|first| first.name == case.name)
+/// The cases that depend on no other, and those whose rate depends on one of them. Two phases are enough: a case can only depend on a case
+/// whose rate depends on no other.
+fn phases(scenario: &Scenario) -> [Vec<&Case>; 2] {
+    let (first, second): (Vec<_>, Vec<_>) = scenario.cases.iter().partition(|case| base_of(case).is_none());
+    [first, second]
+}
+
+/// Whether a step is of the first of these phases.
+#[must_use]
+pub fn is_first_phase(scenario: &Scenario, step: &Step) -> bool {
+    scenario.cases.iter().any(|case| case.name == step.case && base_of(case).is_none())
+}
+
+/// One more round of the cells that are `wanted` (case and instance), each with the reference in its block.
+#[must_use]
+pub fn added(scenario: &Scenario, wanted: &[(String, String)], round: u32, seed: u64) -> Vec<Step> {
+    // The rounds before it have used up an unknown part of the sequence, so each has one of its own.
+    let mut rng = Rng::new(seed ^ u64::from(round).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let is_wanted = |case: &str, id: &str| wanted.iter().any(|(of_case, instance)| of_case == case && instance == id);
+    let mut cases: Vec<&Case> = scenario.cases.iter().collect();
+    cases.retain(|case| case.instances.iter().any(|id| is_wanted(&case.name, id)));
+    rng.shuffle(&mut cases);
+    let of_case = |case: &Case| blocks(scenario, case, round, &|id| is_wanted(&case.name, id), &mut rng);
+    cases.into_iter().flat_map(of_case).collect()
+}
+
+/// One round of a case, block by block.
+fn blocks(scenario: &Scenario, case: &Case, round: u32, is_wanted: &dyn Fn(&str) -> bool, rng: &mut Rng) -> Vec<Step> {
+    let reference = case.instances.iter().find(|id| **id == scenario.reference);
+    let mut others: Vec<&String> = case.instances.iter().filter(|id| Some(*id) != reference && is_wanted(id)).collect();
+    rng.shuffle(&mut others);
+    let blocks = match (reference, others.is_empty()) {
+        // Without a reference there is nothing to be near to.
+        (None, _) => vec![others.as_slice()],
+        (Some(_), true) => vec![&[][..]],
+        (Some(_), false) => even_chunks(&others),
     };
-    let again = scenario.twins.iter().filter(|id| case.instances.contains(id) && is_first(id)).map(|id| step(id, 1));
-    once.chain(again).collect()
+    let mut steps = Vec::new();
+    for (block, others) in blocks.into_iter().enumerate() {
+        let block = block as u32;
+        let step = |id: &&String, twin| Step { case: case.name.clone(), instance: (*id).clone(), round, block, twin };
+        let mut ids: Vec<&String> = others.to_vec();
+        ids.extend(reference);
+        let mut of_block: Vec<Step> = ids.iter().map(|id| step(id, 0)).collect();
+        // The noise floor is measured where it matters most, in the first case of the twin; the reference's in its first block.
+        let has_twin = |id: &&&String| is_twin(scenario, case, id) && (Some(**id) != reference || block == 0);
+        of_block.extend(ids.iter().filter(has_twin).map(|id| step(id, 1)));
+        rng.shuffle(&mut of_block);
+        steps.extend(of_block);
+    }
+    steps
+}
+
+/// Chunks of at most [`BLOCK_OTHERS`], as equal as possible.
+fn even_chunks<T>(all: &[T]) -> Vec<&[T]> {
+    let count = all.len().div_ceil(BLOCK_OTHERS).max(1);
+    (0..count).map(|place| &all[place * all.len() / count..(place + 1) * all.len() / count]).collect()
+}
+
+fn is_twin(scenario: &Scenario, case: &Case, id: &String) -> bool {
+    let first = scenario.cases.iter().find(|case| case.instances.contains(id));
+    scenario.twins.contains(id) && first.is_some_and(|first| first.name == case.name)
 }
 
 /// The time that a cell's load takes.
@@ -224,18 +279,46 @@ mod tests {
         let schedule = plan(&scenario, 3, 42);
         for round in 0..3 {
             for case in &scenario.cases {
+                let of_case = |step: &&Step| step.case == case.name && step.round == round;
+                let steps: Vec<&Step> = schedule.steps.iter().filter(of_case).collect();
+                let blocks = steps.iter().map(|step| step.block + 1).max().unwrap();
+                assert_eq!(blocks, (case.instances.len() as u32 - 1).div_ceil(BLOCK_OTHERS as u32), "{}", case.name);
+                for block in steps.chunk_by(|one, next| one.block == next.block) {
+                    let references = block.iter().filter(|step| step.instance == scenario.reference && step.twin == 0);
+                    assert_eq!(references.count(), 1, "the reference is in each block, once");
+                    assert!(block.iter().filter(|step| step.twin == 0).count() <= 1 + BLOCK_OTHERS);
+                }
                 for instance in &case.instances {
-                    let of_cell =
-                        |step: &&Step| (&step.case, &step.instance, step.round) == (&case.name, instance, round);
-                    let count = schedule.steps.iter().filter(of_cell).count();
+                    let count = steps.iter().filter(|step| step.instance == *instance).count() as u32;
+                    let once = if *instance == scenario.reference { blocks } else { 1 };
                     let is_twin = case.name == "c1000" && scenario.twins.contains(instance);
-                    assert_eq!(count, if is_twin { 2 } else { 1 }, "{} {instance}", case.name);
+                    assert_eq!(count, once + u32::from(is_twin), "{} {instance}", case.name);
                 }
             }
         }
         let place = |name: &str| schedule.steps.iter().position(|step| step.case.starts_with(name)).unwrap();
         let last = schedule.steps.iter().rposition(|step| step.case == "capacity").unwrap();
         assert!(last < place("steady"), "what a rate follows from is measured before");
+    }
+
+    #[test]
+    fn an_added_round_has_what_is_wanted_and_the_reference() {
+        let (scenario, _) = scenario("l4-matrix", false);
+        let wanted = [("http-rps", "steelyard-vip"), ("http-rps", "envoy-tcp"), ("tcp-rr", "nodeport")];
+        let wanted = wanted.map(|(case, id)| (case.to_owned(), id.to_owned()));
+        let steps = added(&scenario, &wanted, 7, 1);
+        let has = |case: &str, id: &str| steps.iter().any(|step| step.case == case && step.instance == id);
+        assert!(wanted.iter().all(|(case, id)| has(case, id)) && has("http-rps", "routed") && has("tcp-rr", "routed"));
+        let twins = steps.iter().filter(|step| step.twin == 1).count();
+        assert_eq!((steps.len() - twins, steps[0].round), (5, 7), "{steps:?}");
+        assert_eq!(added(&scenario, &[], 7, 1), []);
+        assert_ne!(steps, added(&scenario, &wanted, 7, 2));
+    }
+
+    #[test]
+    fn blocks_are_about_equal() {
+        let sizes = |count: usize| even_chunks(&vec![0; count]).iter().map(|chunk| chunk.len()).collect::<Vec<_>>();
+        assert_eq!([sizes(1), sizes(3), sizes(4), sizes(7)], [vec![1], vec![3], vec![2, 2], vec![2, 2, 3]]);
     }
 
     #[test]
@@ -260,7 +343,7 @@ mod tests {
             let planned = plan_within(&mut scenario, rounds, 1, QUICK_MAX);
             assert!(
                 planned.expected < planned.limit && planned.limit == QUICK_MAX,
-                "{name}: there is time for repeats"
+                "{name}: there is time for more rounds"
             );
             assert!(rounds >= ROUNDS_MIN, "{name}");
             let windows = scenario.cases.iter().map(|case| case.load.measure_ms);
@@ -288,12 +371,12 @@ mod tests {
         };
         let all: Vec<(u32, u64)> = (5..120).map(|minute| rounds_within(minute * 10)).collect();
         assert!(all.windows(2).all(|pair| pair[0].0 <= pair[1].0), "more time is never fewer rounds: {all:?}");
-        for (rounds, window_ms) in all {
+        for &(rounds, window_ms) in &all {
             let least = if rounds == ROUNDS_SURE { WINDOW_MS_LEAST } else { WINDOW_MS_MIN };
             assert!(window_ms >= least || rounds == ROUNDS_MIN, "{rounds} rounds of {window_ms} ms");
         }
-        let (rounds, window_ms) = rounds_within(530);
-        assert!(rounds == ROUNDS_SURE && window_ms < WINDOW_MS_MIN, "{rounds} rounds of {window_ms} ms");
+        let is_cut = |&&(rounds, window_ms): &&(u32, u64)| rounds == ROUNDS_SURE && window_ms < WINDOW_MS_MIN;
+        assert!(all.iter().any(|planned| is_cut(&planned)), "{all:?}");
     }
 
     #[test]

@@ -67,6 +67,17 @@ fn split(text: &str) -> (&str, &str) {
     text.split_at(at)
 }
 
+/// A share as in `3%` or `0.5`.
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
+    let number: f64 =
+        text.strip_suffix('%').unwrap_or(text).trim().parse().map_err(|_| format!("{text:?} is not a percentage"))?;
+    if (0.0..=1000.0).contains(&number) {
+        Ok(number / 100.0)
+    } else {
+        Err("write a percentage from 0 to 1000 %".to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +131,13 @@ mod tests {
         check(listen_address, "127.0.0.1:0", Some(([127, 0, 0, 1], 0).into()));
         for bad in ["9001", "localhost:9001", ":", ":70000"] {
             check(listen_address, bad, None);
+        }
+    }
+
+    #[test]
+    fn percentages() {
+        for (text, expect) in [("3%", Some(0.03)), ("0.5", Some(0.005)), ("-1%", None), ("x", None)] {
+            assert_eq!(percent(text).ok(), expect, "{text}");
         }
     }
 }

@@ -3,7 +3,9 @@
 //! [`verify`] judges, computes and renders again from the cells of `run.json` alone, and names every difference. It cannot know whether the
 //! cells are true.
 
-use crate::record::{Cell, Run, Verdict};
+use crate::load::Latencies;
+use crate::raw::Rounds;
+use crate::record::{Cell, Distribution, Measurement, Run, Verdict};
 use crate::report;
 
 /// How many discrepancies of a kind are named one by one.
@@ -31,6 +33,8 @@ pub struct Beside<'a> {
     pub report: Option<&'a str>,
     /// The text of `README.md`, which a kept run has.
     pub readme: Option<&'a str>,
+    /// The raw data of a kept run.
+    pub rounds: Option<&'a Rounds>,
 }
 
 /// Compares `run` and the files `beside` it with what its cells give. Returns nothing if everything agrees.
@@ -46,6 +50,9 @@ pub fn verify(run: &Run, beside: Beside<'_>) -> Vec<Discrepancy> {
         }));
     }
     found.extend(listed("conclusion", &run.conclusions, &again.conclusions, |conclusion| conclusion.text.clone()));
+    if let Some(rounds) = beside.rounds {
+        found.extend(raw_data(run, rounds));
+    }
     if let Some(text) = beside.report {
         found.extend(lines("report.md", text, &report::markdown(&again)));
     }
@@ -53,6 +60,46 @@ pub fn verify(run: &Run, beside: Beside<'_>) -> Vec<Discrepancy> {
         found.extend(lines("README.md", text, &report::readme(&again)));
     }
     found
+}
+
+/// Cells that are not those of the raw data, and percentiles that are not those of their histograms.
+fn raw_data(run: &Run, rounds: &Rounds) -> Vec<Discrepancy> {
+    let raw = Run { cells: rounds.cells.clone(), ..run.clone() };
+    let mut found = Vec::new();
+    for (cell, raw) in run.cells.iter().zip(&raw.clone().without_bulk().cells) {
+        if (&cell.measurement, &cell.failure) != (&raw.measurement, &raw.failure) {
+            found.push(Discrepancy {
+                place: place(cell),
+                what: "the raw data of the round give other figures".to_owned(),
+            });
+        }
+    }
+    if run.cells.len() != rounds.cells.len() {
+        let what = format!("the file has {} cells, but the raw data {}", run.cells.len(), rounds.cells.len());
+        found.push(Discrepancy { place: "cells".to_owned(), what });
+    }
+    for cell in &raw.cells {
+        for distribution in cell.measurement.iter().flat_map(Measurement::distributions) {
+            if let Some(what) = distribution.histogram.as_ref().and_then(|text| of_histogram(distribution, text)) {
+                found.push(Discrepancy { place: place(cell), what });
+            }
+        }
+    }
+    found.truncate(NAMED_MAX);
+    found
+}
+
+/// What a distribution says that its histogram does not.
+fn of_histogram(distribution: &Distribution, text: &str) -> Option<String> {
+    let Some(latencies) = Latencies::decode(text) else { return Some("a histogram cannot be read".to_owned()) };
+    if latencies.count() != distribution.count {
+        return Some(format!("a histogram has {} values, not {}", latencies.count(), distribution.count));
+    }
+    distribution.percentiles.iter().find_map(|&(percent, us)| {
+        let is = latencies.percentile(percent).as_secs_f64() * 1e6;
+        ((is - us).abs() > 0.001 * us + 0.001)
+            .then(|| format!("p{percent} is {us} µs, but its histogram gives {is} µs"))
+    })
 }
 
 /// Figures of a cell that contradict its other figures.
@@ -148,7 +195,7 @@ mod tests {
     use crate::report::sample;
 
     fn report_of(text: &str) -> Beside<'_> {
-        Beside { report: Some(text), readme: None }
+        Beside { report: Some(text), ..Beside::default() }
     }
 
     #[track_caller]
@@ -189,6 +236,31 @@ mod tests {
     }
 
     #[test]
+    fn raw_data_that_say_something_else_are_found() {
+        let mut run = sample::run(Table::L4l7Ab);
+        let mut latencies = Latencies::default();
+        (1..=1_000).for_each(|us| latencies.record(std::time::Duration::from_micros(us)));
+        run.cells[0].measurement.as_mut().unwrap().service = Some(latencies.distribution());
+        crate::report::analyse(&mut run);
+        let rounds = Rounds { version: 1, cells: run.cells.clone(), logs: Default::default() };
+        let kept = crate::keep::kept(&Run { kept: true, ..run }, "vm7").unwrap();
+        let found = |change: fn(&mut Rounds)| {
+            let mut rounds = rounds.clone();
+            change(&mut rounds);
+            let found = verify(&kept, Beside { rounds: Some(&rounds), ..Beside::default() });
+            found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(found(|_| {}), "");
+        assert!(found(|rounds| drop(rounds.cells.pop())).contains("cells, but the raw data"));
+        assert!(found(|rounds| rounds.cells[3].measurement = None).contains("give other figures"));
+        let swapped = found(|rounds| {
+            let service = &mut rounds.cells[0].measurement.as_mut().unwrap().service;
+            service.as_mut().unwrap().percentiles[0].1 *= 1.1;
+        });
+        assert!(swapped.contains("but its histogram gives"), "{swapped}");
+    }
+
+    #[test]
     fn the_report_beside_it_is_compared_line_by_line() {
         let run = sample::run(Table::L4l7Ab);
         let text = report::markdown(&run);
@@ -199,7 +271,7 @@ mod tests {
         assert!(found[0].to_string().contains("report.md line "), "{}", found[0]);
         assert!(!verify(&run, report_of(&text[..text.len() / 2])).is_empty());
         let readme = report::readme(&run);
-        let beside = |text| Beside { report: None, readme: Some(text) };
+        let beside = |text| Beside { readme: Some(text), ..Beside::default() };
         assert_eq!(verify(&run, beside(&readme)), []);
         let found = verify(&run, beside(&readme.replacen("seed 42", "seed 43", 1)));
         assert!(found.len() == 1 && found[0].to_string().contains("README.md line "), "{found:?}");

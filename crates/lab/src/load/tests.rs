@@ -91,6 +91,19 @@ fn a_timed_load_ends_and_counts_what_it_did() {
 }
 
 #[test]
+fn what_an_open_loop_could_not_send_is_in_its_tail() {
+    let address = server(|_, mut stream| while read_request(&mut stream) {});
+    let load = shaped(load(address, 1, Until::Elapsed(Duration::from_millis(200))), |shape| {
+        (shape.rate, shape.timeout) = (Some(500.0), Duration::from_millis(40));
+    });
+    let report = run(&load);
+    assert!(report.errors.timeout > 0 && report.errors.unsent > 0 && report.answers == 0, "{report}");
+    assert_eq!((report.planned, report.errors.timeout + report.errors.unsent), (Some(100), 100), "{report}");
+    let response = report.response.expect("everything that was due has waited");
+    assert_eq!((response.count, report.service), (100, None));
+}
+
+#[test]
 fn a_low_rate_is_that_of_all_threads_together() {
     let origin = Running::start("http");
     for (rate, threads, expect) in [(1.0, 1, 1), (30.0, 8, 3), (50.0, 4, 5), (5.0, 4, 1)] {

@@ -18,6 +18,10 @@ pub struct Cell {
     pub round: u32,
     /// 0, or 1 for the second measurement of the same instance in the same round: the two differ only by noise.
     pub twin: u8,
+    /// The block of the round in which it was measured, from 0: some contenders and the reference, within seconds. Ratios are taken within a
+    /// block.
+    #[serde(default)]
+    pub block: u32,
     /// Place in the run, from 0.
     pub order: u32,
     /// When the load was started, in ms since 1970 UTC.
@@ -97,6 +101,9 @@ pub struct Measurement {
     pub generator_busiest_thread: Option<f64>,
     /// CPU time within the window, by component.
     pub cpu: Cpu,
+    /// The reference loop around the cell; absent in runs of before it existed.
+    #[serde(default)]
+    pub reference: Option<ReferenceLoop>,
     /// Memory.
     pub memory: Memory,
     /// The kernel's counters.
@@ -122,6 +129,14 @@ impl Measurement {
     #[must_use]
     pub fn latency(&self) -> Option<&Distribution> {
         self.response.as_ref().or(self.delivery.as_ref()).or(self.service.as_ref())
+    }
+
+    /// Every distribution that was measured.
+    pub fn distributions(&self) -> impl Iterator<Item = &Distribution> {
+        [&self.service, &self.response, &self.connect, &self.waiting, &self.delivery]
+            .into_iter()
+            .flatten()
+            .chain(self.probe.as_ref().map(|probe| &probe.response))
     }
 
     pub(super) fn distributions_mut(&mut self) -> impl Iterator<Item = &mut Distribution> {
@@ -231,6 +246,20 @@ pub struct Cpu {
     pub origin_cpus: Vec<u32>,
     /// How often a quota throttled a component. There is no quota, so it must be 0.
     pub throttled: u64,
+    /// CPU time of tasks that belong to no component: other programs of this host, in seconds. Absent if the kernel does not tell it for all
+    /// tasks together.
+    #[serde(default)]
+    pub strangers_s: Option<f64>,
+    /// The same by CPU number, as a share of the window; empty if the kernel does not tell it by CPU.
+    #[serde(default)]
+    pub strangers_by_cpu: Vec<f64>,
+    /// Share of the window for which each CPU would have been busy without the run, by CPU number: [`Environment`](super::Environment) has the
+    /// same.
+    #[serde(default)]
+    pub idle_busy_by_cpu: Vec<f64>,
+    /// Whether `busy_s`, `idle_s` and `busy_by_cpu` are exact to the microsecond, and not counts of the kernel's ticks of 10 ms.
+    #[serde(default)]
+    pub is_exact: bool,
 }
 
 impl Cpu {
@@ -238,6 +267,24 @@ impl Cpu {
     #[must_use]
     pub fn other_s(&self) -> f64 {
         (self.busy_s - self.balancer_s - self.client_s - self.origin_s).max(0.0)
+    }
+
+    /// Busy time of all CPUs that the run caused, in seconds: without unrelated tasks, and without what the idle host does.
+    #[must_use]
+    pub fn caused_s(&self, window_s: f64) -> f64 {
+        let idle = self.idle_busy_by_cpu.iter().sum::<f64>() * window_s;
+        (self.busy_s - self.strangers_s.unwrap_or_default() - idle).max(0.0)
+    }
+
+    /// The same of some CPUs, as far as unrelated tasks are known by CPU.
+    #[must_use]
+    pub fn caused_on_s(&self, cpus: &[u32], window_s: f64) -> f64 {
+        let at = |values: &[f64], cpu: u32| values.get(cpu as usize).copied().unwrap_or_default();
+        let of_cpu = |&cpu: &u32| {
+            let others = at(&self.strangers_by_cpu, cpu) + at(&self.idle_busy_by_cpu, cpu);
+            (at(&self.busy_by_cpu, cpu) - others).max(0.0)
+        };
+        cpus.iter().map(of_cpu).sum::<f64>() * window_s
     }
 
     /// Share of the window for which the busiest of `cpus` was busy, 0 to 1; 0 if none is known.
@@ -255,6 +302,26 @@ impl Cpu {
     }
 }
 
+/// The reference loop before and after a cell, on each CPU of the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReferenceLoop {
+    /// Before the load was started.
+    pub before: Vec<Turn>,
+    /// After it ended.
+    pub after: Vec<Turn>,
+}
+
+/// The mean time that a turn of the reference loop took on one CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Turn {
+    /// The number of the CPU.
+    pub cpu: u32,
+    /// On the clock, in µs.
+    pub wall_us: f64,
+    /// CPU time, in µs.
+    pub cpu_us: f64,
+}
+
 /// Memory in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
@@ -264,10 +331,21 @@ pub struct Memory {
     pub balancer_rss_idle: u64,
     /// The peak of the balancer's cgroup, including caches and kernel memory; absent if cgroups do not report it.
     pub balancer_peak: Option<u64>,
+    /// Memory of the BPF maps that the balancer's processes hold, which is charged to no process's resident memory.
+    #[serde(default)]
+    pub balancer_maps: u64,
     /// Resident memory of the origins at the end of the window.
     pub origin_rss: u64,
     /// Resident memory of the load at the end of the window.
     pub client_rss: u64,
+}
+
+impl Memory {
+    /// What the balancer holds: resident memory, and BPF maps.
+    #[must_use]
+    pub fn balancer_bytes(&self) -> u64 {
+        self.balancer_rss + self.balancer_maps
+    }
 }
 
 /// The kernel's counters within the window, over all namespaces of the cell.

@@ -43,10 +43,18 @@ pub struct Environment {
     pub steal_share: f64,
     /// Whether the lab ran as root.
     pub is_root: bool,
+    /// The commit that the program was built from, in hex, with `-dirty` if files differed from it. Absent if the build did not say so: see
+    /// [`COMMIT`](crate::environment::COMMIT).
+    #[serde(default)]
+    pub commit: Option<String>,
     /// Programs of the lab itself and tools it used.
     pub binaries: Vec<Binary>,
     /// Which CPUs each component got, in words.
     pub placement: String,
+    /// Share of the time for which each CPU was busy while nothing of the run did anything and no other program ran, by CPU number: the
+    /// kernel's own work, which is subtracted. Empty in runs of before it was measured.
+    #[serde(default)]
+    pub idle_busy_by_cpu: Vec<f64>,
 }
 
 /// A setting of the host.

@@ -22,7 +22,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use cell::{
-    Cell, Cpu, Distribution, Errors, Failure, Measurement, Memory, NetCounters, OriginShare, Probe, Sample, Second,
+    Cell, Cpu, Distribution, Errors, Failure, Measurement, Memory, NetCounters, OriginShare, Probe, ReferenceLoop,
+    Sample, Second, Turn,
 };
 pub use environment::{Binary, Cgroups, Environment, Limits, Setting};
 pub use plan::{
@@ -56,7 +57,7 @@ pub struct Run {
     pub quick: bool,
     /// The seed of all shuffles.
     pub seed: u64,
-    /// Rounds that were planned.
+    /// Rounds that were planned, and those that were added because intervals were still too wide.
     pub rounds: u32,
     /// The host, and what ran on it.
     pub environment: Environment,
@@ -111,7 +112,14 @@ impl Run {
         // Check the version first: with another version, any further error would mislead.
         let version: Version = serde_json::from_str(text).map_err(|error| invalid(format!("not a run: {error}")))?;
         if version.schema != SCHEMA {
-            return Err(invalid(format!("schema {}; this program reads schema {SCHEMA}", version.schema)));
+            let (is, what) = match version.schema < SCHEMA {
+                true => ("an older", "read it with the program that wrote it, or run the scenario again"),
+                false => ("a newer", "read it with a newer program"),
+            };
+            return Err(invalid(format!(
+                "a run file of {is} version: it has schema {}, and this program reads schema {SCHEMA}: {what}",
+                version.schema
+            )));
         }
         serde_json::from_str(text).map_err(|error| invalid(format!("not a run: {error}")))
     }

@@ -31,8 +31,17 @@ pub struct Scenario {
     pub instances: Vec<Instance>,
     /// MTU of all links; 0 on loopback.
     pub mtu: u32,
+    /// Whether received packets were steered (RPS) to the CPUs of the component that they are for. Otherwise the CPU of the sender receives
+    /// them, on every hop alike.
+    #[serde(default = "steered")]
+    pub steering: bool,
     /// Origins.
     pub endpoints: u32,
+}
+
+/// Runs of before there was a choice.
+fn steered() -> bool {
+    true
 }
 
 /// The kind of tables of a report. Each but the last is that of one published report.

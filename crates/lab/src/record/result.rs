@@ -27,6 +27,9 @@ pub enum Verdict {
     BelowCapacity,
     /// Something outside the contenders, which capped several of them alike.
     CapBound,
+    /// The host disturbed it: the figure alone means nothing, but its ratio to the reference, which was measured within seconds of it and is
+    /// corrected by the reference loop, does.
+    Disturbed,
     /// The figure means nothing.
     Invalid,
 }

@@ -23,6 +23,7 @@ fn sample() -> Run {
         instance: "direct".into(),
         round: 0,
         twin: 0,
+        block: 0,
         order: 0,
         started_unix_ms: 1,
         command: "load".into(),
@@ -90,6 +91,7 @@ fn scenario() -> Scenario {
         cases: vec![case],
         instances: Vec::new(),
         mtu: 0,
+        steering: true,
         endpoints: 1,
     }
 }
@@ -129,7 +131,11 @@ fn what_is_not_a_run_of_this_schema_is_refused() {
     };
     check("", "not a run: EOF");
     check("{}", "missing field `schema`");
-    check(r#"{"schema": 2, "cells": 7}"#, "schema 2; this program reads schema 1");
+    check(
+        r#"{"schema": 2, "cells": 7}"#,
+        "a newer version: it has schema 2, and this program reads schema 1: read it with a newer program",
+    );
+    check(r#"{"schema": 0}"#, "an older version: it has schema 0");
     check(r#"{"schema": 1}"#, "missing field `program`");
 }
 

@@ -5,7 +5,7 @@
 //! `tables`).
 
 use crate::record::{Instance, LoadKind, Mode, Variant};
-use crate::stats::{Estimate, estimate};
+use crate::stats::{Estimate, ROUNDS_MIN, estimate};
 
 use super::figures::{self, Figures};
 use super::plot::{self, Bar};
@@ -66,7 +66,8 @@ pub(super) fn costs(figures: Figures<'_>) -> Table {
 
 fn cell(estimate: Estimate) -> String {
     match estimate.rounds {
-        1 => number::of_rounds(estimate.median, 1, number::plain),
+        // In as many digits as so few rounds can claim.
+        n if n < ROUNDS_MIN => number::with_interval(&estimate, number::plain),
         n => {
             let [median, low, high] = [estimate.median, estimate.low, estimate.high].map(number::plain);
             format!("{median} ({low}–{high}, n={n})")

@@ -39,6 +39,7 @@ pub(crate) fn host(run: &Run) -> Table {
         ("root", yes_no(Some(env.is_root))),
         ("placement", env.placement.clone()),
         ("MTU", if run.scenario.mtu == 0 { "loopback".to_owned() } else { run.scenario.mtu.to_string() }),
+        ("commit", env.commit.clone().unwrap_or_default()),
         (
             "run",
             format!(
@@ -184,6 +185,29 @@ pub(crate) fn noise_sentence(figures: Figures<'_>) -> String {
     }
 }
 
+/// What a reader must know of the cells that are not in every figure.
+fn of_cells(run: &Run) -> Vec<String> {
+    let (all, mut texts) = (run.cells.len(), Vec::new());
+    let repeated = repeated(run);
+    if repeated > 0 {
+        texts.push(format!(
+            "The hypervisor or strangers took CPU time from {repeated} cells, which were then measured again; every attempt is kept."
+        ));
+    }
+    let (invalid, why) = cells_of(run, Verdict::Invalid);
+    if invalid > 0 {
+        texts.push(format!("{invalid} of {all} cells do not count, and are in no figure: {why}."));
+    }
+    let (disturbed, why) = cells_of(run, Verdict::Disturbed);
+    if disturbed > 0 {
+        texts.push(format!(
+            "The host disturbed {disturbed} of {all} cells: {why}. They have no figures of their own, and take part in ratios to the reference, \
+             corrected by the reference loop."
+        ));
+    }
+    texts
+}
+
 /// What the figures cannot show, from what is known of the host and the run.
 pub(crate) fn cautions(run: &Run) -> Vec<String> {
     let env = &run.environment;
@@ -210,15 +234,7 @@ pub(crate) fn cautions(run: &Run) -> Vec<String> {
             contended.join(", ")
         ),
     );
-    let repeated = repeated(run);
-    say(
-        repeated > 0,
-        format!(
-            "The hypervisor or strangers took CPU time from {repeated} cells, which were then measured again; every attempt is kept."
-        ),
-    );
-    let (invalid, why) = invalid_cells(run);
-    say(invalid > 0, format!("{invalid} of {} cells do not count, and are in no figure: {why}.", run.cells.len()));
+    of_cells(run).into_iter().for_each(|text| say(true, text));
     say(
         run.scenario.loopback,
         "Everything ran on the loopback of one namespace: no links, no steering, no contenders of the kernel."
@@ -281,21 +297,21 @@ fn contended(run: &Run) -> Vec<&str> {
 
 /// Cells that were measured again.
 fn repeated(run: &Run) -> usize {
-    let key = |cell: &Cell| (cell.case.clone(), cell.instance.clone(), cell.round, cell.twin);
+    let key = |cell: &Cell| (cell.case.clone(), cell.instance.clone(), cell.round, cell.block, cell.twin);
     let cells: BTreeSet<_> = run.cells.iter().map(key).collect();
     run.cells.len() - cells.len()
 }
 
-/// How many cells are in no figure, and how many for each reason, the most frequent first.
-fn invalid_cells(run: &Run) -> (usize, String) {
+/// How many cells have a verdict (or failed, with `Invalid`), and how many for each reason, the most frequent first.
+fn cells_of(run: &Run, verdict: Verdict) -> (usize, String) {
     let mut reasons: Vec<(String, usize)> = Vec::new();
     let mut count = 0;
     for cell in &run.cells {
-        let invalid = cell.judgement.as_ref().filter(|judgement| judgement.verdict == Verdict::Invalid);
-        let kinds: Vec<String> = match (&cell.failure, invalid) {
-            (Some(_), _) => vec!["failed".to_owned()],
-            (None, Some(judgement)) => judgement.reasons.iter().map(|reason| kind_of(reason)).collect(),
-            (None, None) => continue,
+        let judged = cell.judgement.as_ref().filter(|judgement| judgement.verdict == verdict);
+        let kinds: Vec<String> = match (&cell.failure, judged) {
+            (Some(_), _) if verdict == Verdict::Invalid => vec!["failed".to_owned()],
+            (_, Some(judgement)) => judgement.reasons.iter().map(|reason| kind_of(reason)).collect(),
+            (_, None) => continue,
         };
         count += 1;
         for kind in kinds {
@@ -312,7 +328,8 @@ fn invalid_cells(run: &Run) -> (usize, String) {
 
 /// A reason without its figures, which differ between cells.
 fn kind_of(reason: &str) -> String {
-    const KINDS: [(&str, &str); 7] = [
+    const KINDS: [(&str, &str); 8] = [
+        ("reference loop", "the reference loop changed"),
         ("stolen", "CPU time stolen by the hypervisor"),
         ("strangers", "CPU time used by strangers"),
         ("errors", "errors"),
@@ -343,8 +360,13 @@ fn why_excluded(cell: &Cell) -> Option<String> {
         let log = failure.log.join(" / ");
         return Some(if log.is_empty() { failure.why.clone() } else { format!("{}: {log}", failure.why) });
     }
-    let judgement = cell.judgement.as_ref().filter(|judgement| judgement.verdict == Verdict::Invalid)?;
-    Some(format!("invalid: {}", judgement.reasons.join("; ")))
+    let judgement = cell.judgement.as_ref()?;
+    let reasons = || judgement.reasons.join("; ");
+    match judgement.verdict {
+        Verdict::Invalid => Some(format!("invalid: {}", reasons())),
+        Verdict::Disturbed => Some(format!("disturbed, in ratios only: {}", reasons())),
+        _ => None,
+    }
 }
 
 /// The kernel's counters, summed over the rounds of a cell. They can explain a rate that CPU use does not.

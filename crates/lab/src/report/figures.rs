@@ -1,11 +1,12 @@
 //! The figures of a report, and where their rounds come from.
 //!
 //! It has the list of metrics ([`METRICS`]), and the rounds of one metric of one cell ([`Figures`]). Rounds whose cell was judged invalid
-//! are left out everywhere; the appendix names them.
+//! are left out everywhere; the appendix names them. A cell that the host disturbed has no figure of its own, but takes part in ratios of rates
+//! and of CPU, which are taken between cells of one block, corrected by the reference loop around each.
 
 use crate::judge::is_box_apart;
-use crate::record::{Cell, Instance, Layer, LoadKind, Measurement, Run, Verdict};
-use crate::stats::{Estimate, estimate, noise_floor, paired_ratio};
+use crate::record::{Cell, Cpu, Instance, Layer, LoadKind, Measurement, Run, Turn, Verdict};
+use crate::stats::{Estimate, Loops, corrected_cpu, corrected_rate, estimate, is_steady, noise_floor, ratio_of_pairs};
 
 /// One figure of a cell.
 pub(crate) struct Metric {
@@ -42,7 +43,7 @@ pub(crate) const METRICS: &[Metric] = &[
     Metric { name: LB_US, title: "LB CPU µs/op", of: |r| r.per_op(lb_seconds(r.m, r.layer)?) },
     Metric { name: "client_us_per_op", title: "client CPU µs/op", of: |r| r.per_op(r.m.cpu.client_s) },
     Metric { name: ORIGIN_US, title: "backend CPU µs/op", of: |r| r.per_op(r.m.cpu.origin_s) },
-    Metric { name: BUSY_US, title: "all CPU µs/op", of: |r| r.per_op(r.m.cpu.busy_s) },
+    Metric { name: BUSY_US, title: "all CPU µs/op", of: |r| r.per_op(r.m.cpu.caused_s(r.m.window_s)) },
     Metric { name: "mean_us", title: "mean", of: |r| r.of_latency(|latency| latency.mean_us) },
     Metric { name: "min_us", title: "min", of: |r| r.of_latency(|latency| latency.min_us) },
     Metric { name: P50, title: "p50", of: |r| r.percentile(50.0) },
@@ -62,7 +63,7 @@ pub(crate) const METRICS: &[Metric] = &[
     Metric { name: LB_CORES_PER_GBPS, title: "LB cores/Gbps", of: |r| r.per_gigabit(lb_seconds(r.m, r.layer)?) },
     Metric { name: "client_cores_per_gbps", title: "client cores/Gbps", of: |r| r.per_gigabit(r.m.cpu.client_s) },
     Metric { name: "origin_cores_per_gbps", title: "server cores/Gbps", of: |r| r.per_gigabit(r.m.cpu.origin_s) },
-    Metric { name: CORES_PER_GBPS, title: "all cores/Gbps", of: |r| r.per_gigabit(r.m.cpu.busy_s) },
+    Metric { name: CORES_PER_GBPS, title: "all cores/Gbps", of: |r| r.per_gigabit(r.m.cpu.caused_s(r.m.window_s)) },
     Metric { name: LB_MIB, title: "LB RSS MiB", of: |r| r.rss_mib() },
 ];
 
@@ -109,23 +110,21 @@ impl Round<'_> {
     }
 
     fn rss_mib(&self) -> Option<f64> {
-        (self.m.memory.balancer_rss > 0).then(|| mib(self.m.memory.balancer_rss))
+        let bytes = self.m.memory.balancer_bytes();
+        (bytes > 0).then(|| mib(bytes))
     }
 }
 
 /// CPU time of the balancer within the window, in seconds.
 ///
-/// If it has its own CPUs, this is their whole busy time. That includes the soft interrupts of a proxy's packets, and everything of a
-/// kernel balancer, whatever the kernel charges them to. Otherwise it is what the kernel charged to its processes, which says nothing for a
-/// kernel balancer. None without a balancer.
+/// If it has its own CPUs, this is their whole busy time, without unrelated tasks and what the idle host does. That includes the soft
+/// interrupts of its packets, whatever the kernel charges them to. Otherwise it is what the kernel charged to its processes. None without a
+/// process: the cost of a balancer in the kernel is in no single cell.
 pub(crate) fn lb_seconds(measurement: &Measurement, layer: Layer) -> Option<f64> {
     let cpu = &measurement.cpu;
     match layer {
-        Layer::Direct => None,
-        _ if is_box_apart(measurement) => {
-            Some(cpu.mean_busy(&cpu.balancer_cpus) * cpu.balancer_cpus.len() as f64 * measurement.window_s)
-        }
-        Layer::Routed | Layer::Kernel => None,
+        Layer::Direct | Layer::Routed | Layer::Kernel => None,
+        _ if is_box_apart(measurement) => Some(cpu.caused_on_s(&cpu.balancer_cpus, measurement.window_s)),
         Layer::Tcp | Layer::Http | Layer::H2 => Some(cpu.balancer_s),
     }
 }
@@ -149,7 +148,7 @@ impl<'a> Figures<'a> {
         Self { run }
     }
 
-    /// The cell's measurement in each round; None if there is none, or if it was judged invalid.
+    /// The cell's measurement in each round; None if there is none, or if it was judged invalid or disturbed.
     pub(crate) fn measurements(self, case: &str, instance: &str, twin: u8) -> Vec<Option<&'a Measurement>> {
         let mut rounds = vec![None; self.run.rounds as usize];
         let of_cell = |cell: &&Cell| cell.case == case && cell.instance == instance && cell.twin == twin;
@@ -163,8 +162,81 @@ impl<'a> Figures<'a> {
 
     /// One value per round.
     pub(crate) fn rounds(self, case: &str, instance: &str, twin: u8, metric: &Metric) -> Vec<Option<f64>> {
+        if let Some((all, direct)) = self.added_by_kernel(case, instance, metric) {
+            let both = [(instance, twin), (direct, 0)].map(|(id, twin)| self.rounds(case, id, twin, all));
+            return both[0].iter().zip(&both[1]).map(|(with, without)| above((*with)?, (*without)?)).collect();
+        }
         let of = |m: &Measurement| self.value(case, instance, m, metric);
         self.measurements(case, instance, twin).into_iter().map(|round| round.and_then(of)).collect()
+    }
+
+    /// The values of a metric that ratios are taken of, by round and block: corrected by the reference loop if the metric is one that a
+    /// neighbour changes, and those of sound cells only if it cannot be corrected.
+    fn comparable(self, case: &str, instance: &str, twin: u8, metric: &Metric) -> Vec<(u32, u32, f64)> {
+        if let Some((all, direct)) = self.added_by_kernel(case, instance, metric) {
+            let without = self.comparable(case, direct, 0, all);
+            let added = |(round, block, with): (u32, u32, f64)| {
+                let of_round = without.iter().find(|value| value.0 == round);
+                Some((round, block, above(with, of_round?.2)?))
+            };
+            return self.comparable(case, instance, twin, all).into_iter().filter_map(added).collect();
+        }
+        let of_cell = |cell: &&Cell| cell.case == case && cell.instance == instance && cell.twin == twin;
+        let mut values: Vec<(u32, u32, f64)> = Vec::new();
+        for cell in self.run.cells.iter().filter(of_cell) {
+            let Some(m) = cell.measurement.as_ref() else { continue };
+            let Some(value) = self.value(case, instance, m, metric) else { continue };
+            let Some(value) = corrected(value, cell, m, metric.name) else { continue };
+            // Of a cell that was measured several times, the last one counts.
+            values.retain(|(round, block, _)| (*round, *block) != (cell.round, cell.block));
+            values.push((cell.round, cell.block, value));
+        }
+        values
+    }
+
+    /// `left / right` for each pair within a block; if the two have no block in common, each over the reference of its own block.
+    fn pairs(
+        self,
+        case: &str,
+        (left, right): (&str, &str),
+        (of_left, of_right): (u8, u8),
+        metric: &Metric,
+    ) -> Vec<f64> {
+        let rights = self.comparable(case, right, of_right, metric);
+        let references = self.comparable(case, &self.run.scenario.reference, 0, metric);
+        let within = |values: &[(u32, u32, f64)], round: u32, block: u32| {
+            values.iter().find(|value| (value.0, value.1) == (round, block)).map(|value| value.2)
+        };
+        let ratio = |(round, block, value): (u32, u32, f64)| {
+            if let Some(right) = within(&rights, round, block) {
+                return Some(value / right);
+            }
+            let (_, other_block, other) = rights.iter().find(|right| right.0 == round)?;
+            let over = |block| within(&references, round, block);
+            Some((value / over(block)?) / (other / over(*other_block)?))
+        };
+        self.comparable(case, left, of_left, metric).into_iter().filter_map(ratio).collect()
+    }
+
+    /// The cost of a balancer in the kernel, or of any balancer if packets are not steered, is what the whole host pays more than without a
+    /// balancer, in the same round: its work is done on whichever CPU a packet is on, and with it moves work of clients and origins. Gives the metric of the whole host, and the instance
+    /// without a balancer; none if the case has no such instance.
+    fn added_by_kernel(self, case: &str, instance: &str, metric: &Metric) -> Option<(&'static Metric, &'a str)> {
+        let all = match metric.name {
+            LB_US => BUSY_US,
+            LB_CORES_PER_GBPS => CORES_PER_GBPS,
+            _ => return None,
+        };
+        let layer = |id: &str| crate::judge::layer_of(self.run, id);
+        // Without steering, the packets of any balancer are received on the CPU of whoever sent them.
+        let is_anywhere = !self.run.scenario.steering && !self.run.scenario.loopback;
+        if layer(instance) == Layer::Direct
+            || !(is_anywhere || matches!(layer(instance), Layer::Routed | Layer::Kernel))
+        {
+            return None;
+        }
+        let direct = self.run.case(case)?.instances.iter().find(|id| layer(id) == Layer::Direct)?;
+        Some((self::metric(all)?, direct))
     }
 
     fn value(self, case: &str, instance: &str, m: &Measurement, metric: &Metric) -> Option<f64> {
@@ -188,10 +260,9 @@ impl<'a> Figures<'a> {
         metric(name).map_or(Vec::new(), |metric| self.rounds(case, instance, 0, metric).into_iter().flatten().collect())
     }
 
-    /// `left` over `right`, round by round.
+    /// `left` over `right`, block by block.
     pub(crate) fn ratio(self, case: &str, left: &str, right: &str, name: &str) -> Option<Estimate> {
-        let metric = metric(name)?;
-        paired_ratio(&self.rounds(case, left, 0, metric), &self.rounds(case, right, 0, metric))
+        ratio_of_pairs(&self.pairs(case, (left, right), (0, 0), metric(name)?))
     }
 
     /// `left - right`, round by round, with the median and the interval of the differences.
@@ -216,10 +287,7 @@ impl<'a> Figures<'a> {
     /// Second measurement over first, for each twin of the case.
     pub(crate) fn same_over_same(self, case: &str, name: &str) -> Vec<Estimate> {
         let Some(metric) = metric(name) else { return Vec::new() };
-        let of_twin = |instance: &String| {
-            let both = [1, 0].map(|twin| self.rounds(case, instance, twin, metric));
-            paired_ratio(&both[0], &both[1])
-        };
+        let of_twin = |id: &String| ratio_of_pairs(&self.pairs(case, (id, id), (1, 0), metric));
         self.run.scenario.twins.iter().filter_map(of_twin).collect()
     }
 
@@ -237,12 +305,12 @@ impl<'a> Figures<'a> {
     }
 
     /// The most frequent verdict of the sound rounds, with the reasons of the first of these; of two equally frequent verdicts, the more
-    /// serious. It is Invalid only if no round is sound, because the figures beside it are those of the sound ones.
+    /// serious. It is Invalid or Disturbed only if no round is sound, because the figures beside it are those of the sound ones.
     pub(crate) fn verdict(self, case: &str, instance: &str) -> Option<(Verdict, &'a [String])> {
         let cells = self.cells(case, instance);
         let mut judged: Vec<_> = cells.into_iter().filter_map(|cell| cell.judgement.as_ref()).collect();
-        if judged.iter().any(|judgement| judgement.verdict != Verdict::Invalid) {
-            judged.retain(|judgement| judgement.verdict != Verdict::Invalid);
+        if judged.iter().any(|judgement| has_own_figure(judgement.verdict)) {
+            judged.retain(|judgement| has_own_figure(judgement.verdict));
         }
         let count = |verdict: Verdict| judged.iter().filter(|judgement| judgement.verdict == verdict).count();
         let most = judged.iter().map(|judgement| judgement.verdict).max_by_key(|&verdict| (count(verdict), verdict))?;
@@ -251,14 +319,73 @@ impl<'a> Figures<'a> {
     }
 }
 
+/// A difference that noise has made negative, or zero, is no cost.
+fn above(with: f64, without: f64) -> Option<f64> {
+    Some(with - without).filter(|added| *added > 0.0)
+}
+
 fn is_sound(cell: &Cell) -> bool {
-    cell.judgement.as_ref().is_none_or(|judgement| judgement.verdict != Verdict::Invalid)
+    cell.judgement.as_ref().is_none_or(|judgement| has_own_figure(judgement.verdict))
+}
+
+fn has_own_figure(verdict: Verdict) -> bool {
+    !matches!(verdict, Verdict::Invalid | Verdict::Disturbed)
+}
+
+/// A value of a cell for a ratio. None if the cell must not take part.
+fn corrected(value: f64, cell: &Cell, m: &Measurement, metric: &str) -> Option<f64> {
+    let verdict = cell.judgement.as_ref().map(|judgement| judgement.verdict);
+    if verdict == Some(Verdict::Invalid) {
+        return None;
+    }
+    let undisturbed = Some(value).filter(|_| verdict != Some(Verdict::Disturbed));
+    // A run of before there was a loop, or a figure that no loop corrects: latency, memory.
+    let Some((correct, loops)) = correction(m, metric) else { return undisturbed };
+    is_steady(loops).then(|| correct(value, loops))
+}
+
+type Correct = fn(f64, Loops) -> f64;
+
+/// How a metric is corrected, and the reference loop on the CPUs that it is about.
+fn correction(m: &Measurement, metric: &str) -> Option<(Correct, Loops)> {
+    let reference = m.reference.as_ref()?;
+    let cpu = &m.cpu;
+    let all = [cpu.balancer_cpus.as_slice(), &cpu.client_cpus, &cpu.origin_cpus].concat();
+    let (correct, cpus): (Correct, &[u32]) = match metric {
+        LB_US | LB_CORES_PER_GBPS => (corrected_cpu, &cpu.balancer_cpus),
+        "client_us_per_op" | "client_cores_per_gbps" => (corrected_cpu, &cpu.client_cpus),
+        ORIGIN_US | "origin_cores_per_gbps" => (corrected_cpu, &cpu.origin_cpus),
+        BUSY_US | CORES_PER_GBPS => (corrected_cpu, &all),
+        // What is offered is the same on any host.
+        RPS | GBPS | "origin_gbps" if m.rate.is_none() => (corrected_rate, limiting(cpu)),
+        _ => return None,
+    };
+    let mean = |turns: &[Turn], of: fn(&Turn) -> f64| {
+        let values: Vec<f64> = turns.iter().filter(|turn| cpus.contains(&turn.cpu)).map(of).collect();
+        values.iter().sum::<f64>() / values.len() as f64
+    };
+    let is_rate = matches!(metric, RPS | GBPS | "origin_gbps");
+    let of: fn(&Turn) -> f64 = if is_rate { |turn| turn.wall_us } else { |turn| turn.cpu_us };
+    Some((correct, Loops { before: mean(&reference.before, of), after: mean(&reference.after, of) }))
+}
+
+/// The CPUs that limited a closed loop: the busier ones, of the balancer or of the others.
+fn limiting(cpu: &Cpu) -> &[u32] {
+    let of_others = cpu.mean_busy(&cpu.client_cpus).max(cpu.mean_busy(&cpu.origin_cpus));
+    if cpu.mean_busy(&cpu.balancer_cpus) >= of_others {
+        &cpu.balancer_cpus
+    } else if cpu.mean_busy(&cpu.client_cpus) >= cpu.mean_busy(&cpu.origin_cpus) {
+        &cpu.client_cpus
+    } else {
+        &cpu.origin_cpus
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Cpu, Distribution, Memory, Probe};
+    use crate::record::{Distribution, Judgement, Memory, Probe, ReferenceLoop, Table};
+    use crate::report::sample;
 
     /// 1,000 operations and 1 GB in 2 s. CPU 1 is the balancer's, and half busy.
     fn measurement() -> Measurement {
@@ -298,10 +425,17 @@ mod tests {
         check(RPS, Layer::Tcp, LoadKind::Stream, same, None);
         // The busy time of its own CPU, 1 s; on shared CPUs its processes' time, 0.25 s.
         check(LB_US, Layer::Http, LoadKind::Http, same, Some(1000.0));
-        check(LB_US, Layer::Kernel, LoadKind::Http, same, Some(1000.0));
+        check(LB_US, Layer::Kernel, LoadKind::Http, same, None);
         check(LB_US, Layer::Http, LoadKind::Http, shared, Some(250.0));
         check(LB_US, Layer::Kernel, LoadKind::Http, shared, None);
         check(LB_US, Layer::Direct, LoadKind::Http, same, None);
+        // A neighbour took a tenth of the CPU, and the idle host 2 %.
+        let with_others = |m: &mut Measurement| {
+            (m.cpu.strangers_s, m.cpu.strangers_by_cpu) = (Some(0.2), vec![0.0, 0.1]);
+            m.cpu.idle_busy_by_cpu = vec![0.02, 0.025];
+        };
+        check(LB_US, Layer::Http, LoadKind::Http, with_others, Some(750.0));
+        check(BUSY_US, Layer::Http, LoadKind::Http, with_others, Some(1710.0));
         check("client_us_per_op", Layer::Direct, LoadKind::Http, same, Some(500.0));
         check(BUSY_US, Layer::Http, LoadKind::Http, |m| m.ok = 0, None);
         check(P99, Layer::Http, LoadKind::Http, same, Some(70.0));
@@ -324,7 +458,117 @@ mod tests {
         check(PROBE_P99, Layer::Http, LoadKind::Http, probed(99), None);
         check(PROBE_P50, Layer::Http, LoadKind::Http, probed(99), Some(80.0));
         check(LB_MIB, Layer::Tcp, LoadKind::Stream, same, Some(3.0));
+        check(LB_MIB, Layer::Kernel, LoadKind::Http, |m| m.memory.balancer_maps = 5 << 20, Some(8.0));
         check(LB_MIB, Layer::Kernel, LoadKind::Stream, |m| m.memory = Memory::default(), None);
+    }
+
+    /// A run of which the host disturbed every cell of one contender and its neighbours in the block, by a factor that differs from cell to
+    /// cell and that the reference loop saw.
+    fn disturbed() -> Run {
+        let mut run = sample::raw(Table::L4l7Ab);
+        run.cells.retain(|cell| cell.case == "capacity");
+        for (place, cell) in run.cells.iter_mut().enumerate() {
+            let slow = [1.0, 1.3, 1.7, 2.0][place % 4];
+            let m = cell.measurement.as_mut().unwrap();
+            let turns = |cpus: u32| -> Vec<Turn> {
+                (0..cpus).map(|cpu| Turn { cpu, wall_us: 10.0 * slow, cpu_us: 8.0 * slow }).collect()
+            };
+            m.reference = Some(ReferenceLoop { before: turns(12), after: turns(12) });
+            m.ok_per_s /= slow;
+            m.ok = (m.ok as f64 / slow) as u64;
+            let strangers_s = 10.0 * (slow - 0.99);
+            m.cpu.strangers_s = Some(strangers_s);
+            m.cpu.busy_s += strangers_s;
+        }
+        crate::report::analyse(&mut run);
+        run
+    }
+
+    #[test]
+    fn a_balancer_in_the_kernel_costs_what_the_host_pays_more() {
+        let mut run = sample::raw(Table::L4l7Ab);
+        for cell in run.cells.iter_mut() {
+            let m = cell.measurement.as_mut().unwrap();
+            let us = match cell.instance.as_str() {
+                "direct" => 20.0,
+                "steelyard-vip" => 23.0,
+                "nodeport" => 25.0,
+                _ => 40.0,
+            };
+            m.cpu.busy_s = us * m.ok as f64 / 1e6;
+            m.probe = None;
+        }
+        let of = |run: &Run, id| Figures::new(run).values("capacity", id, LB_US);
+        for (id, expect) in [("steelyard-vip", 3.0), ("nodeport", 5.0)] {
+            let values = of(&run, id);
+            assert!(values.len() == 10 && values.iter().all(|us| (us - expect).abs() < 1e-6), "{id}: {values:?}");
+        }
+        let ratio = Figures::new(&run).ratio("capacity", "steelyard-vip", "nodeport", LB_US).unwrap();
+        assert!((ratio.median - 0.6).abs() < 1e-6, "{ratio:?}");
+        // A balancer with a process has CPUs of its own to look at.
+        assert!(of(&run, "nginx-http").iter().all(|us| (10.0..20.0).contains(us)));
+        run.scenario.cases[0].instances.retain(|id| id != "direct");
+        assert_eq!(of(&run, "nodeport"), [0.0; 0], "nothing to compare with");
+    }
+
+    #[test]
+    fn a_disturbed_host_does_not_change_ratios() {
+        let (quiet, noisy) = (sample::run(Table::L4l7Ab), disturbed());
+        let of = |run| {
+            let ratio = |metric| Figures::new(run).ratio("capacity", "nginx-http", "steelyard-http", metric).unwrap();
+            [RPS, BUSY_US, LB_US].map(ratio)
+        };
+        for (quiet, noisy) in of(&quiet).into_iter().zip(of(&noisy)) {
+            assert!((noisy.median / quiet.median - 1.0).abs() < 0.02 && noisy.rounds == 10, "{quiet:?} {noisy:?}");
+        }
+        // The figure alone is only that of the undisturbed rounds.
+        let figures = Figures::new(&noisy);
+        let rounds = figures.values("capacity", "nginx-http", RPS).len();
+        assert!((1..10).contains(&rounds), "{rounds}");
+        // No loop corrects a latency.
+        assert!(
+            figures.ratio("capacity", "nginx-http", "steelyard-http", P99).is_none_or(|ratio| ratio.rounds <= rounds)
+        );
+    }
+
+    #[test]
+    fn a_cell_between_two_states_of_the_host_is_in_no_ratio() {
+        let mut run = disturbed();
+        let of_nginx = |cell: &&mut Cell| cell.instance == "nginx-http";
+        for cell in run.cells.iter_mut().filter(of_nginx).take(4) {
+            cell.measurement.as_mut().unwrap().reference.as_mut().unwrap().after.iter_mut().for_each(|turn| {
+                (turn.wall_us, turn.cpu_us) = (turn.wall_us * 1.5, turn.cpu_us * 1.5);
+            });
+        }
+        let ratio = Figures::new(&run).ratio("capacity", "nginx-http", "nodeport", RPS).unwrap();
+        assert_eq!(ratio.rounds, 6);
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_block() {
+        let mut run = sample::raw(Table::L4l7Ab);
+        run.cells.retain(|cell| cell.case == "capacity" && cell.twin == 0 && cell.round < 6);
+        // The host is twice as fast in the second block, in which the reference was measured again.
+        let of = |run: &Run, id: &str| run.cells.iter().filter(|cell| cell.instance == id).cloned().collect::<Vec<_>>();
+        let (reference, mut late) = (of(&run, "nodeport"), of(&run, "nginx-http"));
+        let faster = |cell: &mut Cell| {
+            cell.block = 1;
+            cell.measurement.as_mut().unwrap().ok_per_s *= 2.0;
+        };
+        late.iter_mut().for_each(faster);
+        let expect = Figures::new(&run).ratio("capacity", "nginx-http", "haproxy-http", RPS).unwrap();
+        run.cells.retain(|cell| cell.instance != "nginx-http");
+        run.cells.extend(late);
+        run.cells.extend(reference.into_iter().map(|mut cell| {
+            faster(&mut cell);
+            cell
+        }));
+        let figures = Figures::new(&run);
+        let got = figures.ratio("capacity", "nginx-http", "haproxy-http", RPS).unwrap();
+        assert!((got.median / expect.median - 1.0).abs() < 1e-9, "{got:?}, not {expect:?}");
+        let judgement = Judgement { verdict: Verdict::Invalid, reasons: Vec::new() };
+        run.cells.iter_mut().for_each(|cell| cell.judgement = Some(judgement.clone()));
+        assert_eq!(Figures::new(&run).ratio("capacity", "nginx-http", "haproxy-http", RPS), None);
     }
 
     #[test]

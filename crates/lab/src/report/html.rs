@@ -195,7 +195,9 @@ fn cell(text: &str) -> Markup {
     let class = match number::verdict_of(word) {
         Some(Verdict::LbSaturated) => "badge good",
         Some(Verdict::BelowCapacity | Verdict::ConcurrencyLimited) => "badge",
-        Some(Verdict::GeneratorSaturated | Verdict::BackendSaturated | Verdict::CapBound) => "badge warn",
+        Some(Verdict::GeneratorSaturated | Verdict::BackendSaturated | Verdict::CapBound | Verdict::Disturbed) => {
+            "badge warn"
+        }
         Some(Verdict::Invalid) => "badge bad",
         None if word == "failed" => "badge bad",
         None if word == tables::NOT_THERE => "badge",

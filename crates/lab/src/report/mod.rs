@@ -18,6 +18,7 @@ mod merged;
 mod number;
 mod plot;
 mod plots;
+mod precision;
 mod reading;
 mod readme;
 mod sizing;
@@ -32,6 +33,7 @@ use std::path::{Path, PathBuf};
 use crate::judge;
 use crate::record::Run;
 
+pub(crate) use precision::{imprecise, imprecise_note};
 pub(crate) use reading::{Better, METRICS_COMPARED, Reading, better, changes};
 
 /// Judges every cell of `run` again, and computes its statistics and conclusions again.
@@ -109,7 +111,13 @@ pub fn tables(run: &Run, which: Tables) -> String {
         Tables::Honest => tables::honest(figures),
         Tables::Costs => vec![chart::costs(figures)],
     };
-    tables.iter().map(table::Table::markdown).collect::<Vec<_>>().join("\n")
+    let mut text = tables.iter().map(table::Table::markdown).collect::<Vec<_>>().join("\n");
+    // A document that shows the tables states what they were measured with. Runs of before this was recorded have nothing to state.
+    if let Some(commit) = &run.environment.commit {
+        let digest = run.environment.binaries.first().map_or("", |binary| binary.sha256.get(..12).unwrap_or_default());
+        text += &format!("\nMeasured {} with commit {commit}, SHA-256 of the program {digest}….\n", run.started);
+    }
+    text
 }
 
 /// Writes `report.html` and `report.md` into `directory`, each completely or not at all. `run` must be analysed.
@@ -123,10 +131,15 @@ pub fn write(run: &Run, directory: &Path) -> io::Result<()> {
 
 /// Writes a file completely or not at all.
 pub(crate) fn write_text(path: &Path, text: &str) -> io::Result<()> {
+    write_bytes(path, text.as_bytes())
+}
+
+/// The same for a file that is not text.
+pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let beside = PathBuf::from(beside);
-    let outcome = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    let outcome = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path));
     if outcome.is_err() {
         // Half a file is useless, and a full disk needs its space.
         let _ = fs::remove_file(&beside);

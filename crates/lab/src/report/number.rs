@@ -1,7 +1,7 @@
 //! Figures for people: three significant digits, then the unit, then the interval.
 
 use crate::record::Verdict;
-use crate::stats::Estimate;
+use crate::stats::{Estimate, ROUNDS_MIN};
 
 /// `1234567.8` as `1,234,568`; three significant digits below 100.
 pub(crate) fn plain(value: f64) -> String {
@@ -63,30 +63,33 @@ pub(crate) fn change(share: f64) -> String {
     if share > 0.0 { format!("+{text}") } else { text }
 }
 
-/// A median with its interval: `12.3 [12.1, 12.6]`, or with the range of the rounds in round brackets if there are too few of them for 95
-/// %. The figure of a single round has no interval: see [`of_rounds`].
+/// A median with its interval: `12.3 [12.1, 12.6]`, or with the range of the rounds and their number, all in two digits, if there are too few
+/// of them for 95 %. The figure of a single round has no interval: see [`of_rounds`].
 pub(crate) fn with_interval(estimate: &Estimate, show: fn(f64) -> String) -> String {
-    let (median, low, high) = (show(estimate.median), show(estimate.low), show(estimate.high));
+    let all = [estimate.median, estimate.low, estimate.high];
     match (estimate.rounds, estimate.is_sure()) {
         (1, _) => of_rounds(estimate.median, 1, show),
-        (_, true) => format!("{median} [{low}, {high}]"),
-        (_, false) => format!("{median} ({low}–{high})"),
+        (_, true) => {
+            let [median, low, high] = all.map(show);
+            format!("{median} [{low}, {high}]")
+        }
+        (rounds, false) => {
+            let [median, low, high] = all.map(|value| in_two_digits(value, show));
+            format!("{median} ({low}–{high}, n={rounds})")
+        }
     }
 }
 
-/// A median without its interval. One round does not show how far the next would differ, so its figure has two digits and a mark: `15,000
-/// (n=1)`, `1.5 ms (n=1)`.
+/// A median without its interval. Few rounds do not show how far the next would differ, so their figure has two digits and a mark: `15,000
+/// (n=1)`, `1.5 ms (n=3)`.
 pub(crate) fn of_rounds(value: f64, rounds: usize, show: impl Fn(f64) -> String) -> String {
-    if rounds == 1 { format!("{}{ONE_ROUND}", in_two_digits(value, show)) } else { show(value) }
+    if rounds < ROUNDS_MIN { format!("{} (n={rounds})", in_two_digits(value, show)) } else { show(value) }
 }
 
 /// The same for a metric that may not have been measured, which gives a dash.
 pub(crate) fn median(estimate: Option<Estimate>, show: impl Fn(f64) -> String) -> String {
     estimate.map_or("-".to_owned(), |estimate| of_rounds(estimate.median, estimate.rounds, show))
 }
-
-/// The mark of a figure from a single round.
-pub(crate) const ONE_ROUND: &str = " (n=1)";
 
 /// A figure rounded to two digits, for cells in which several figures share one mark.
 pub(crate) fn in_two_digits(value: f64, show: impl Fn(f64) -> String) -> String {
@@ -121,13 +124,14 @@ pub(crate) fn ratio(estimate: &Estimate) -> String {
 }
 
 /// Verdicts with their names in tables, the most serious last.
-const VERDICTS: [(Verdict, &str); 7] = [
+const VERDICTS: [(Verdict, &str); 8] = [
     (Verdict::LbSaturated, "lb-saturated"),
     (Verdict::GeneratorSaturated, "generator-saturated"),
     (Verdict::BackendSaturated, "backend-saturated"),
     (Verdict::ConcurrencyLimited, "concurrency-limited"),
     (Verdict::BelowCapacity, "below-capacity"),
     (Verdict::CapBound, "cap-bound"),
+    (Verdict::Disturbed, "disturbed"),
     (Verdict::Invalid, "invalid"),
 ];
 
@@ -173,7 +177,9 @@ mod tests {
     fn an_interval_says_what_it_is_worth() {
         let of = |rounds, confidence| Estimate { median: 10.0, low: 9.0, high: 12.0, rounds, confidence };
         assert_eq!(with_interval(&of(10, 0.97), plain), "10.0 [9.00, 12.0]");
-        assert_eq!(with_interval(&of(3, 0.75), plain), "10.0 (9.00–12.0)");
+        assert_eq!(with_interval(&of(3, 0.75), plain), "10 (9.0–12, n=3)");
+        assert_eq!(of_rounds(14_758.0, 3, plain), "15,000 (n=3)");
+        assert_eq!(of_rounds(14_758.0, 6, plain), "14,758");
         assert_eq!(with_interval(&of(1, 0.0), plain), "10 (n=1)");
         let one = |median: f64, show: fn(f64) -> String| with_interval(&Estimate { median, ..of(1, 0.0) }, show);
         assert_eq!(one(14_758.0, plain), "15,000 (n=1)");

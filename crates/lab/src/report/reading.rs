@@ -20,6 +20,8 @@ pub(crate) const METRICS_COMPARED: &[(&str, Better)] = &[
     (figures::GBPS, Better::More),
     (figures::LB_US, Better::Less),
     (figures::LB_CORES_PER_GBPS, Better::Less),
+    (figures::BUSY_US, Better::Less),
+    (figures::CORES_PER_GBPS, Better::Less),
     (figures::ORIGIN_US, Better::Less),
     (figures::P50, Better::Less),
     (figures::P99, Better::Less),
@@ -51,6 +53,11 @@ impl<'a> Reading<'a> {
 
     pub(crate) fn values(&self, case: &str, instance: &str, metric: &str) -> Vec<f64> {
         self.0.values(case, instance, metric)
+    }
+
+    /// `left` over `right`, block by block, corrected for what disturbed the host.
+    pub(crate) fn ratio(&self, case: &str, left: &str, right: &str, metric: &str) -> Option<crate::stats::Estimate> {
+        self.0.ratio(case, left, right, metric)
     }
 
     pub(crate) fn noise(&self, case: &str, metric: &str) -> f64 {

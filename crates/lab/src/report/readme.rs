@@ -19,7 +19,9 @@ pub(super) fn render(run: &Run) -> String {
     facts(&mut text, run);
     outcome(&mut text, figures);
     caveats(&mut text, figures);
-    text.push_str(FILES);
+    // A run that was kept without its commit was kept without its raw data, too.
+    let raw = run.environment.commit.as_ref().map_or("", |_| RAW);
+    text.push_str(&FILES.replace("\n\nIn this directory", &format!("\n{raw}\nIn this directory")));
     text
 }
 
@@ -37,7 +39,8 @@ fn facts(text: &mut String, run: &Run) {
             "measured",
             format!("{} cells in {} rounds, in an order drawn from seed {}", run.cells.len(), run.rounds, run.seed),
         ),
-        ("by", run.program.clone()),
+        ("by", by(run)),
+        ("commit", env.commit.clone().unwrap_or_default()),
         ("versions", versions.join("; ")),
         ("again", format!("`{}`", run.reproduce)),
     ];
@@ -45,6 +48,14 @@ fn facts(text: &mut String, run: &Run) {
         let _ = writeln!(text, "- {what}: {value}");
     }
     text.push('\n');
+}
+
+/// The program, and the beginning of its digest.
+fn by(run: &Run) -> String {
+    let digest =
+        run.environment.binaries.first().map(|binary| binary.sha256.as_str()).filter(|digest| !digest.is_empty());
+    let digest = digest.map_or(String::new(), |digest| format!(", SHA-256 {digest}"));
+    format!("{}{digest}", run.program)
 }
 
 fn outcome(text: &mut String, figures: Figures<'_>) {
@@ -77,6 +88,8 @@ fn caveats(text: &mut String, figures: Figures<'_>) {
         let _ = writeln!(text, "- Not there: {what}: {why}");
     }
 }
+
+const RAW: &str = "- `rounds.json.gz`: every round with its histograms and series, and the logs.\n";
 
 const FILES: &str = "
 ## What lies here

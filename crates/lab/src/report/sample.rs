@@ -156,6 +156,7 @@ fn scenario(name: &str, table: Table, reference: &str, contenders: &[&str], case
         cases,
         instances,
         mtu: 1500,
+        steering: true,
         endpoints: 3,
     }
 }
@@ -293,6 +294,7 @@ fn cells(scenario: &Scenario) -> Vec<Cell> {
                     instance: instance.id.clone(),
                     round,
                     twin,
+                    block: 0,
                     order: u32::try_from(cells.len()).unwrap(),
                     started_unix_ms: 1_767_323_045_000,
                     command: format!("steelyard load {} --connections {}", case.name, case.load.connections),

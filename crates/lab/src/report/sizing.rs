@@ -2,7 +2,7 @@
 
 use crate::record::{Case, Instance, Layer, LoadKind, Mode, Rate};
 
-use super::figures::{Figures, LB_US, P99, lb_seconds, mib};
+use super::figures::{Figures, LB_US, P99, mib};
 use super::number;
 use super::table::Table;
 use super::tables::{case_title, middle, or_dash, title};
@@ -127,13 +127,13 @@ fn need(figures: Figures<'_>, case: &Case, instance: &Instance) -> Option<Need> 
     if !matches!(layer, Layer::Kernel | Layer::Tcp | Layer::Http | Layer::H2) || instance.hops != 1 || !is_least {
         return None;
     }
-    middle(figures, &case.name, &instance.id, |m| lb_seconds(m, layer))?;
     let cost = figures.estimate(&case.name, &instance.id, LB_US)?;
     let (us, rounds) = (cost.median, cost.rounds);
     let memory = match layer {
         Layer::Kernel => None,
         _ => Some(
-            middle(figures, &case.name, &instance.id, |m| Some(mib(m.memory.balancer_rss))).filter(|mib| *mib > 0.0)?,
+            middle(figures, &case.name, &instance.id, |m| Some(mib(m.memory.balancer_bytes())))
+                .filter(|mib| *mib > 0.0)?,
         ),
     };
     let cores = SIZE_FOR_PER_S * us / 1e6 / UTILISATION;

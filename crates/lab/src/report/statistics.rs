@@ -1,7 +1,7 @@
 //! Every figure of every cell over its rounds, as stored in `run.json`.
 
 use crate::record::{Ratio, Run, Statistic};
-use crate::stats::{Difference, Estimate, differs, estimate, paired_ratio, spearman};
+use crate::stats::{Difference, Estimate, differs, estimate, spearman};
 
 use super::figures::{Figures, METRICS, Metric};
 
@@ -23,8 +23,7 @@ fn statistic(figures: Figures<'_>, case: &str, instance: &str, metric: &Metric) 
     let values: Vec<f64> = rounds.iter().copied().flatten().collect();
     let all = estimate(&values)?;
     let reference = &figures.run.scenario.reference;
-    let against = figures.rounds(case, reference, 0, metric);
-    let ratio = paired_ratio(&rounds, &against).filter(|_| instance != reference);
+    let ratio = figures.ratio(case, instance, reference, metric.name).filter(|_| instance != reference);
     Some(Statistic {
         case: case.to_owned(),
         instance: instance.to_owned(),

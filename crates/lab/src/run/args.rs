@@ -26,9 +26,14 @@ pub struct RunArgs {
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub cases: Vec<String>,
 
-    /// Number of rounds; every contender is measured once in each
+    /// Exactly this many rounds, unless --precision is given too; every contender is measured once in each
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
+
+    /// Add rounds until the 95 % interval of every ratio to the reference is within this share of it, or the time is used up [default: 5%;
+    /// with --rounds, none]
+    #[arg(long, value_name = "PERCENT", value_parser = units::percent)]
+    pub precision: Option<f64>,
 
     /// Seed of the order of cells; the same seed gives the same order
     #[arg(long, value_name = "N")]
@@ -38,13 +43,26 @@ pub struct RunArgs {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub measure: Option<Duration>,
 
-    /// Shorten windows, then rounds, until the whole run fits, such as 10m
+    /// End within this time, such as 10m: shorten windows, then rounds, until everything planned fits, and add rounds in what is left
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub budget: Option<Duration>,
+
+    /// Hold all components back to so many CPUs together: only to see whether the lab notices, as `lab verify --neighbours` does
+    #[arg(long, value_name = "CPUS", hide = true)]
+    pub quota: Option<f64>,
 
     /// MTU of all links
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub mtu: Option<u32>,
+
+    /// Another build of a contender's program beside the one that is installed, such as haproxy=/opt/haproxy-3.4/haproxy: every contender of that
+    /// program takes part with both, named by their versions
+    #[arg(long, value_name = "PROGRAM=PATH", value_parser = program_and_path)]
+    pub contender: Vec<(String, PathBuf)>,
+
+    /// Continue the run in --out that was interrupted, with the cells that it lacks
+    #[arg(long, conflicts_with = "plan")]
+    pub resume: bool,
 
     /// Run everything on loopback, without namespaces, even as root
     #[arg(long)]
@@ -83,15 +101,25 @@ impl RunArgs {
         option("contenders", some(&self.contenders));
         option("cases", some(&self.cases));
         option("rounds", self.rounds.map(|rounds| rounds.to_string()));
+        option("precision", self.precision.map(|share| format!("{}%", share * 100.0)));
         option("measure", self.measure.map(|time| format!("{}ms", time.as_millis())));
         option("budget", self.budget.map(|time| format!("{}ms", time.as_millis())));
         option("mtu", self.mtu.map(|mtu| mtu.to_string()));
+        option("quota", self.quota.map(|cpus| cpus.to_string()));
         option("contenders-dir", self.contenders_dir.as_ref().map(|directory| directory.display().to_string()));
         option("seed", Some(seed.to_string()));
+        words.extend(self.contender.iter().map(|(name, path)| format!("--contender {name}={}", path.display())));
         if self.loopback {
             words.push("--loopback".to_owned());
         }
         words.join(" ")
+    }
+}
+
+fn program_and_path(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.into())),
+        _ => Err(format!("{text:?} is not PROGRAM=PATH, such as haproxy=/opt/haproxy-3.4/haproxy")),
     }
 }
 
@@ -107,14 +135,18 @@ mod tests {
             args: RunArgs,
         }
         let parse = |line: &str| <Line as clap::Parser>::try_parse_from(line.split(' ')).unwrap().args;
-        let line = "run l4-matrix --quick --contenders routed,haproxy-tcp*2 --cases tcp-rr --rounds 3 --measure 1s --mtu 9000 --loopback";
+        let line = "run l4-matrix --quick --contenders routed,haproxy-tcp*2 --cases tcp-rr --rounds 3 --precision 2.5% --measure 1s --mtu 9000 --loopback";
         let again = parse(line).command("l4-matrix", 7);
         assert_eq!(
             again,
-            "steelyard lab run l4-matrix --quick --contenders routed,haproxy-tcp*2 --cases tcp-rr --rounds 3 --measure 1000ms \
+            "steelyard lab run l4-matrix --quick --contenders routed,haproxy-tcp*2 --cases tcp-rr --rounds 3 --precision 2.5% --measure 1000ms \
              --mtu 9000 --seed 7 --loopback"
         );
         assert_eq!(parse(again.strip_prefix("steelyard lab ").unwrap()).command("l4-matrix", 7), again);
+        let other = "run own --contender haproxy=/x/haproxy --contender nginx=/y/nginx";
+        let again = parse(other).command("own", 1);
+        assert_eq!(again, "steelyard lab run own --seed 1 --contender haproxy=/x/haproxy --contender nginx=/y/nginx");
+        assert!(["haproxy", "=x", "x="].iter().all(|bad| program_and_path(bad).is_err()));
         assert_eq!(parse("run /x/own.toml").command("own", 1), "steelyard lab run /x/own.toml --seed 1");
     }
 }

@@ -1,13 +1,15 @@
 //! Measures the limits of the instrument itself before the first round.
 //!
-//! These are the load's ceiling against an origin that does nothing and has the balancer's CPUs; the latency of a single connection without
+//! These are what the host does while nothing runs; the load's ceiling against an origin that does nothing and has the balancer's CPUs; the latency of a single connection without
 //! a balancer; and, at the end, what the origins served directly. `lab verify --calibrate` compares the load with other tools.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::origins::listening;
 use super::progress::say;
 use super::session::Session;
+use crate::host_cpu::{Strangers, busy_share, idle, strangers};
 use crate::judge;
 use crate::process::{Process, Spec};
 use crate::record::{Calibration, Case, Layer, LoadKind, LoadSpec, Mode, OriginKind, OriginSpec, Run};
@@ -16,9 +18,16 @@ use crate::stats::median;
 
 use super::load::{Where, arguments, parse};
 
+/// Looks at the idle host, and the length of each.
+const BASELINE_LOOKS: u32 = 5;
+const BASELINE_LOOK: Duration = Duration::from_millis(200);
+
 impl Session<'_> {
     /// Calibrates the instrument for each case. A calibration that fails is left out.
-    pub(super) async fn calibrate(&self, run: &mut Run) {
+    pub(super) async fn calibrate(&mut self, run: &mut Run) {
+        self.freeze_all_but(None);
+        self.idle_busy_by_cpu = self.idle_baseline().await;
+        run.environment.idle_busy_by_cpu.clone_from(&self.idle_busy_by_cpu);
         // Cases often do not differ in what matters here: each kind of load and number of connections is tried once.
         let mut ceilings: BTreeMap<String, Option<f64>> = BTreeMap::new();
         let mut latencies: BTreeMap<String, Option<f64>> = BTreeMap::new();
@@ -44,6 +53,27 @@ impl Session<'_> {
                 unloaded_p50_us,
             });
         }
+    }
+
+    /// The share of the time for which each CPU is busy while the run does nothing, without other programs: the kernel's own work. The median of
+    /// several short looks, because a neighbour that the kernel does not tell apart would be in the mean.
+    async fn idle_baseline(&self) -> Vec<f64> {
+        let mut looks: Vec<Vec<f64>> = Vec::new();
+        for _ in 0..BASELINE_LOOKS {
+            let (idle_before, strangers_before) = (idle(&self.plan.cpus), strangers(&self.accounts));
+            tokio::time::sleep(BASELINE_LOOK).await;
+            let (idle_after, strangers_after) = (idle(&self.plan.cpus), strangers(&self.accounts));
+            let of_strangers = |place: usize| {
+                let of = |strangers: &Strangers| strangers.by_cpu.get(place).copied().unwrap_or_default();
+                of(&strangers_after).saturating_sub(of(&strangers_before)).as_secs_f64() / BASELINE_LOOK.as_secs_f64()
+            };
+            let busy = busy_share(&idle_before, &idle_after);
+            looks.push(busy.iter().enumerate().map(|(place, busy)| (busy - of_strangers(place)).max(0.0)).collect());
+        }
+        let cpus = looks.iter().map(Vec::len).min().unwrap_or_default();
+        let of_cpu =
+            |place: usize| median(&looks.iter().filter_map(|look| look.get(place).copied()).collect::<Vec<_>>());
+        (0..cpus).filter_map(of_cpu).collect()
     }
 
     /// Puts the same load on an origin of the same kind that does nothing else, on loopback and on the balancer's CPUs.

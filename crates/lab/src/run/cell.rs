@@ -12,7 +12,7 @@ use crate::environment::load_average;
 use crate::process::{self, Process, Spec};
 use crate::record::{
     Calibration, Case, Cell, Failure, Layer, LoadKind, Measurement, Memory, Mode, NetCounters, OriginShare, Probe,
-    Rate, Run,
+    Rate, ReferenceLoop, Run, Turn,
 };
 use crate::schedule::{Step, load_time};
 use crate::stats::median;
@@ -32,6 +32,7 @@ impl Session<'_> {
             instance: step.instance.clone(),
             round: step.round,
             twin: step.twin,
+            block: step.block,
             order,
             started_unix_ms: u64::try_from(now().as_millis()).unwrap_or_default(),
             command: String::new(),
@@ -52,7 +53,12 @@ impl Session<'_> {
         self.revive(run, &step.instance).await?;
         let rate = rate_of(run, case).map_err(failure)?;
         let calibration = run.calibrations.iter().find(|calibration| calibration.case == case.name);
-        let measurement = self.put_on(case, &step.instance, (rate, calibration), command).await;
+        self.freeze_all_but(Some(&step.instance));
+        let before = self.reference_loop(&step.instance);
+        let mut measurement = self.put_on(case, &step.instance, (rate, calibration), command).await;
+        if let Ok(measurement) = &mut measurement {
+            measurement.reference = Some(ReferenceLoop { before, after: self.reference_loop(&step.instance) });
+        }
         // A contender that dies under a load fails its cell, however much was answered before.
         let live = self.lives.iter_mut().find(|live| live.id == step.instance);
         let death = live.and_then(|live| live.processes.iter_mut().find_map(Process::ended));
@@ -60,6 +66,16 @@ impl Session<'_> {
             Some(death) => Err(death),
             None => measurement,
         }
+    }
+
+    /// The reference loop, on the CPUs of an instance and of its load and origins.
+    fn reference_loop(&self, id: &str) -> Vec<Turn> {
+        let live = self.lives.iter().find(|live| live.id == id);
+        let cpus = live.map(|live| {
+            let placement = &live.load_path.placement;
+            [placement.balancer.as_slice(), &placement.client, &placement.origin].concat()
+        });
+        crate::reference::measure(&cpus.unwrap_or_default())
     }
 
     /// Puts a case's load on an instance, and watches it. If the case has been calibrated, a probe measures the latency beside the load.
@@ -107,7 +123,13 @@ impl Session<'_> {
             Process::start(&Spec { name: "probe", command: &words, ..spec }).ok()
         });
         let mut load = Process::start(&spec)?;
-        let groups = Groups { balancer: &live.group, client: &self.client, origin: &self.origin };
+        let groups = Groups {
+            balancer: &live.group,
+            client: &self.client,
+            origin: &self.origin,
+            accounts: &self.accounts,
+            cpus: &self.plan.cpus,
+        };
         let namespaces = self.namespaces(live, service);
         let seen = watch(&mut load, groups, &namespaces, load_time(&case.load) + LOAD_EXTRA).await?;
         let text = std::fs::read_to_string(load.log()).map_err(|error| failure(error.to_string()))?;
@@ -139,15 +161,18 @@ impl Session<'_> {
     /// Fills in what was seen from outside the load.
     fn fill_in(&self, measured: &mut Measurement, live: &Live, seen: &Seen, case: &Case) {
         let placement = &live.load_path.placement;
-        measured.cpu = cpu(&seen.open.look, &seen.closed.look);
+        measured.cpu = cpu(&seen.open, &seen.closed);
+        measured.cpu.idle_busy_by_cpu.clone_from(&self.idle_busy_by_cpu);
         measured.cpu.balancer_cpus.clone_from(&placement.balancer);
         measured.cpu.client_cpus.clone_from(&placement.client);
         measured.cpu.origin_cpus.clone_from(&placement.origin);
         measured.cpu.throttled = live.group.throttled() + self.client.throttled() + self.origin.throttled();
+        measured.cpu.throttled += seen.closed.throttled.saturating_sub(seen.open.throttled);
         measured.memory = Memory {
             balancer_rss: seen.closed.balancer_rss,
             balancer_rss_idle: live.rss_idle,
             balancer_peak: live.group.memory_peak(),
+            balancer_maps: seen.closed.balancer_maps,
             origin_rss: seen.closed.origin_rss,
             client_rss: seen.closed.client_rss,
         };

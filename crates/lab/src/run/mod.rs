@@ -15,6 +15,7 @@ mod load;
 mod origins;
 mod progress;
 mod ready;
+mod resume;
 mod session;
 mod watch;
 
@@ -44,6 +45,10 @@ struct Plan {
     directory: PathBuf,
     itself: PathBuf,
     cpus: Vec<u32>,
+    /// Rounds are added until ratios are this precise; `None` for a fixed number of rounds.
+    precision: Option<f64>,
+    /// The CPUs that all components may use together; `None` for no limit.
+    quota: Option<f64>,
 }
 
 /// Runs scenarios one after the other. Returns `Failed` if one of them was cut short, or measured nothing.
@@ -51,15 +56,17 @@ struct Plan {
 /// # Errors
 /// If a scenario does not exist or has errors (with the place of each), if a directory cannot be written, or if another run is in progress.
 pub fn run(args: &RunArgs, itself: &Path, version: &str) -> io::Result<Verdict> {
-    let recipes = contender::all(args.contenders_dir.as_deref()).map_err(crate::in_lines)?;
+    let mut recipes = contender::all(args.contenders_dir.as_deref()).map_err(crate::in_lines)?;
+    let copies = copies(&mut recipes, &args.contender)?;
     let names = if args.scenarios.iter().any(|name| name == "all") {
         scenario::names().iter().map(|name| (*name).to_owned()).collect()
     } else {
         args.scenarios.clone()
     };
     // Read all of them before running the first: an error in the last should not come after an hour.
-    let files = read_all(&names, &recipes).map_err(crate::in_lines)?;
-    let wish = wish(args, &recipes)?;
+    let mut files = read_all(&names, &recipes).map_err(crate::in_lines)?;
+    files.iter_mut().for_each(|file| scenario::with_copies(file, &copies));
+    let wish = wish(args, &recipes, &copies)?;
     // A plan changes nothing, and is possible while another run is in progress.
     let _lock = if args.plan { None } else { Some(host::lock_measuring()?) };
     if !args.plan {
@@ -112,8 +119,12 @@ fn shows_nothing(run: &Run) -> Option<String> {
     ))
 }
 
-/// How often a cell that the host disturbed is measured again. All measurements are kept, and the last sound one counts.
-const REPEATS_MAX: u32 = 3;
+/// The most rounds of a case, however wide its intervals are.
+const ROUNDS_MAX: u32 = 200;
+
+/// How far the interval of a ratio may reach from it, if the command line says nothing else: differences of a twentieth and more are what the
+/// choice of a balancer depends on.
+const PRECISION: f64 = 0.05;
 
 fn read_all(names: &[String], recipes: &[Recipe]) -> Result<Vec<ScenarioFile>, Vec<Problem>> {
     let mut files = Vec::new();
@@ -127,14 +138,29 @@ fn read_all(names: &[String], recipes: &[Recipe]) -> Result<Vec<ScenarioFile>, V
     if problems.is_empty() { Ok(files) } else { Err(problems) }
 }
 
-fn wish(args: &RunArgs, recipes: &[Recipe]) -> io::Result<Wish> {
+/// Contenders with another build of their program, as `--contender` names them. Returns the name of each original and of its copy.
+fn copies(recipes: &mut Vec<Recipe>, wanted: &[(String, PathBuf)]) -> io::Result<Vec<(String, String)>> {
+    let mut copies = Vec::new();
+    for (program, path) in wanted {
+        let copied = contender::copies(recipes, program, path)
+            .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, format!("--contender {program}: {why}")))?;
+        for (original, copy) in copied {
+            copies.push((original, copy.name.clone()));
+            recipes.retain(|known| known.name != copy.name);
+            recipes.push(copy);
+        }
+    }
+    Ok(copies)
+}
+
+fn wish(args: &RunArgs, recipes: &[Recipe], copies: &[(String, String)]) -> io::Result<Wish> {
     let instance = |text: &String| -> io::Result<InstanceId> {
         scenario::instance(text, recipes)
             .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, format!("--contenders: {why}")))
     };
     Ok(Wish {
         quick: args.quick,
-        contenders: args.contenders.iter().map(instance).collect::<io::Result<_>>()?,
+        contenders: scenario::and_copies(args.contenders.iter().map(instance).collect::<io::Result<Vec<_>>>()?, copies),
         cases: args.cases.clone(),
         rounds: args.rounds,
         mtu: args.mtu,
@@ -181,7 +207,7 @@ fn prepare(
     if let Some(window_ms) = measure {
         scenario.cases.iter_mut().for_each(|case| case.load.measure_ms = window_ms);
     }
-    let seed = args.seed.unwrap_or_else(seed_of_the_day);
+    let seed = args.seed.or_else(|| resumed_seed(args, directory)).unwrap_or_else(seed_of_the_day);
     let schedule = match args.budget.or(args.quick.then_some(schedule::QUICK_MAX)) {
         Some(budget) => schedule::plan_within(&mut scenario, rounds, seed, budget),
         None => schedule::plan(&scenario, rounds, seed),
@@ -189,7 +215,7 @@ fn prepare(
     let directory = if args.plan { directory.to_owned() } else { made(directory)? };
     let mut digests = Digests::default();
     let contenders = contenders(&recipes, &found, &scenario, &mut digests);
-    let run = Run {
+    let mut run = Run {
         schema: record::SCHEMA,
         program: format!("steelyard {version}"),
         started: utc(now()),
@@ -210,7 +236,14 @@ fn prepare(
         statistics: Vec::new(),
         conclusions: Vec::new(),
     };
-    Ok((run, Plan { recipes, found, schedule, directory, itself: itself.to_owned(), cpus }))
+    if args.resume {
+        resume::take_over(&mut run, &directory)?;
+    }
+    let precision = args.precision.or(args.rounds.is_none().then_some(PRECISION));
+    Ok((
+        run,
+        Plan { recipes, found, schedule, directory, itself: itself.to_owned(), cpus, precision, quota: args.quota },
+    ))
 }
 
 /// Makes a run's directory, and returns its absolute path: contenders run in other directories, and read their configurations by path.
@@ -260,31 +293,24 @@ async fn measure_all(run: &mut Run, plan: &Plan) -> Result<(), String> {
     session.calibrate(run).await;
     // A contender that did not start is a gap, not a failure in each of its cells.
     let is_there = |step: &&Step| run.case(&step.case).is_some_and(|case| case.instances.contains(&step.instance));
-    let steps: Vec<&Step> = plan.schedule.steps.iter().filter(is_there).collect();
-    let mut progress = Progress::new(&steps, &run.scenario);
-    let mut left_out = 0;
-    for block in steps.chunk_by(|one, next| (&one.case, one.round) == (&next.case, next.round)) {
-        let mut wanted = block.to_vec();
-        for attempt in 0..=REPEATS_MAX {
-            for step in std::mem::take(&mut wanted) {
-                if attempt > 0 && begun.elapsed() + progress.left_with(step, &run.scenario) > plan.schedule.limit {
-                    continue;
-                }
-                if plan.schedule.is_budget && begun.elapsed() > plan.schedule.limit {
-                    left_out += 1;
-                    continue;
-                }
-                let cell = session.measure(run, step, run.cells.len() as u32).await;
-                // Repeat it within the round, so that it is compared with cells that were measured under similar conditions.
-                if cell.measurement.as_ref().is_some_and(|measurement| !judge::spoiled(measurement).is_empty()) {
-                    wanted.push(step);
-                }
-                progress.tell(&cell, attempt > 0);
-                run.cells.push(cell);
-                save(run, plan)?;
-            }
-        }
+    let steps: Vec<Step> = plan.schedule.steps.iter().filter(is_there).cloned().collect();
+    let steps = resume::left(run, steps);
+    let progress = Progress::new(&steps, &run.scenario);
+    let mut measuring = Measuring { session: &mut session, plan, begun, progress, left_out: 0 };
+    let (first, second): (Vec<Step>, Vec<Step>) =
+        steps.into_iter().partition(|step| schedule::is_first_phase(&run.scenario, step));
+    let time_of = |run: &Run, steps: &[Step]| -> Duration {
+        steps.iter().map(|step| schedule::step_time(&run.scenario, step)).sum()
+    };
+    let share = time_of(run, &first).as_secs_f64() / (time_of(run, &first) + time_of(run, &second)).as_secs_f64();
+    for (phase, is_last) in [(&first, second.is_empty()), (&second, true)] {
+        measuring.measure(run, phase).await?;
+        // What is left after everything that is planned: all of it for the last phase, and its share for the first.
+        let spare = plan.schedule.limit.saturating_sub(begun.elapsed() + measuring.progress.left());
+        let until = begun.elapsed() + if is_last { spare } else { spare.mul_f64(share.clamp(0.0, 1.0)) };
+        measuring.add_rounds(run, phase, until).await?;
     }
+    let Measuring { left_out, .. } = measuring;
     if left_out > 0 {
         run.notes.push(format!(
             "This host was slower than planned: {left_out} of {} cells were left out to keep to the time that was given",
@@ -293,6 +319,75 @@ async fn measure_all(run: &mut Run, plan: &Plan) -> Result<(), String> {
     }
     session.close(run).await;
     Ok(())
+}
+
+/// What is under way.
+struct Measuring<'a, 'p> {
+    session: &'a mut Session<'p>,
+    plan: &'a Plan,
+    begun: Instant,
+    progress: Progress,
+    left_out: usize,
+}
+
+impl Measuring<'_, '_> {
+    async fn measure(&mut self, run: &mut Run, steps: &[Step]) -> Result<(), String> {
+        for step in steps {
+            if self.plan.schedule.is_budget && self.begun.elapsed() > self.plan.schedule.limit {
+                self.left_out += 1;
+                continue;
+            }
+            let cell = self.session.measure(run, step, run.cells.len() as u32).await;
+            self.progress.tell(&cell);
+            run.cells.push(cell);
+            save(run, self.plan)?;
+        }
+        Ok(())
+    }
+
+    /// Adds rounds of the cells of a phase whose ratios are not yet as precise as wanted, until they are, or until a time of the run.
+    async fn add_rounds(&mut self, run: &mut Run, phase: &[Step], until: Duration) -> Result<(), String> {
+        let Some(precision) = self.plan.precision else { return Ok(()) };
+        let mut cases: Vec<&str> = phase.iter().map(|step| step.case.as_str()).collect();
+        cases.sort_unstable();
+        cases.dedup();
+        let planned = phase.iter().map(|step| step.round + 1).max().unwrap_or_default();
+        for round in planned..ROUNDS_MAX {
+            judge::judge_run(run);
+            let wanted: Vec<(String, String)> = report::imprecise(run, &cases, precision)
+                .into_iter()
+                .map(|imprecise| (imprecise.case, imprecise.instance))
+                .collect();
+            let left = until.saturating_sub(self.begun.elapsed());
+            let steps = whole_blocks(run, schedule::added(&run.scenario, &wanted, round, run.seed), left);
+            if steps.is_empty() {
+                break;
+            }
+            run.rounds = run.rounds.max(round + 1);
+            self.progress.add(&steps, &run.scenario);
+            self.measure(run, &steps).await?;
+        }
+        judge::judge_run(run);
+        let still = report::imprecise(run, &cases, precision);
+        if !still.is_empty() {
+            run.notes.push(report::imprecise_note(&still, precision));
+        }
+        Ok(())
+    }
+}
+
+/// As many blocks as the time that is left allows: half a block has no ratios.
+fn whole_blocks(run: &Run, steps: Vec<Step>, left: Duration) -> Vec<Step> {
+    let mut fit = Vec::new();
+    let mut takes = Duration::ZERO;
+    for block in steps.chunk_by(|one, next| (&one.case, one.block) == (&next.case, next.block)) {
+        takes += block.iter().map(|step| schedule::step_time(&run.scenario, step)).sum::<Duration>();
+        if takes > left {
+            break;
+        }
+        fit.extend_from_slice(block);
+    }
+    fit
 }
 
 fn save(run: &Run, plan: &Plan) -> Result<(), String> {
@@ -318,6 +413,11 @@ fn finish(run: &mut Run, directory: &Path, stopped: Option<String>) -> io::Resul
 fn now() -> Duration {
     // A clock before 1970 is no reason to fail.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The seed of the run that is resumed. What is wrong with its file is told when it is read as a whole.
+fn resumed_seed(args: &RunArgs, directory: &Path) -> Option<u64> {
+    args.resume.then(|| Run::read(&directory.join("run.json")).ok().map(|run| run.seed)).flatten()
 }
 
 fn seed_of_the_day() -> u64 {
@@ -366,6 +466,19 @@ fn note_gap(run: &mut Run, what: &str, why: String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_round_that_does_not_fit_is_cut_between_blocks() {
+        let run = crate::report::sample::run(record::Table::L4l7Ab);
+        let wanted: Vec<_> =
+            run.scenario.instances.iter().map(|known| ("capacity".to_owned(), known.id.clone())).collect();
+        let steps = schedule::added(&run.scenario, &wanted, 10, 1);
+        let takes = |steps: &[Step]| steps.iter().map(|step| schedule::step_time(&run.scenario, step)).sum();
+        assert_eq!(whole_blocks(&run, steps.clone(), takes(&steps)), steps);
+        assert_eq!(whole_blocks(&run, steps.clone(), Duration::ZERO), []);
+        let cut = whole_blocks(&run, steps.clone(), takes(&steps) - Duration::from_millis(1));
+        assert!(!cut.is_empty() && cut.len() < steps.len() && steps[cut.len()].block != cut[cut.len() - 1].block);
+    }
 
     #[test]
     fn a_run_without_a_sound_cell_shows_nothing() {

@@ -22,7 +22,14 @@ pub(super) fn announce(run: &Run, plan: &Plan) {
     say(&format!("{}: {}", scenario.name, scenario.title));
     let Schedule { steps, rounds, expected, limit, .. } = &plan.schedule;
     say(&format!("  {} cells in {rounds} rounds, seed {seed}: about {}", steps.len(), clock(*expected)));
-    say(&format!("  cells that the host disturbs are measured again, up to {} in all", clock(*limit)));
+    match plan.precision {
+        Some(precision) => say(&format!(
+            "  rounds are added while a ratio is less certain than ±{} %, up to {} in all",
+            precision * 100.0,
+            clock(*limit)
+        )),
+        None => say("  no rounds are added: --rounds is given"),
+    }
     for case in &scenario.cases {
         say(&format!("  {:<22} {}", case.name, case.title));
     }
@@ -30,6 +37,11 @@ pub(super) fn announce(run: &Run, plan: &Plan) {
     say(&format!("  contenders: {}", names.join(" ")));
     for gap in &run.gaps {
         say(&format!("  without {}: {}", gap.what, gap.why));
+    }
+    if run.environment.cpus == 1 {
+        say(
+            "  this host gives the lab one CPU: load, balancer and origins share it, so no rate is a capacity, and only the total CPU is known",
+        );
     }
     if scenario.loopback {
         say("  on loopback: no namespaces, no steering, no kernel contenders");
@@ -44,26 +56,27 @@ pub(super) fn announce(run: &Run, plan: &Plan) {
 pub(super) struct Progress {
     /// When the last cell ended.
     last: Instant,
-    /// The time that the steps of the schedule have taken, without repeats.
+    /// The time that the steps so far have taken.
     measuring: Duration,
-    /// Steps of the schedule.
+    /// Steps so far.
     done: usize,
     /// Expected time of each step.
     times: Vec<Duration>,
 }
 
 impl Progress {
-    pub(super) fn new(steps: &[&Step], scenario: &Scenario) -> Self {
+    pub(super) fn new(steps: &[Step], scenario: &Scenario) -> Self {
         let times = steps.iter().map(|step| step_time(scenario, step)).collect();
         Self { last: Instant::now(), measuring: Duration::ZERO, done: 0, times }
     }
 
-    /// The remaining time at the present pace, with one more measurement of `step`.
-    pub(super) fn left_with(&self, step: &Step, scenario: &Scenario) -> Duration {
-        self.left() + step_time(scenario, step)
+    /// More steps, of a round that is added.
+    pub(super) fn add(&mut self, steps: &[Step], scenario: &Scenario) {
+        self.times.extend(steps.iter().map(|step| step_time(scenario, step)));
     }
 
-    fn left(&self) -> Duration {
+    /// The remaining time at the present pace.
+    pub(super) fn left(&self) -> Duration {
         let (done, left) = self.times.split_at(self.done.min(self.times.len()));
         let (done, left): (Duration, Duration) = (done.iter().sum(), left.iter().sum());
         // Before the first cell the pace is unknown.
@@ -72,16 +85,12 @@ impl Progress {
     }
 
     /// Prints a line for a cell, with the remaining time at the present pace.
-    pub(super) fn tell(&mut self, cell: &Cell, is_repeat: bool) {
-        let took = std::mem::replace(&mut self.last, Instant::now()).elapsed();
-        if !is_repeat {
-            self.done += 1;
-            self.measuring += took;
-        }
+    pub(super) fn tell(&mut self, cell: &Cell) {
+        self.measuring += std::mem::replace(&mut self.last, Instant::now()).elapsed();
+        self.done += 1;
         let twin = if cell.twin > 0 { " again" } else { "" };
-        let repeat = if is_repeat { ", repeated" } else { "" };
         say(&format!(
-            "[{}/{}, {} left] {} {} round {}{twin}{repeat}: {}",
+            "[{}/{}, {} left] {} {} round {}{twin}: {}",
             self.done,
             self.times.len(),
             clock(self.left()),
@@ -129,6 +138,7 @@ mod tests {
                 instance: "i".into(),
                 round: 0,
                 twin: 0,
+                block: 0,
                 order: 0,
                 started_unix_ms: 0,
                 command: String::new(),

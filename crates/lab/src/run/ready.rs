@@ -10,9 +10,6 @@ use crate::topology;
 use super::origins::Service;
 use crate::process::Process;
 
-/// How long a contender may take to serve.
-const PATIENCE: Duration = Duration::from_secs(15);
-
 /// How often to ask.
 const POLL: Duration = Duration::from_millis(40);
 
@@ -27,9 +24,9 @@ pub(super) async fn wait(
     namespace: Option<String>,
     address: SocketAddr,
     service: &Service,
-    processes: &mut [Process],
+    (processes, patience): (&mut [Process], Duration),
 ) -> Result<(), Failure> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + patience;
     loop {
         let answer = ask(namespace.clone(), address, service.origin.kind).await;
         let Err(why) = answer else { return Ok(()) };
@@ -37,7 +34,7 @@ pub(super) async fn wait(
             return Err(failure);
         }
         if tokio::time::Instant::now() > deadline {
-            let what = format!("does not serve {} at {address}: {why}", service.name);
+            let what = format!("does not serve {} at {address} after {} s: {why}", service.name, patience.as_secs());
             let of_process = processes.first().map(|process| process.failure(&what));
             return Err(of_process.unwrap_or(Failure { why: what, log: Vec::new() }));
         }

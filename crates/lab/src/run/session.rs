@@ -1,7 +1,7 @@
 //! Sets up the links, origins and contenders of a run, from its first cell to its last.
 //!
-//! All contenders run at the same time, each in a namespace of its own, and wait for their turns. So a round takes no longer than its
-//! loads, and no contender starts cold. A waiting contender costs next to nothing, and the same for all.
+//! All contenders are started before the first cell, each in a namespace of its own, and stopped (SIGSTOP) until their turns. So a round takes
+//! no longer than its loads, no contender starts cold, and none takes CPU time from another.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -41,7 +41,7 @@ pub(super) struct Live {
 #[derive(Debug)]
 pub(super) struct Session<'a> {
     /// The first field, so that it is dropped first: it ends all processes before their links are removed.
-    accounts: Accounts,
+    pub(super) accounts: Accounts,
     pub plan: &'a Plan,
     /// `None` on loopback.
     pub topology: Option<Topology>,
@@ -52,6 +52,8 @@ pub(super) struct Session<'a> {
     pub(super) origins: Vec<Process>,
     /// The CPUs of load and origins, whichever contender is measured.
     pub placement: Placement,
+    /// See [`Environment::idle_busy_by_cpu`](crate::record::Environment::idle_busy_by_cpu); empty before it was measured.
+    pub idle_busy_by_cpu: Vec<f64>,
 }
 
 impl<'a> Session<'a> {
@@ -71,9 +73,12 @@ impl<'a> Session<'a> {
         }
         let topology = match scenario.loopback {
             true => None,
-            false => Some(Topology::new(&tag, scenario.endpoints, scenario.mtu).map_err(host)?),
+            false => Some(Topology::new(&tag, scenario.endpoints, scenario.mtu, scenario.steering).map_err(host)?),
         };
-        let accounts = Accounts::new(&tag);
+        let mut accounts = Accounts::new(&tag);
+        if let Some(cpus) = plan.quota {
+            accounts.limit(cpus).map_err(host)?;
+        }
         let (client, origin) = (accounts.group("client").map_err(host)?, accounts.group("origin").map_err(host)?);
         let workers = scenario.instances.iter().map(|instance| instance.workers).filter(|&workers| {
             // Contenders that would leave no CPU to the others share all of them, and count as contended.
@@ -92,6 +97,7 @@ impl<'a> Session<'a> {
             origin,
             origins: Vec::new(),
             placement,
+            idle_busy_by_cpu: Vec::new(),
             accounts,
         };
         session.start_origins(run.scenario.loopback).await?;
@@ -99,6 +105,12 @@ impl<'a> Session<'a> {
             session.add(run, index).await;
         }
         session.forget_missing(run);
+        if run.scenario.steering && session.topology.as_ref().is_some_and(|topology| !topology.is_steered()) {
+            run.scenario.steering = false;
+            run.notes.push(
+                "This kernel has no rps_cpus: packets are received on the CPU that sent them, for every contender alike.".to_owned(),
+            );
+        }
         if let Some(topology) = &session.topology {
             run.environment.sysctls = settings(&topology.client()).map_err(host)?;
             run.environment.offloads = offloads(run.scenario.mtu);
@@ -210,7 +222,7 @@ impl<'a> Session<'a> {
         }
         let client = self.topology.as_ref().map(Topology::client);
         for (service, (_, address)) in services.iter().zip(&live.addresses) {
-            ready::wait(client.clone(), *address, service, &mut live.processes).await?;
+            ready::wait(client.clone(), *address, service, (&mut live.processes, recipe.startup)).await?;
         }
         Ok((commands, configuration))
     }
@@ -334,6 +346,8 @@ impl<'a> Session<'a> {
         for process in &mut live.processes {
             process.kill().await;
         }
+        // What is left of it must not wait for a signal while the next one starts.
+        live.group.freeze(false);
         if live.restarts < RESTARTS_MAX
             && let Some(instance) = run.instance(id).cloned()
         {
@@ -346,6 +360,14 @@ impl<'a> Session<'a> {
         }
         self.lives.push(live);
         Err(death)
+    }
+
+    /// Stops every contender but the one that is measured next: a contender that waits still has timers, and the CPU time of one with many
+    /// of them would be in the figures of the others.
+    pub(super) fn freeze_all_but(&self, id: Option<&str>) {
+        for live in &self.lives {
+            live.group.freeze(id != Some(live.id.as_str()));
+        }
     }
 
     /// The source addresses of a load.

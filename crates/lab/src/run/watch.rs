@@ -6,8 +6,9 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::ChildStderr;
 
 use super::counters::{self, Counters};
-use crate::cgroup::Group;
+use crate::cgroup::{Accounts, Group};
 use crate::environment::Ticks;
+use crate::host_cpu::{Idle, Strangers, busy_share, idle, strangers};
 use crate::process::Process;
 use crate::record::{Cpu, Failure, Sample};
 
@@ -26,6 +27,10 @@ pub(super) struct Groups<'a> {
     pub balancer: &'a Group,
     pub client: &'a Group,
     pub origin: &'a Group,
+    /// What they and all other tasks used.
+    pub accounts: &'a Accounts,
+    /// The CPUs of the run.
+    pub cpus: &'a [u32],
 }
 
 /// What each component has used up to one moment.
@@ -54,9 +59,13 @@ impl Look {
 #[derive(Clone, Debug)]
 pub(super) struct Edge {
     pub look: Look,
+    pub idle: Vec<Option<Idle>>,
+    pub strangers: Strangers,
+    pub throttled: u64,
     pub counters: Vec<Counters>,
     pub net_rx: Vec<u64>,
     pub balancer_rss: u64,
+    pub balancer_maps: u64,
     pub client_rss: u64,
     pub origin_rss: u64,
 }
@@ -149,19 +158,51 @@ impl Watcher<'_> {
     fn edge(&self) -> std::io::Result<Edge> {
         // CPU first, because the rest takes a millisecond.
         let look = Look::take(self.groups);
+        let idle = idle(self.groups.cpus);
+        let strangers = strangers(self.groups.accounts);
+        let throttled = self.groups.accounts.throttled();
         Ok(Edge {
             look,
+            idle,
+            strangers,
+            throttled,
             counters: counters::read(self.namespaces)?,
             net_rx: counters::net_rx(),
             balancer_rss: self.groups.balancer.resident(),
+            balancer_maps: self.groups.balancer.maps_bytes(),
             client_rss: self.groups.client.resident(),
             origin_rss: self.groups.origin.resident(),
         })
     }
 }
 
+/// CPU time between the edges of a window: exact if the kernel tells for how long each CPU was idle, otherwise by its ticks.
+pub(super) fn cpu(open: &Edge, closed: &Edge) -> Cpu {
+    let mut cpu = in_ticks(&open.look, &closed.look);
+    let wall_s = closed.look.at.duration_since(open.look.at).as_secs_f64();
+    let exact = busy_share(&open.idle, &closed.idle);
+    if !exact.is_empty() {
+        // The hypervisor's share is known in ticks only. It is neither busy nor idle.
+        let of_cpu = |place: usize| {
+            let of = |ticks: &Ticks| ticks.each.get(place).map_or(0, |ticks| ticks.steal);
+            of(&closed.look.ticks).saturating_sub(of(&open.look.ticks)) as f64 / Ticks::per_second()
+        };
+        let share = |(place, busy): (usize, &f64)| (busy - of_cpu(place) / wall_s).max(0.0);
+        cpu.busy_by_cpu = exact.iter().enumerate().map(share).collect();
+        cpu.busy_s = cpu.busy_by_cpu.iter().sum::<f64>() * wall_s;
+        let cpus = open.idle.iter().flatten().count() as f64;
+        cpu.idle_s = (cpus * wall_s - cpu.busy_s - cpu.steal_s).max(0.0);
+        cpu.is_exact = true;
+    }
+    let since = |after: Duration, before: Duration| after.saturating_sub(before).as_secs_f64();
+    cpu.strangers_s = closed.strangers.all.zip(open.strangers.all).map(|(after, before)| since(after, before));
+    let both = closed.strangers.by_cpu.iter().zip(&open.strangers.by_cpu);
+    cpu.strangers_by_cpu = both.map(|(&after, &before)| since(after, before) / wall_s).collect();
+    cpu
+}
+
 /// CPU time between two samples.
-pub(super) fn cpu(open: &Look, closed: &Look) -> Cpu {
+fn in_ticks(open: &Look, closed: &Look) -> Cpu {
     let seconds = |after: Duration, before: Duration| after.saturating_sub(before).as_secs_f64();
     let ticks = |after: u64, before: u64| after.saturating_sub(before) as f64 / Ticks::per_second();
     let (before, after) = (open.ticks.total, closed.ticks.total);
@@ -223,11 +264,32 @@ mod tests {
     fn cpu_is_what_lies_between_two_looks() {
         let now = Instant::now();
         let (open, closed) = (look(now, 1), look(now + Duration::from_secs(4), 3));
-        let cpu = cpu(&open, &closed);
+        let edge = |look: &Look, idle: &[Option<Idle>], strangers: u64| Edge {
+            look: look.clone(),
+            idle: idle.to_vec(),
+            strangers: Strangers {
+                all: Some(Duration::from_millis(strangers)),
+                by_cpu: vec![Duration::from_millis(strangers / 2); 2],
+            },
+            throttled: 0,
+            counters: Vec::new(),
+            net_rx: Vec::new(),
+            balancer_rss: 0,
+            balancer_maps: 0,
+            client_rss: 0,
+            origin_rss: 0,
+        };
+        let cpu = cpu(&edge(&open, &[], 100), &edge(&closed, &[], 900));
+        assert!(!cpu.is_exact && cpu.strangers_s == Some(0.8) && cpu.strangers_by_cpu == [0.1, 0.1], "{cpu:?}");
         let hz = Ticks::per_second();
         assert_eq!((cpu.balancer_s, cpu.client_s, cpu.origin_s), (2.0, 4.0, 1.0));
         assert_eq!((cpu.busy_s, cpu.softirq_s, cpu.idle_s), (300.0 / hz, 20.0 / hz, 100.0 / hz));
         assert_eq!(cpu.busy_by_cpu, [0.9, 0.9]);
+        let read = |look: &Look, ms| Some(Idle { at: look.at, idle: Duration::from_millis(ms) });
+        let idle = |look: &Look, one, other| [read(look, one), read(look, other)];
+        let exact = self::cpu(&edge(&open, &idle(&open, 10, 20), 0), &edge(&closed, &idle(&closed, 1_010, 20), 0));
+        assert!(exact.is_exact && exact.busy_by_cpu == [0.75, 1.0], "{exact:?}");
+        assert_eq!((exact.busy_s, exact.idle_s, exact.balancer_s), (7.0, 1.0, 2.0));
         let samples = samples(now, &[open.clone(), closed.clone(), closed]);
         // Two samples at the same moment give nothing.
         assert_eq!(samples.len(), 1);

@@ -15,7 +15,7 @@ use std::path::Path;
 pub use id::InstanceId;
 pub use read::{CaseFile, Quick, ScenarioFile, Times, read};
 pub use select::{Selection, Wish, select};
-pub(crate) use select::{base_of, instance};
+pub(crate) use select::{and_copies, base_of, instance, with_copies};
 
 use crate::contender::Recipe;
 use crate::document::Problem;

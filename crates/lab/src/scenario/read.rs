@@ -43,6 +43,8 @@ pub struct ScenarioFile {
     pub endpoints: u32,
     /// MTU of the links.
     pub mtu: u32,
+    /// Whether received packets are steered to the CPUs of their component.
+    pub steering: bool,
     /// Rounds.
     pub rounds: u32,
     /// Workloads.
@@ -138,6 +140,7 @@ fn take(name: &str, top: &mut Table<'_, '_>, recipes: &[Recipe]) -> ScenarioFile
         workers: top.numbers("workers", 1..=1024).unwrap_or_default(),
         endpoints,
         mtu: top.number("mtu", 576..=65_535).unwrap_or(1500),
+        steering: top.flag("steering").unwrap_or(true),
         rounds: top.number("rounds", 1..=1000).unwrap_or(10),
         cases,
         contenders,

@@ -51,6 +51,32 @@ pub(crate) fn instance(text: &str, recipes: &[Recipe]) -> Result<InstanceId, Str
     Ok(id)
 }
 
+/// Adds copies of contenders beside their originals. `copies` has the name of each original and that of its copy.
+pub(crate) fn and_copies(ids: Vec<InstanceId>, copies: &[(String, String)]) -> Vec<InstanceId> {
+    let with_copies = |id: InstanceId| {
+        let of_id = copies.iter().filter(|(original, _)| *original == id.contender);
+        let copied: Vec<_> = of_id.map(|(_, copy)| InstanceId { contender: copy.clone(), ..id.clone() }).collect();
+        std::iter::once(id).chain(copied)
+    };
+    let mut all: Vec<InstanceId> = Vec::new();
+    for id in ids.into_iter().flat_map(with_copies) {
+        if !all.contains(&id) {
+            all.push(id);
+        }
+    }
+    all
+}
+
+/// The same wherever a scenario names contenders that take part.
+pub(crate) fn with_copies(file: &mut ScenarioFile, copies: &[(String, String)]) {
+    for ids in [&mut file.contenders, &mut file.quick.contenders] {
+        *ids = and_copies(std::mem::take(ids), copies);
+    }
+    for case in &mut file.cases {
+        case.contenders = case.contenders.take().map(|ids| and_copies(ids, copies));
+    }
+}
+
 /// Cuts `file` to `wish`, to `cpus` CPUs, and to contenders that are not in `missing`. On loopback, cases have one origin.
 ///
 /// # Errors
@@ -96,6 +122,7 @@ pub fn select(
         cases,
         instances,
         mtu: if loopback { 0 } else { wish.mtu.unwrap_or(file.mtu) },
+        steering: file.steering && !loopback,
         endpoints: if loopback { 1 } else { file.endpoints },
     };
     Ok(Selection { scenario, rounds: wish.rounds.or(quick_rounds).unwrap_or(file.rounds), gaps })

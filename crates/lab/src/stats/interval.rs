@@ -9,7 +9,7 @@ pub const ROUNDS_MIN: usize = 6;
 
 /// The number of draws of a bootstrap.
 const RESAMPLES: usize = 10_000;
-const CONFIDENCE: f64 = 0.95;
+pub(super) const CONFIDENCE: f64 = 0.95;
 
 /// A median over rounds with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

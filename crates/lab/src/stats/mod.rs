@@ -1,21 +1,25 @@
 //! What a small number of rounds can show.
 //!
-//! It has medians with intervals ([`estimate`]), paired ratios and when they count as different ([`paired_ratio`], [`differs`]), drift
-//! ([`spearman`]), Little's law ([`little_gap`]), slopes of chained hops ([`slope`]), and scaling over CPUs ([`fit_usl`]). It is pure and
+//! It has medians with intervals ([`estimate`]), ratios of pairs and when they count as different ([`ratio_of_pairs`], [`differs`]), what a
+//! disturbed host did to a measurement ([`corrected_cpu`], [`corrected_rate`]), drift ([`spearman`]), Little's law ([`little_gap`]), slopes of
+//! chained hops ([`slope`]), and scaling over CPUs ([`fit_usl`]). It is pure and
 //! seeded: the same rounds give the same figures on every host and at any time, so that a report can be computed again.
 //!
 //! Percentiles of latency are not computed here. They come from histograms of one round each, and are never averaged over rounds, here or
 //! elsewhere.
 
+mod bootstrap;
+mod disturbance;
 mod drift;
 mod interval;
 mod ratio;
 mod rng;
 mod scaling;
 
+pub use disturbance::{Loops, STEADY_FACTOR_MAX, corrected_cpu, corrected_rate, is_steady};
 pub use drift::{DRIFT_ROUNDS_MIN, drifts, spearman};
 pub use interval::{Estimate, ROUNDS_MIN, bootstrap, estimate, median};
-pub use ratio::{Difference, NOISE_MIN, differs, noise_floor, paired_ratio, unpaired_ratio};
+pub use ratio::{Difference, NOISE_MIN, differs, half_width, noise_floor, ratio_of_pairs, unpaired_ratio};
 pub use rng::Rng;
 pub use scaling::{Usl, fit_usl, slope};
 

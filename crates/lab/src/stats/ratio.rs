@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::interval::{Estimate, bootstrap, estimate, median_in_place};
+use super::bootstrap::bounds_of_median;
+use super::interval::{CONFIDENCE, Estimate, bootstrap, estimate, median_in_place};
 
 /// Differences up to this never count, however quiet the host is: 1 %, the size of effects that come from the layout of code in memory
 /// alone (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously Wrong!", ASPLOS 2009).
@@ -22,11 +23,26 @@ pub enum Difference {
     TooFewRounds,
 }
 
-/// The median of `values[i] / references[i]` over the rounds that both have. Within a round both met the same state of the host, so
-/// variation from round to round cancels. None if there is no such round.
-pub fn paired_ratio(values: &[Option<f64>], references: &[Option<f64>]) -> Option<Estimate> {
-    let both = values.iter().zip(references).filter_map(|(value, reference)| Some((*value)? / (*reference)?));
-    estimate(&both.collect::<Vec<_>>())
+/// The median of ratios, each of two measurements that were made within seconds of each other. Both met the same state of the host, so
+/// variation from pair to pair cancels. None without a pair.
+///
+/// The interval is the bootstrap of the pairs, exact and without draws. With few pairs that is too narrow: of seven skewed values it misses
+/// the true median 13 times in 100 (measured over 3,000 series). So each end is at least as far out as that of the order statistic, which
+/// misses it as seldom as it claims.
+pub fn ratio_of_pairs(ratios: &[f64]) -> Option<Estimate> {
+    let mut sorted: Vec<f64> = ratios.iter().copied().filter(|ratio| ratio.is_finite()).collect();
+    sorted.sort_by(f64::total_cmp);
+    let by_order = estimate(&sorted)?;
+    let (low, high) = bounds_of_median(&sorted, CONFIDENCE)?;
+    Some(Estimate { low: low.min(by_order.low), high: high.max(by_order.high), ..by_order })
+}
+
+/// How far the interval of a ratio reaches from its median, as a share of the median; infinite for too few rounds.
+pub fn half_width(ratio: &Estimate) -> f64 {
+    if !ratio.is_sure() || ratio.median <= 0.0 {
+        return f64::INFINITY;
+    }
+    (ratio.high / ratio.median - 1.0).max(1.0 - ratio.low / ratio.median)
 }
 
 /// The ratio of the medians of two runs with unrelated rounds, with a bootstrap interval.
@@ -89,15 +105,14 @@ mod tests {
     #[test]
     fn pairing_cancels_what_both_met() {
         // The host slows down by half over ten rounds, and one of the two costs 10 % more throughout.
-        let slow: Vec<Option<f64>> = (0..10).map(|round| Some(100.0 + 5.0 * f64::from(round))).collect();
-        let more: Vec<Option<f64>> = slow.iter().map(|value| value.map(|value| value * 1.1)).collect();
-        let got = paired_ratio(&more, &slow).unwrap();
-        assert!((got.low - 1.1).abs() < 1e-9 && (got.high - 1.1).abs() < 1e-9, "{got:?}");
-        // A round that one of them lost does not count.
-        let mut gap = more.clone();
-        gap[3] = None;
-        assert_eq!(paired_ratio(&gap, &slow).unwrap().rounds, 9);
-        assert_eq!(paired_ratio(&[None], &[Some(1.0)]), None);
+        let slow: Vec<f64> = (0..10).map(|round| 100.0 + 5.0 * f64::from(round)).collect();
+        let more: Vec<f64> = slow.iter().map(|value| value * 1.1).collect();
+        let pairs: Vec<f64> = more.iter().zip(&slow).map(|(more, slow)| more / slow).collect();
+        let got = ratio_of_pairs(&pairs).unwrap();
+        assert!((got.low - 1.1).abs() < 1e-9 && (got.high - 1.1).abs() < 1e-9 && got.rounds == 10, "{got:?}");
+        // What is no number is no pair.
+        assert_eq!(ratio_of_pairs(&[1.0, f64::NAN, 2.0]).unwrap().rounds, 2);
+        assert_eq!(ratio_of_pairs(&[]), None);
     }
 
     #[test]

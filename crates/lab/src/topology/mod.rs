@@ -12,7 +12,8 @@
 //! connections over them by hash, so these baselines have as many origins as the balancers.
 //!
 //! The CPU that sends does the receive work of a veth, unless steering (RPS) says otherwise. Here it does: packets for the balancer are
-//! received on the balancer's CPUs, and all others on those of load and origins, as if they were separate hosts.
+//! received on the balancer's CPUs, and all others on those of load and origins, as if they were separate hosts. A scenario can turn it off,
+//! because a balancer that redirects packets between devices does not pass through it, so that it changes the order of balancers in the kernel.
 //!
 //! It does not run processes, and does not emulate a network: links have no delay, no loss and no limit.
 
@@ -38,6 +39,9 @@ pub const ENDPOINTS_MAX: u32 = 100;
 
 /// Addresses of the client on each path. A connection per request uses up local ports, of which an address has 64,000.
 pub const CLIENT_ADDRESSES: u8 = 8;
+
+/// The exit code of a shell that found no `rps_cpus`.
+const NO_RPS: i32 = 44;
 
 /// The beginning of every namespace's name.
 pub const PREFIX: &str = "steelyard-lab-";
@@ -108,18 +112,24 @@ pub struct Topology {
     tag: String,
     endpoints: u32,
     mtu: u32,
+    /// Whether packets are to be steered.
+    steers: bool,
+    /// Whether the kernel has what that takes, as far as it was tried.
+    can_steer: bool,
     namespaces: Vec<String>,
     _cubic: congestion::Allowed,
 }
 
 impl Topology {
-    /// Creates the namespaces of the client and of `endpoints` origins. `tag` distinguishes this lab's namespaces from another's.
+    /// Creates the namespaces of the client and of `endpoints` origins. `tag` distinguishes this lab's namespaces from another's. With
+    /// `steers`, packets are received on the CPUs of the component that they are for, if the kernel can do that.
     ///
     /// # Errors
     /// The error of ip(8), for example without root. Everything made before it is removed.
-    pub fn new(tag: &str, endpoints: u32, mtu: u32) -> io::Result<Self> {
+    pub fn new(tag: &str, endpoints: u32, mtu: u32, steers: bool) -> io::Result<Self> {
         let _cubic = congestion::Allowed::new();
-        let mut topology = Self { tag: tag.to_owned(), endpoints, mtu, namespaces: Vec::new(), _cubic };
+        let namespaces = Vec::new();
+        let mut topology = Self { tag: tag.to_owned(), endpoints, mtu, steers, can_steer: true, namespaces, _cubic };
         topology.add(&topology.client())?;
         for endpoint in 0..endpoints {
             topology.add(&topology.origin(endpoint))?;
@@ -191,7 +201,7 @@ impl Topology {
             )?;
             lines +=
                 &format!("address add 10.{byte}.{index}.254/24 dev ep{endpoint}\nlink set ep{endpoint} mtu {mtu} up\n");
-            steer(&origin, &of_client, &load_path.placement.origin)?;
+            self.steer(&origin, &of_client, &load_path.placement.origin)?;
         }
         if load_path.binds {
             lines += &format!("address add 20.20.{index}.1/32 dev lo\n");
@@ -202,9 +212,9 @@ impl Topology {
             ip_in(&balancer, &spread(load_path, self.endpoints))?;
         }
         for interface in self.interfaces() {
-            steer(&balancer, &interface, &load_path.placement.balancer)?;
+            self.steer(&balancer, &interface, &load_path.placement.balancer)?;
         }
-        steer(&client, &of_client, &load_path.placement.client)
+        self.steer(&client, &of_client, &load_path.placement.client)
     }
 
     /// A link from the client to each origin, and no balancer.
@@ -224,7 +234,7 @@ impl Topology {
             )?;
             lines +=
                 &format!("address add 10.{byte}.{index}.254/24 dev {of_client}\nlink set {of_client} mtu {mtu} up\n");
-            steer(&origin, &of_origin, &load_path.placement.origin)?;
+            self.steer(&origin, &of_origin, &load_path.placement.origin)?;
         }
         for address in load_path.clients() {
             lines += &format!("address add {address}/32 dev lo\n");
@@ -233,7 +243,7 @@ impl Topology {
         self.give_vip_to_origins(load_path)?;
         ip_in(&client, &spread(load_path, self.endpoints))?;
         for endpoint in 0..self.endpoints {
-            steer(&client, &format!("direct{index}-{endpoint}"), &load_path.placement.client)?;
+            self.steer(&client, &format!("direct{index}-{endpoint}"), &load_path.placement.client)?;
         }
         Ok(())
     }
@@ -269,6 +279,37 @@ impl Topology {
                 let _ = std::fs::write(path, value);
             }
         })
+    }
+
+    /// Whether packets are steered.
+    #[must_use]
+    pub fn is_steered(&self) -> bool {
+        self.steers && self.can_steer
+    }
+
+    /// Makes `cpus` receive the packets that arrive at `interface`. A kernel without SMP has no file for it, and one CPU to choose from.
+    fn steer(&mut self, namespace: &str, interface: &str, cpus: &[u32]) -> io::Result<()> {
+        if !self.is_steered() {
+            return Ok(());
+        }
+        // ip-netns(8) mounts a sysfs of the namespace, which a thread that only switched namespaces would not see.
+        let path = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
+        let script = format!("[ -e $0 ] || exit {NO_RPS}; echo $1 > $0");
+        let status = Command::new("ip")
+            .args(["netns", "exec", namespace, "/bin/sh", "-c", &script, &path, &mask(cpus)])
+            .stdin(Stdio::null())
+            .output()?;
+        match status.status.code() {
+            Some(0) => Ok(()),
+            Some(NO_RPS) => {
+                self.can_steer = false;
+                Ok(())
+            }
+            _ => {
+                let why = String::from_utf8_lossy(&status.stderr).trim().to_owned();
+                Err(io::Error::other(format!("cannot write {} to {path} in {namespace}: {why}", mask(cpus))))
+            }
+        }
     }
 
     fn link(&self, (one, of_one): (&str, &str), (other, of_other): (&str, &str)) -> io::Result<()> {
@@ -325,13 +366,6 @@ pub fn inside<T: Send + 'static>(namespace: &str, work: impl FnOnce() -> T + Sen
         Ok(work())
     });
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// Makes `cpus` receive the packets that arrive at `interface`.
-fn steer(namespace: &str, interface: &str, cpus: &[u32]) -> io::Result<()> {
-    // ip-netns(8) mounts a sysfs of the namespace, which a thread that only switched namespaces would not see.
-    let path = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
-    run(Command::new("ip").args(["netns", "exec", namespace, "/bin/sh", "-c", "echo $1 > $0", &path, &mask(cpus)]), "")
 }
 
 /// Several ip(8) commands at once inside a namespace.

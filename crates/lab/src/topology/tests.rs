@@ -40,7 +40,7 @@ fn direct_and_routed_reach_every_origin_and_all_is_gone_afterwards() {
         return;
     }
     let tag = crate::leftovers::tag("topology");
-    let mut topology = Topology::new(&tag, 2, 1400).unwrap();
+    let mut topology = Topology::new(&tag, 2, 1400, true).unwrap();
     let load_paths =
         [load_path(0, Layer::Direct, false), load_path(1, Layer::Routed, false), load_path(2, Layer::Tcp, true)];
     for load_path in &load_paths {

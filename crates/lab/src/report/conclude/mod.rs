@@ -210,10 +210,16 @@ fn limits(figures: Figures<'_>, case: &Case) -> Vec<(Kind, Conclusion)> {
             "nothing was at its limit but the number of connections, so the rate is a lower bound, for",
         ),
         (Verdict::CapBound, "something outside of all contenders capped the rate, for"),
+        (
+            Verdict::Disturbed,
+            "the host was disturbed in every round, so only ratios to the reference mean anything, for",
+        ),
         (Verdict::Invalid, "the figures mean nothing, for"),
     ];
     for (verdict, sentence) in verdicts {
-        if case.load.mode != Mode::Closed && !matches!(verdict, Verdict::GeneratorSaturated | Verdict::Invalid) {
+        if case.load.mode != Mode::Closed
+            && !matches!(verdict, Verdict::GeneratorSaturated | Verdict::Disturbed | Verdict::Invalid)
+        {
             continue;
         }
         let judged = figures.instances(&case.name).into_iter().filter_map(|instance| {

@@ -1,6 +1,6 @@
 //! One table for any case: the rate with its interval, latency, cost by component, errors, verdict.
 
-use crate::record::{Case, LoadKind, Measurement, Mode, Verdict};
+use crate::record::{Case, Instance, LoadKind, Measurement, Mode, Verdict};
 
 use super::super::figures::{self, Figures};
 use super::super::number;
@@ -9,8 +9,17 @@ use super::{absent, case_title, cell, extrapolated, lower_bound_mark, middle, ti
 
 pub(super) fn case(figures: Figures<'_>, case: &Case) -> Table {
     let (rate_title, _) = rate_figure(case);
-    let reference = &figures.run.scenario.reference;
-    let mut head = vec!["contender", rate_title, "to reference", "verdict", "LB CPU", "client", "backend", "all CPU"];
+    let mut head = vec![
+        "contender",
+        rate_title,
+        "to reference",
+        "verdict",
+        "LB CPU",
+        "client",
+        "backend",
+        "all CPU",
+        "all CPU to reference",
+    ];
     let latency = latency_measured(case);
     let in_bytes = case.load.kind == LoadKind::Stream;
     let is_probed = figures.instances(&case.name).iter().any(|instance| {
@@ -27,33 +36,7 @@ pub(super) fn case(figures: Figures<'_>, case: &Case) -> Table {
     // It comes before what a narrow window cuts off.
     table.head[3].is_figure = false;
     for instance in figures.instances(&case.name) {
-        let id = &instance.id;
-        let (_, rate_metric) = rate_figure(case);
-        let cost = |name| cell(figures, &case.name, id, name, number::plain);
-        let ratio = figures.ratio(&case.name, id, reference, rate_metric).filter(|_| id != reference);
-        let costs = if in_bytes {
-            [figures::LB_CORES_PER_GBPS, "client_cores_per_gbps", "origin_cores_per_gbps", figures::CORES_PER_GBPS]
-        } else {
-            [figures::LB_US, "client_us_per_op", figures::ORIGIN_US, figures::BUSY_US]
-        };
-        let mut row = vec![
-            title(figures, instance),
-            rate(figures, case, id),
-            ratio.map_or("-".into(), |ratio| number::ratio(&ratio)),
-            verdict(figures, &case.name, id),
-        ];
-        row.extend(costs.map(cost));
-        if !in_bytes {
-            let times = [figures::P50, "p90_us", figures::P99, "p999_us", "max_us"];
-            row.extend(times.map(|name| cell(figures, &case.name, id, name, number::micros)));
-        }
-        if is_probed {
-            let times = [figures::PROBE_P50, figures::PROBE_P99];
-            row.extend(times.map(|name| cell(figures, &case.name, id, name, number::micros)));
-        }
-        row.push(number::median(figures.estimate(&case.name, id, figures::LB_MIB), |mib| format!("{mib:.1} MiB")));
-        row.push(errors(figures, case, id));
-        table.row(row);
+        table.row(row(figures, case, instance, is_probed));
         if let Some(capacity) =
             extrapolated(figures, case.name.as_str(), instance).filter(|_| case.load.mode == Mode::Closed)
         {
@@ -79,6 +62,41 @@ pub(super) fn case(figures: Figures<'_>, case: &Case) -> Table {
     table
 }
 
+/// The figures of one contender.
+fn row(figures: Figures<'_>, case: &Case, instance: &Instance, is_probed: bool) -> Vec<String> {
+    let (id, reference) = (&instance.id, &figures.run.scenario.reference);
+    let in_bytes = case.load.kind == LoadKind::Stream;
+    let to_reference = |metric| {
+        let ratio = figures.ratio(&case.name, id, reference, metric).filter(|_| id != reference);
+        ratio.map_or("-".to_owned(), |ratio| number::ratio(&ratio))
+    };
+    let costs = if in_bytes {
+        [figures::LB_CORES_PER_GBPS, "client_cores_per_gbps", "origin_cores_per_gbps", figures::CORES_PER_GBPS]
+    } else {
+        [figures::LB_US, "client_us_per_op", figures::ORIGIN_US, figures::BUSY_US]
+    };
+    let (_, rate_metric) = rate_figure(case);
+    let mut row = vec![
+        title(figures, instance),
+        rate(figures, case, id),
+        to_reference(rate_metric),
+        verdict(figures, &case.name, id),
+    ];
+    row.extend(costs.map(|name| cell(figures, &case.name, id, name, number::plain)));
+    row.push(to_reference(costs[3]));
+    let mut times = Vec::new();
+    if !in_bytes {
+        times.extend([figures::P50, "p90_us", figures::P99, "p999_us", "max_us"]);
+    }
+    if is_probed {
+        times.extend([figures::PROBE_P50, figures::PROBE_P99]);
+    }
+    row.extend(times.into_iter().map(|name| cell(figures, &case.name, id, name, number::micros)));
+    row.push(number::median(figures.estimate(&case.name, id, figures::LB_MIB), |mib| format!("{mib:.1} MiB")));
+    row.push(errors(figures, case, id));
+    row
+}
+
 /// The table of the first page: the closed loop in which most balancers were at their limit, in short form.
 pub(crate) fn headline(figures: Figures<'_>) -> Option<Table> {
     let limits = |case: &Case| {
@@ -96,6 +114,7 @@ pub(crate) fn headline(figures: Figures<'_>) -> Option<Table> {
         true => ("LB cores/Gbps", figures::LB_CORES_PER_GBPS, "all cores/Gbps"),
         false => ("LB µs/op", figures::LB_US, "p99"),
     };
+    let all = if in_bytes { figures::CORES_PER_GBPS } else { figures::BUSY_US };
     let reference = &figures.run.scenario.reference;
     let than = figures.run.instance(reference).map_or(reference.clone(), |instance| title(figures, instance));
     let head = [
@@ -103,11 +122,12 @@ pub(crate) fn headline(figures: Figures<'_>) -> Option<Table> {
         rate_title.to_owned(),
         format!("against {than}"),
         cost_title.to_owned(),
+        "all CPU against it".to_owned(),
         last_title.to_owned(),
         "verdict".to_owned(),
     ];
     let mut table =
-        Table::new(format!("{}: {} ({})", case_title(case), case.title, latency_measured(case)), head).words_from(5);
+        Table::new(format!("{}: {} ({})", case_title(case), case.title, latency_measured(case)), head).words_from(6);
     for instance in figures.instances(&case.name) {
         let id = &instance.id;
         let ratio = figures.ratio(&case.name, id, reference, rate_metric).filter(|_| id != reference);
@@ -116,6 +136,10 @@ pub(crate) fn headline(figures: Figures<'_>) -> Option<Table> {
             rate(figures, case, id),
             ratio.map_or("-".to_owned(), |ratio| number::ratio(&ratio)),
             cell(figures, &case.name, id, cost, number::plain),
+            figures
+                .ratio(&case.name, id, reference, all)
+                .filter(|_| id != reference)
+                .map_or("-".to_owned(), |ratio| number::ratio(&ratio)),
             match in_bytes {
                 true => cell(figures, &case.name, id, figures::CORES_PER_GBPS, number::plain),
                 false => number::median(figures.estimate(&case.name, id, figures::P99), number::micros),

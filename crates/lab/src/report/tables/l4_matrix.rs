@@ -1,9 +1,9 @@
 //! Tools by balancers: requests, connections, latency, bulk.
 
-use crate::record::{Case, Instance, Layer, LoadKind};
+use crate::record::{Case, Instance, Layer, LoadKind, Mode};
 use crate::stats::Estimate;
 
-use super::super::figures::{Figures, GBPS, LB_CORES_PER_GBPS, LB_US, RPS};
+use super::super::figures::{BUSY_US, Figures, GBPS, LB_CORES_PER_GBPS, LB_US, RPS};
 use super::super::number;
 use super::super::table::Table;
 use super::{absent, case_title, lower_bound_mark, title, verdict};
@@ -25,6 +25,11 @@ fn rows<'a>(figures: Figures<'a>) -> Vec<Row<'a>> {
         let mut row = |label: &str, metric, show, is_floor| {
             rows.push(Row { case, label: label.to_owned(), metric, show, is_floor });
         };
+        // What is offered is the same for all. What it costs the whole host is not, and no balancer can hide its part of it.
+        if matches!(case.load.mode, Mode::Open { .. }) {
+            row(&format!("{title}: all CPU µs/op"), BUSY_US, number::plain, false);
+            continue;
+        }
         match case.load.kind {
             LoadKind::Stream => row(title, GBPS, gbps, false),
             LoadKind::TcpRr if case.load.connections == 1 => {
@@ -120,7 +125,9 @@ fn by_instance(figures: Figures<'_>) -> Table {
         };
         table.row(std::iter::once(title(figures, instance)).chain(rows.iter().map(of)));
     }
-    table.note("Rates: more is better. Times: less is better. A ratio within the noise floor of 1 is no difference.");
+    table.note(
+        "Rates: more is better. Times and costs: less is better. A ratio within the noise floor of 1 is no difference.",
+    );
     table
 }
 
@@ -129,7 +136,7 @@ fn is_balancer(figures: Figures<'_>, instance: &Instance) -> bool {
 }
 
 fn best_other(figures: Figures<'_>, row: &Row<'_>, instance: &Instance) -> Option<(String, Estimate)> {
-    let is_less_better = matches!(row.metric, "min_us" | "mean_us");
+    let is_less_better = matches!(row.metric, "min_us" | "mean_us" | BUSY_US);
     let family = |name: &str| name.split('-').next().unwrap_or(name).to_owned();
     let others = figures
         .instances(&row.case.name)

@@ -2,6 +2,8 @@
 
 use crate::record::{Case, Distribution, Layer, LoadKind, Measurement, Mode};
 
+use crate::stats::ROUNDS_MIN;
+
 use super::super::figures::{Figures, LB_US, ORIGIN_US, P99, RPS, lb_seconds, mib};
 use super::super::number;
 use super::super::table::Table;
@@ -91,7 +93,8 @@ fn balancer(figures: Figures<'_>, case: &Case, instance: &str) -> String {
         return "-".to_owned();
     }
     let cpu = middle(figures, &case.name, instance, |m| Some(lb_seconds(m, layer)? / m.window_s));
-    let memory = middle(figures, &case.name, instance, |m| Some(mib(m.memory.balancer_rss)).filter(|&mib| mib > 0.0));
+    let memory =
+        middle(figures, &case.name, instance, |m| Some(mib(m.memory.balancer_bytes())).filter(|&mib| mib > 0.0));
     share(cpu, memory)
 }
 
@@ -116,12 +119,13 @@ fn connection_times(figures: Figures<'_>, case: &Case) -> Table {
         ["type", "Connect", "Waiting", "Total"],
     );
     for instance in figures.instances(&case.name) {
-        let is_one = figures.values(&case.name, &instance.id, RPS).len() == 1;
+        let rounds = figures.values(&case.name, &instance.id, RPS).len();
+        let is_coarse = rounds < ROUNDS_MIN;
         let of = |which: fn(&Measurement) -> Option<&Distribution>| {
             let figure = |figure: fn(&Distribution) -> f64| {
                 let value = middle(figures, &case.name, &instance.id, |m| which(m).filter(|d| d.count > 0).map(figure));
                 let ms = |us: f64| number::plain(us / 1e3);
-                or_dash(value, |us| if is_one { number::in_two_digits(us, ms) } else { ms(us) })
+                or_dash(value, |us| if is_coarse { number::in_two_digits(us, ms) } else { ms(us) })
             };
             let p50 = |d: &Distribution| d.percentile_us(50.0).unwrap_or(f64::NAN);
             let all = [
@@ -134,7 +138,8 @@ fn connection_times(figures: Figures<'_>, case: &Case) -> Table {
             if all.iter().all(|text| text == "-") {
                 return absent(figures, &case.name, &instance.id);
             }
-            format!("{}{}", all.join(" / "), if is_one { number::ONE_ROUND } else { "" })
+            let mark = if is_coarse { format!(" (n={rounds})") } else { String::new() };
+            format!("{}{mark}", all.join(" / "))
         };
         table.row([
             title(figures, instance),

@@ -198,8 +198,8 @@ pub(crate) fn absent(figures: Figures<'_>, case: &str, instance: &str) -> String
     let cells = figures.cells(case, instance);
     if cells.iter().any(|cell| cell.failure.is_some()) {
         "failed".to_owned()
-    } else if matches!(figures.verdict(case, instance), Some((Verdict::Invalid, _))) {
-        "invalid".to_owned()
+    } else if let Some((verdict @ (Verdict::Invalid | Verdict::Disturbed), _)) = figures.verdict(case, instance) {
+        number::verdict(verdict).to_owned()
     } else {
         "-".to_owned()
     }
@@ -208,11 +208,9 @@ pub(crate) fn absent(figures: Figures<'_>, case: &str, instance: &str) -> String
 /// Requests per second as in the published tables; with `≥` if something other than the balancer was at its limit.
 pub(crate) fn rps(figures: Figures<'_>, case: &str, instance: &str) -> String {
     let rounds = figures.values(case, instance, RPS).len();
-    // The published tables have two decimals.
-    let show = |value| if rounds == 1 { number::plain(value) } else { format!("{value:.2}") };
     match middle(figures, case, instance, |m| Some(m.ok_per_s)) {
         Some(value) => {
-            format!("{}{}", lower_bound_mark(figures, case, instance), number::of_rounds(value, rounds, show))
+            format!("{}{}", lower_bound_mark(figures, case, instance), number::of_rounds(value, rounds, number::plain))
         }
         None => absent(figures, case, instance),
     }
@@ -229,7 +227,8 @@ fn steering_note(figures: Figures<'_>) -> Option<String> {
         .collect();
     let has = |wanted: &[Layer]| layers.iter().any(|layer| wanted.contains(layer));
     let has_vip = figures.run.scenario.instances.iter().any(|instance| instance.contender == VIP);
-    (has_vip && has(&[Layer::Direct, Layer::Routed]) && !figures.run.scenario.loopback).then(|| {
+    let is_steered = figures.run.scenario.steering && !figures.run.scenario.loopback;
+    (has_vip && has(&[Layer::Direct, Layer::Routed]) && is_steered).then(|| {
         "Where the vip is faster than direct or routed, the lab causes the difference, not the vip. The lab steers received packets to CPUs (RPS) \
          at every veth. The vip hands packets to the endpoint's namespace with bpf_redirect_peer, which skips that step; the bare paths take it."
             .to_owned()
@@ -245,7 +244,7 @@ pub(crate) fn lower_bound_mark(figures: Figures<'_>, case: &str, instance: &str)
     let is_closed = figures.run.case(case).is_some_and(|case| case.load.mode == Mode::Closed && !is_paced(case));
     let is_direct = crate::judge::layer_of(figures.run, instance) == Layer::Direct;
     match figures.verdict(case, instance) {
-        Some((Verdict::LbSaturated | Verdict::Invalid, _)) | None => "",
+        Some((Verdict::LbSaturated | Verdict::Disturbed | Verdict::Invalid, _)) | None => "",
         Some(_) if is_closed && !is_direct => "≥ ",
         Some(_) => "",
     }

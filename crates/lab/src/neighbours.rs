@@ -1,0 +1,297 @@
+//! Tests the lab itself: does a host that is disturbed on purpose give the same answer as a quiet one?
+//!
+//! This is `steelyard lab verify --neighbours`. It runs one small scenario three times: as the host is, with a process that computes without
+//! end on the CPU of the load, and with a quota that holds everything back. The ratios of costs must agree, and contenders that the first run
+//! tells apart must be in the same order in the others. `stats` tests the arithmetic on planted data; this tests the whole instrument, and
+//! takes a host that is quiet without the neighbours.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::placement::Placement;
+use crate::record::Run;
+use crate::report::{self, Reading};
+use crate::stats::Estimate;
+use crate::{Verdict, environment};
+
+/// Ratios may differ by this share between a disturbed run and the quiet one.
+const DIFFERENCE_MAX: f64 = 0.05;
+
+/// What all components may use together under the quota, as a share of the CPUs.
+const QUOTA_SHARE: f64 = 0.7;
+
+/// The case whose cost is compared, at a rate that every host and every neighbour leaves room for.
+const CASE: &str = "steady";
+const METRIC: &str = "busy_us_per_op";
+
+const SCENARIO: &str = r#"
+title = "The same at a fixed rate, with and without neighbours"
+question = "Does a neighbour change what the lab says?"
+contenders = ["steelyard-http", "direct", "steelyard-tcp", "haproxy-tcp", "haproxy-http", "nginx-http", "envoy-http"]
+reference = "steelyard-http"
+twins = ["steelyard-http"]
+endpoints = 1
+
+[time]
+ramp = "200ms"
+warm_up = "500ms"
+measure = "2s"
+trim = "200ms"
+
+[[case]]
+name = "steady"
+title = "2,000 requests a second over 16 connections"
+origin = {kind = "http", arguments = ["--body=18"]}
+load = {kind = "http", connections = 16, rate = 2000}
+"#;
+
+/// How to test.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Rounds of each run.
+    pub rounds: u32,
+    /// The window of each cell.
+    pub measure: Duration,
+    /// Where the three runs are kept.
+    pub directory: PathBuf,
+    /// Only the order of the contenders must agree, because the host is not quiet.
+    pub only_order: bool,
+}
+
+/// One contender in one state of the host.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The instance.
+    pub instance: String,
+    /// Its cost over that of the reference, on the host as it is.
+    pub quiet: Estimate,
+    /// The same with each neighbour, by its name.
+    pub disturbed: Vec<(String, Option<Estimate>)>,
+}
+
+/// What the three runs said.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The version of this form, as JSON.
+    pub version: u32,
+    /// The reference of all ratios.
+    pub reference: String,
+    /// Every contender.
+    pub rows: Vec<Row>,
+    /// What differs and must not.
+    pub wrong: Vec<String>,
+}
+
+impl Report {
+    /// Whether nothing differs.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        if self.wrong.is_empty() { Verdict::Good } else { Verdict::Failed }
+    }
+}
+
+/// Runs the scenario in each state of the host, and compares.
+///
+/// # Errors
+/// If the host has one CPU, a run cannot be started or has no ratio, or its files cannot be written.
+pub fn prove(plan: &Plan, itself: &Path) -> io::Result<Report> {
+    let cpus = environment::online();
+    if cpus.len() < 2 {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this host gives one CPU to the lab, and a neighbour on another one takes a second",
+        ));
+    }
+    fs::create_dir_all(&plan.directory)?;
+    let file = plan.directory.join("neighbours.toml");
+    fs::write(&file, SCENARIO)?;
+    let run = |name: &str, more: &[String]| run_once(plan, itself, (&file, name), more);
+    let quiet = run("quiet", &[])?;
+    let stressed = {
+        let load = Placement::new(&cpus, 1).client;
+        let _neighbour = Neighbour::start(*load.first().unwrap_or(&0))?;
+        run("stress", &[])?
+    };
+    let quota = run("quota", &[format!("--quota={}", cpus.len() as f64 * QUOTA_SHARE)])?;
+    compare(&quiet, &[("stress", &stressed), ("quota", &quota)], plan.only_order)
+}
+
+fn run_once(plan: &Plan, itself: &Path, (file, name): (&Path, &str), more: &[String]) -> io::Result<Run> {
+    let directory = plan.directory.join(name);
+    let mut command = Command::new(itself);
+    command.args(["lab", "run"]).arg(file).arg("--out").arg(&directory);
+    command.args([format!("--rounds={}", plan.rounds), format!("--measure={}ms", plan.measure.as_millis())]);
+    // The same order of cells in each.
+    command.arg("--seed=1").args(more).stdin(Stdio::null());
+    let status = command.status()?;
+    let read = Run::read(&directory.join("run.json"));
+    match (status.success(), read) {
+        (true, Ok(mut run)) => {
+            report::analyse(&mut run);
+            Ok(run)
+        }
+        (_, Err(error)) => Err(error),
+        (false, Ok(_)) => Err(io::Error::other(format!("the run `{name}` failed: {status}"))),
+    }
+}
+
+/// A process that computes without end on one CPU, ended when dropped.
+struct Neighbour(Child);
+
+impl Neighbour {
+    fn start(cpu: u32) -> io::Result<Self> {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", "taskset", "-c", &cpu.to_string()]);
+        let child = command.args(["/bin/sh", "-c", "while :; do :; done"]).stdin(Stdio::null()).spawn();
+        child.map(Self).map_err(|error| io::Error::new(error.kind(), format!("cannot start a neighbour: {error}")))
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        // It has no other end.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Compares the ratios of the disturbed runs with those of the quiet one.
+fn compare(quiet: &Run, disturbed: &[(&str, &Run)], only_order: bool) -> io::Result<Report> {
+    let reference = &quiet.scenario.reference;
+    let ratio = |run: &Run, id: &str| Reading::new(run).ratio(CASE, id, reference, METRIC);
+    let mut rows = Vec::new();
+    for id in quiet.scenario.instances.iter().map(|instance| &instance.id).filter(|id| *id != reference) {
+        let Some(of_quiet) = ratio(quiet, id) else { continue };
+        let disturbed = disturbed.iter().map(|(name, run)| ((*name).to_owned(), ratio(run, id))).collect();
+        rows.push(Row { instance: id.clone(), quiet: of_quiet, disturbed });
+    }
+    if rows.is_empty() {
+        return Err(io::Error::other("the run without neighbours has no ratio: is the host quiet, and a rival there?"));
+    }
+    let mut wrong = order_changes(&rows);
+    if !only_order {
+        wrong.extend(differences(&rows));
+    }
+    Ok(Report { version: 1, reference: reference.clone(), rows, wrong })
+}
+
+/// Pairs of contenders that the quiet run tells apart, and that a disturbed one has in another order.
+fn order_changes(rows: &[Row]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (place, one) in rows.iter().enumerate() {
+        for other in &rows[place + 1..] {
+            let (cheap, dear) = if one.quiet.median <= other.quiet.median { (one, other) } else { (other, one) };
+            if cheap.quiet.high >= dear.quiet.low {
+                continue;
+            }
+            for ((name, of_cheap), (_, of_dear)) in cheap.disturbed.iter().zip(&dear.disturbed) {
+                if let (Some(of_cheap), Some(of_dear)) = (of_cheap, of_dear)
+                    && of_cheap.median >= of_dear.median
+                {
+                    wrong.push(format!(
+                        "{name}: {} costs {:.3} and {} {:.3}; without neighbours {:.3} and {:.3}, the other way round",
+                        cheap.instance,
+                        of_cheap.median,
+                        dear.instance,
+                        of_dear.median,
+                        cheap.quiet.median,
+                        dear.quiet.median
+                    ));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+/// Ratios that a neighbour changed by more than is allowed, or took away.
+fn differences(rows: &[Row]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for row in rows {
+        for (name, disturbed) in &row.disturbed {
+            let Some(disturbed) = disturbed else {
+                wrong.push(format!("{name}: {} has no ratio", row.instance));
+                continue;
+            };
+            let difference = disturbed.median / row.quiet.median - 1.0;
+            if difference.abs() > DIFFERENCE_MAX {
+                wrong.push(format!(
+                    "{name}: {} costs {:.3} times the reference, and {:.3} without neighbours: {:+.1} %, more than {:.0} %",
+                    row.instance,
+                    disturbed.median,
+                    row.quiet.median,
+                    difference * 100.0,
+                    DIFFERENCE_MAX * 100.0
+                ));
+            }
+        }
+    }
+    wrong
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::NOTHING);
+        let names = self.rows.first().map_or(&[][..], |row| &row.disturbed).iter().map(|(name, _)| name.as_str());
+        table.add_row(["CPU of the host per request", "quiet"].into_iter().chain(names));
+        let shown = |estimate: &Estimate| format!("{:.3} [{:.3}, {:.3}]", estimate.median, estimate.low, estimate.high);
+        for row in &self.rows {
+            let disturbed = row.disturbed.iter().map(|(_, ratio)| ratio.as_ref().map_or("-".to_owned(), shown));
+            table.add_row([row.instance.clone(), shown(&row.quiet)].into_iter().chain(disturbed));
+        }
+        writeln!(to, "{table}\n\nRatios to {}.", self.reference)?;
+        for wrong in &self.wrong {
+            writeln!(to, "{wrong}")?;
+        }
+        match self.wrong.is_empty() {
+            true => write!(to, "HOLDS: neighbours do not change what the lab says"),
+            false => write!(to, "DOES NOT HOLD: {} differences", self.wrong.len()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn estimate(median: f64) -> Estimate {
+        Estimate { median, low: median * 0.98, high: median * 1.02, rounds: 10, confidence: 0.97 }
+    }
+
+    fn row(instance: &str, quiet: f64, stress: Option<f64>) -> Row {
+        let disturbed = vec![("stress".to_owned(), stress.map(estimate))];
+        Row { instance: instance.to_owned(), quiet: estimate(quiet), disturbed }
+    }
+
+    #[test]
+    fn the_scenario_is_one() {
+        let recipes = crate::contender::all(None).unwrap();
+        let file = crate::scenario::read("neighbours", "neighbours.toml", SCENARIO, &recipes).unwrap();
+        assert_eq!(file.cases[0].case.name, CASE);
+        assert!(crate::report::METRICS_COMPARED.iter().any(|(metric, _)| *metric == METRIC));
+    }
+
+    #[test]
+    fn a_changed_order_is_found() {
+        let check = |rows: &[Row], expect: usize| assert_eq!(order_changes(rows).len(), expect, "{rows:?}");
+        check(&[row("a", 1.0, Some(1.1)), row("b", 1.5, Some(1.6))], 0);
+        check(&[row("a", 1.0, Some(1.7)), row("b", 1.5, Some(1.6))], 1);
+        // The quiet run does not tell them apart, so there is no order.
+        check(&[row("a", 1.0, Some(1.1)), row("b", 1.02, Some(1.0))], 0);
+        check(&[row("a", 1.0, None), row("b", 1.5, Some(1.6))], 0);
+    }
+
+    #[test]
+    fn a_changed_ratio_is_found() {
+        assert_eq!(differences(&[row("a", 1.0, Some(1.04)), row("b", 2.0, Some(1.92))]), [""; 0]);
+        let found = differences(&[row("a", 1.0, Some(1.06)), row("b", 2.0, None)]);
+        assert!(found.len() == 2 && found[0].contains("+6.0 %") && found[1].contains("no ratio"), "{found:?}");
+    }
+}
