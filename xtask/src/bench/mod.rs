@@ -1,19 +1,15 @@
-//! `cargo xtask bench`: Steelyard in comparison with nginx, HAProxy and Envoy on this host. The kernel plane has a
-//! bench of its own ([`l4`]).
+//! `cargo xtask bench`: what the lab cannot measure yet, and a way into it.
 //!
-//! Every contender is one process with one worker, pinned to CPU 1. The load and the origin share CPU 0. Contenders
-//! take turns, round by round, so that a change of the host affects all of them. The output has medians and, in
-//! brackets, the minimum and maximum of the rounds. Nothing is asserted: a figure belongs to the host it was measured
-//! on.
-//!
-//! The origin is `steelyard origin http`: a request costs it about a tenth less CPU than nginx's `return 200`, which
-//! leaves more of CPU 0 for the load. The load and the origin are the same for all contenders. HTTP/2 is in [`h2`], TLS
-//! in [`tls`].
+//! Proxies and balancers in the kernel are compared by the lab, with its contenders, meters, rounds and records: `bench lab SCENARIO` runs one
+//! of its scenarios with a release build ([`lab`]), and `bench l4` the one of balancers in the kernel. Here is the rest: TLS ([`tls`]), HTTP/2
+//! to origins that speak HTTP/1.1 and long-lived streams ([`h2`]), memory of idle connections, and many routes. Every contender is one process
+//! with one worker, pinned to CPU 1. The load and the origin share CPU 0. Contenders take turns, round by round. The output has medians and, in
+//! brackets, the minimum and maximum of the rounds. Nothing is asserted: a figure belongs to the host it was measured on.
 
 mod child;
 mod contender;
 mod h2;
-mod l4;
+mod lab;
 mod options;
 mod rivals;
 mod scenario;
@@ -35,7 +31,8 @@ use scenario::{SCENARIOS, Scenario};
 const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]]
        cargo xtask bench wire [--rounds N] [--calls N]
        cargo xtask bench wire --instructions
-       cargo xtask bench l4 ...
+       cargo xtask bench lab SCENARIO [ARGS of steelyard lab run]
+       cargo xtask bench l4 [ARGS of steelyard lab run]
        cargo xtask bench packet
        cargo xtask bench collect
        cargo xtask bench kube [--routes N] [--services N] [--changes N]";
@@ -59,7 +56,8 @@ struct Bench {
 /// `wire` as the first argument runs only the codec's bench: see [`wire`].
 pub fn run(arguments: &[String]) -> Result<(), String> {
     match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
-        Some(("l4", rest)) => return l4::run(rest),
+        Some(("lab", rest)) => return lab::run(rest),
+        Some(("l4", rest)) => return lab::run(&[&["l4-matrix".to_owned()], rest].concat()),
         // There, an optimised build of the Rust code would not be faster.
         Some(("packet", [])) => return kernel_plane("packet", "dev"),
         Some(("collect", [])) => return kernel_plane("collect", "release"),
@@ -146,9 +144,9 @@ mod tests {
             assert_eq!(got, expect, "{line}");
         };
         check("", Some((5, 5, SCENARIOS.len())));
-        check("--rounds 3 --seconds 1 --only http,tcp", Some((3, 1, 2)));
+        check("--rounds 3 --seconds 1 --only routes,memory", Some((3, 1, 2)));
         check("--only h2", Some((5, 5, 3)));
-        check("--only h2c-8x32,tls", Some((5, 5, 4)));
+        check("--only h2-8x32,tls", Some((5, 5, 4)));
         check("--only nonsense", None);
         check("--rounds", None);
         check("--rounds 0", None);

@@ -8,7 +8,7 @@ use super::contender::{self, Contender, Mode, Running};
 use super::h2::{self, FEW_STREAMS_EACH, MANY_CONNECTIONS, ONE_CONNECTION};
 use super::table::Samples;
 use super::tls;
-use super::tools::{self, CONNECTIONS, figure, percentile_us, steelyard_load, wrk};
+use super::tools::{self, wrk};
 
 /// One kind of measurement.
 pub struct Scenario {
@@ -22,24 +22,10 @@ pub struct Scenario {
 /// All of them, in the order in which they run.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
-        name: "http",
-        about: "HTTP/1.1, 64 connections kept alive, 18-byte answers, closed loop",
-        headline: CPU_US,
-        run: http,
-    },
-    Scenario {
         name: "routes",
-        about: "the same with Steelyard alone: one route, and ten thousand routes of which the last one matches",
+        about: "HTTP/1.1, 64 connections kept alive, closed loop, Steelyard alone: one route, and ten thousand routes of which the last one matches",
         headline: CPU_US,
         run: routes,
-    },
-    Scenario { name: "tcp", about: "the same load, with the contender relaying TCP", headline: CPU_US, run: tcp },
-    Scenario { name: "bulk", about: "TCP, 4 streams to a sink", headline: CORES, run: bulk },
-    Scenario {
-        name: "half",
-        about: "latency at half the rate of the slowest contender, open loop",
-        headline: "p50 us",
-        run: half,
     },
     Scenario {
         name: "memory",
@@ -64,24 +50,6 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "the same, one connection of 100 streams",
         headline: CPU_US,
         run: |bench| h2::closed_loop(bench, Mode::H2, ONE_CONNECTION),
-    },
-    Scenario {
-        name: "h2c-8x32",
-        about: "HTTP/2 in cleartext on both sides, 8 connections of 32 streams, closed loop",
-        headline: CPU_US,
-        run: |bench| h2::closed_loop(bench, Mode::H2c, FEW_STREAMS_EACH),
-    },
-    Scenario {
-        name: "h2c-100x1",
-        about: "the same, 100 connections of one stream",
-        headline: CPU_US,
-        run: |bench| h2::closed_loop(bench, Mode::H2c, MANY_CONNECTIONS),
-    },
-    Scenario {
-        name: "h2c-1x100",
-        about: "the same, one connection of 100 streams",
-        headline: CPU_US,
-        run: |bench| h2::closed_loop(bench, Mode::H2c, ONE_CONNECTION),
     },
     Scenario {
         name: "grpc-streams",
@@ -109,9 +77,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-const STREAMS: &str = "4";
 pub const CPU_US: &str = "CPU-us/request";
-const CORES: &str = "cores per Gbit/s";
 const MIB_AT_2000: &str = "MiB at 2000";
 pub const RPS: &str = "RPS";
 pub const ERRORS: &str = "errors";
@@ -134,22 +100,14 @@ pub fn by_name(name: &str) -> Result<Vec<&'static Scenario>, String> {
     Ok(found)
 }
 
-fn http(bench: &Bench) -> Result<Samples, String> {
-    closed_loop(bench, Mode::Http)
-}
-
 fn routes(bench: &Bench) -> Result<Samples, String> {
     let few_and_many = [("1 route", 1), ("10000 routes", 10_000)];
     let contenders = few_and_many.map(|(name, count)| contender::with_routes(name, &bench.steelyard, count));
-    closed_loop(&Bench { contenders: contenders.into(), ..bench.clone_settings() }, Mode::Http)
+    closed_loop(&Bench { contenders: contenders.into(), ..bench.clone_settings() })
 }
 
-fn tcp(bench: &Bench) -> Result<Samples, String> {
-    closed_loop(bench, Mode::Tcp)
-}
-
-fn closed_loop(bench: &Bench, mode: Mode) -> Result<Samples, String> {
-    let field = Field::start(bench, mode, &["http"], Ready::Answers)?;
+fn closed_loop(bench: &Bench) -> Result<Samples, String> {
+    let field = Field::start(bench, Mode::Http, &["http"], Ready::Answers)?;
     let mut samples = Samples::default();
     for running in field.running.iter().flatten() {
         // Connections to the origin, code and memory are warm for every contender before the first round.
@@ -172,66 +130,6 @@ fn closed_loop(bench: &Bench, mode: Mode) -> Result<Samples, String> {
             samples.add(contender.name, ERRORS, said.errors);
             samples.add(contender.name, CPU_US, cpu_us / said.requests);
             samples.add(contender.name, "RSS MiB", rss_kib(running.child.pid())? as f64 / 1024.0);
-        }
-    }
-    Ok(samples)
-}
-
-fn bulk(bench: &Bench) -> Result<Samples, String> {
-    let field = Field::start(bench, Mode::Tcp, &["tcp", "--sink"], Ready::Accepts)?;
-    let seconds = format!("{}s", bench.seconds);
-    let stream = |port: u16| {
-        let address = format!("127.0.0.1:{port}");
-        steelyard_load(
-            &bench.steelyard,
-            &["tcp-stream", &address, "--direction", "send", "-c", STREAMS, "-d", &seconds],
-        )
-    };
-    let mut samples = Samples::default();
-    for round in 0..bench.rounds {
-        samples.add("direct", "Gbit/s", figure(&stream(field.origin_port)?, "/gbit_per_s")?);
-        for (contender, running) in field.of_round(bench, round) {
-            let before = cpu_ns(running.child.pid())?;
-            let said = stream(running.port)?;
-            let cpu_ns = cpu_ns(running.child.pid())? - before;
-            samples.add(contender.name, "Gbit/s", figure(&said, "/gbit_per_s")?);
-            // One core for one second is 1e9 ns, one Gbit/s for one second 1e9 bits.
-            samples.add(contender.name, CORES, cpu_ns as f64 / (figure(&said, "/sent_bytes")? * 8.0));
-            samples.add(contender.name, ERRORS, figure(&said, "/errors/connect")? + figure(&said, "/errors/request")?);
-        }
-    }
-    Ok(samples)
-}
-
-fn half(bench: &Bench) -> Result<Samples, String> {
-    let field = Field::start(bench, Mode::Http, &["http"], Ready::Answers)?;
-    let mut slowest = f64::INFINITY;
-    for running in field.running.iter().flatten() {
-        slowest = slowest.min(wrk(running.port, Duration::from_secs(bench.seconds.min(3)))?.rps);
-    }
-    let rate = format!("{:.0}", slowest / 2.0);
-    println!("{rate} requests per second; latency is counted from the time when a request was due\n");
-    let connections = CONNECTIONS.to_string();
-    let seconds = format!("{}s", bench.seconds);
-    let load = |port: u16| {
-        let url = format!("http://127.0.0.1:{port}/");
-        steelyard_load(&bench.steelyard, &["http", &url, "--rate", &rate, "-c", &connections, "-d", &seconds])
-    };
-    let mut samples = Samples::default();
-    for round in 0..bench.rounds {
-        let direct = load(field.origin_port)?;
-        let direct = (percentile_us(&direct, "response", 50.0)?, percentile_us(&direct, "response", 99.0)?);
-        samples.add("direct", "p50 us", direct.0);
-        samples.add("direct", "p99 us", direct.1);
-        for (contender, running) in field.of_round(bench, round) {
-            let said = load(running.port)?;
-            let (p50, p99) = (percentile_us(&said, "response", 50.0)?, percentile_us(&said, "response", 99.0)?);
-            samples.add(contender.name, "p50 us", p50);
-            samples.add(contender.name, "p99 us", p99);
-            // The shift of a percentile is not the time added to any single request.
-            samples.add(contender.name, "shift of p50 us", p50 - direct.0);
-            samples.add(contender.name, "shift of p99 us", p99 - direct.1);
-            samples.add(contender.name, "not sent", figure(&said, "/errors/unsent")?);
         }
     }
     Ok(samples)

@@ -156,25 +156,12 @@ pub fn failures(report: &Value) -> f64 {
     kinds.into_iter().flat_map(|kinds| kinds.values()).filter_map(Value::as_f64).sum()
 }
 
-/// A percentile of a distribution, in µs: `response` is latency from the time when requests were due, `service` from
-/// the time when they were sent.
-pub fn percentile_us(report: &Value, of: &str, percent: f64) -> Result<f64, String> {
-    let pairs = report.pointer(&format!("/{of}/percentiles")).and_then(Value::as_array).into_iter().flatten();
-    let mut found = pairs.filter(|pair| pair.get(0).and_then(Value::as_f64) == Some(percent));
-    let value = found.next().and_then(|pair| pair.get(1)).and_then(Value::as_f64);
-    value.ok_or_else(|| format!("no percentile {percent} in the report {report}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_of_a_report() {
-        let report = serde_json::json!({"response": {"percentiles": [[50.0, 120.0], [99.0, 900.5]]}});
-        assert_eq!(percentile_us(&report, "response", 99.0), Ok(900.5));
-        assert!(percentile_us(&report, "response", 98.0).is_err());
-        assert!(percentile_us(&report, "service", 99.0).is_err());
+    fn failures_of_a_report() {
         assert_eq!(failures(&serde_json::json!({"errors": {"connect": 2, "timeout": 1}})), 3.0);
     }
 
