@@ -278,6 +278,28 @@ fn compression() {
 }
 
 #[test]
+fn request_bodies() {
+    if !has_own_network("request_bodies") {
+        return;
+    }
+    let _web = Origin::start_at(local(9001), "web", 18);
+    let balancer = serve("request-bodies.yaml");
+    let ask = |path: &str, fields: &str, body: &[u8]| {
+        let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: {}\r\n\r\n", body.len());
+        conn.send(&[head.as_bytes(), body].concat()).unwrap();
+        conn.response(ResponseTo::Other).unwrap().status
+    };
+    let (gzip, large) = ("Content-Encoding: gzip\r\n", [b'a'; 300_000]);
+    // `hello`, compressed by gzip(1).
+    let hello = b"\x1f\x8b\x08\0\0\0\0\0\x02\x03\xcbH\xcd\xc9\xc9\x07\0\x86\xa6\x106\x05\0\0\0";
+    assert_eq!([ask("/", "", b"hello"), ask("/logs", gzip, hello), ask("/uploads", gzip, b"hello")], [200; 3]);
+    assert_eq!([ask("/", "", &large), ask("/uploads", "", &large)], [413, 200]);
+    assert_eq!([ask("/logs", gzip, b"hello"), ask("/logs", "Content-Encoding: br\r\n", b"hello")], [400, 415]);
+    end(balancer);
+}
+
+#[test]
 fn external_authorization() {
     if !has_own_network("external_authorization") {
         return;

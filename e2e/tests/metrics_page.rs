@@ -28,6 +28,7 @@ listeners:
       - {path: /private, auth: {basic: {users: {joe: '{SHA}t6h1/B6iKLkGEEG3zsS9PFKrPOM='}}}, to: web}
       - {path: /token, auth: {jwt: {issuer: a, audience: b, jwks: {url: 'http://127.0.0.1:8081/'}}}, to: web}
       - {path: /text, compress: {}, to: text}
+      - {path: /body, buffer: {}, to: text}
       - {path: /asked, external_auth: {to: web, grpc: {}}, to: web}
       - {path: /limited, global_rate_limit: {to: web, domain: a, fail_open: false, descriptors: [{entries: {path: true}}]}, to: web}
       - {to: web, rate_limit: {requests: 1000, per: 1s, by: client_ip}}
@@ -58,6 +59,7 @@ until curl -sf http://127.0.0.1:9900/readyz >/dev/null; do kill -0 $balancer; sl
 curl -s -o /dev/null http://127.0.0.1:8080/
 curl -s -o /dev/null --http2-prior-knowledge -H 'content-type: application/grpc' -d '' http://127.0.0.1:8080/shop.Cart/Get
 curl -s -o /dev/null http://127.0.0.1:8080/asked
+curl -s -o /dev/null -d a http://127.0.0.1:8080/body
 curl -s -o /dev/null http://127.0.0.1:8080/limited
 until curl -sf http://127.0.0.1:9900/metrics | grep -q ^steelyard_jwks_age_seconds; do kill -0 $balancer; sleep 0.1; done
 curl -s -o /dev/null --retry 5 --retry-all-errors -f -H 'accept-encoding: gzip' http://127.0.0.1:8080/text

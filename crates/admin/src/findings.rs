@@ -349,6 +349,9 @@ fn advice(reason: Reason) -> &'static str {
         Reason::ClientConnectionsFull => {
             "a client opens more connections than `client_limits` allows; proxies and NAT put many users behind one address"
         }
+        Reason::BuffersFull => {
+            "too many bodies of requests were collected or decompressed at once: lower `max_size` of `buffer`, or add workers"
+        }
         Reason::RateLimitFailed => {
             "find out why the cluster of the route's `global_rate_limit` does not answer, or raise its `timeout`"
         }

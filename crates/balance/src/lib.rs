@@ -46,7 +46,7 @@ pub use health::{FIRST_PROBE_WITHIN_MS_MAX, HealthMachine, first_probe_delay_ms,
 pub use maglev::maglev_table;
 pub use outlier::{EJECTION_MULTIPLIER_MAX, Ejection, Outcome, Proof};
 pub use picker::{Pick, Picker};
-pub use rate::{RATE_KEYS_MAX, Rate, RateTable};
+pub use rate::{Bandwidth, RATE_KEYS_MAX, Rate, RateTable};
 pub use redispatch::{REDISPATCHES_MAX, Redispatch};
 pub use retry::{RETRY_FLOOR_PER_SECOND, RETRY_WINDOW_SECONDS, RetryBudget};
 pub use rng::Rng;

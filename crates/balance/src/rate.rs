@@ -54,6 +54,37 @@ impl Rate {
     }
 }
 
+/// A limit on bytes, in the units of this module. Bytes are not refused: they wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bandwidth {
+    /// In each of `per_ns`, as many bytes move in the long run.
+    bytes: u64,
+    per_ns: u64,
+    /// The time in which a full allowance grows back.
+    allowance_ns: u64,
+}
+
+impl Bandwidth {
+    /// The bandwidth of a limit.
+    pub fn new(limit: &model::Bandwidth) -> Self {
+        let per_ns = u64::try_from(limit.per.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let bandwidth = Self { bytes: limit.bytes.max(1), per_ns, allowance_ns: 0 };
+        Self { allowance_ns: bandwidth.cost_ns(limit.burst), ..bandwidth }
+    }
+
+    /// How long it takes to move these bytes in the long run.
+    pub fn cost_ns(self, bytes: u64) -> u64 {
+        let cost = (u128::from(bytes) * u128::from(self.per_ns)).div_ceil(u128::from(self.bytes));
+        u64::try_from(cost).unwrap_or(u64::MAX)
+    }
+
+    /// How many bytes move in this time in the long run.
+    pub fn bytes_in(self, ns: u64) -> u64 {
+        let bytes = u128::from(ns) * u128::from(self.bytes) / u128::from(self.per_ns);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+}
+
 /// The clients that the limits remember. All workers share it.
 #[derive(Debug)]
 pub struct RateTable {
@@ -112,6 +143,25 @@ impl RateTable {
         verdict
     }
 
+    /// Reserves bytes of a client's bandwidth. Returns the nanoseconds after which they may move. Reservations are served in the order in which
+    /// they are made, so connections of one client share its bandwidth. For `key` and `now_ns`, see [`RateTable::admit`].
+    pub fn reserve(&self, key: u64, bandwidth: Bandwidth, bytes: u64, now_ns: u64) -> u64 {
+        let (key, cost_ns) = (key.max(1), bandwidth.cost_ns(bytes));
+        let index = (key as usize) % SETS;
+        let Some(set) = self.sets.get(index) else { return 0 };
+        let whole_after_ns = set.reserve(key, cost_ns, now_ns).unwrap_or_else(|| {
+            let claim =
+                self.claims.get(index % PARTS).map(|claim| claim.lock().unwrap_or_else(PoisonError::into_inner));
+            let whole_after_ns = set.reserve(key, cost_ns, now_ns).unwrap_or_else(|| {
+                self.claim(set, key, now_ns.saturating_add(cost_ns), now_ns);
+                cost_ns
+            });
+            drop(claim);
+            whole_after_ns
+        });
+        whole_after_ns.saturating_sub(bandwidth.allowance_ns)
+    }
+
     /// Gives the client a free bucket, or that of the client whose allowance is full first. Called with the lock held.
     fn claim(&self, set: &Set, key: u64, whole_at_ns: u64, now_ns: u64) {
         let first = set.0.iter().min_by_key(|bucket| match bucket.key.load(Relaxed) {
@@ -143,7 +193,28 @@ impl Set {
     }
 }
 
+impl Set {
+    /// Returns `None` if the client has no bucket here, and else the nanoseconds until its allowance is full again.
+    fn reserve(&self, key: u64, cost_ns: u64, now_ns: u64) -> Option<u64> {
+        self.0.iter().find(|bucket| bucket.key.load(Relaxed) == key)?.reserve(key, cost_ns, now_ns)
+    }
+}
+
 impl Bucket {
+    /// As [`Bucket::admit`], but it refuses nothing.
+    fn reserve(&self, key: u64, cost_ns: u64, now_ns: u64) -> Option<u64> {
+        loop {
+            let whole_at_ns = self.whole_at_ns.load(Acquire);
+            if self.key.load(Acquire) != key {
+                return None;
+            }
+            let next_ns = whole_at_ns.max(now_ns).saturating_add(cost_ns);
+            if self.whole_at_ns.compare_exchange_weak(whole_at_ns, next_ns, Release, Relaxed).is_ok() {
+                return Some(next_ns.saturating_sub(now_ns));
+            }
+        }
+    }
+
     /// Returns `None` if the bucket was given to another client in the meantime.
     fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Option<Result<u64, u64>> {
         loop {
@@ -266,8 +337,51 @@ mod tests {
         }
     }
 
+    fn bandwidth(bytes: u64, per_s: u64, burst: u64) -> Bandwidth {
+        Bandwidth::new(&model::Bandwidth { bytes, per: Duration::from_secs(per_s), burst })
+    }
+
+    #[test]
+    fn bytes_wait_for_what_is_before_them() {
+        let (table, bandwidth) = (RateTable::default(), bandwidth(1000, 1, 500));
+        let reserve = |at_ms: u64, bytes| table.reserve(7, bandwidth, bytes, at_ms * 1_000_000) / 1_000_000;
+        // The burst, and then a millisecond for each byte, whoever asks.
+        assert_eq!([(0, 400), (0, 100), (0, 1), (0, 99), (0, 900)].map(|(at, n)| reserve(at, n)), [0, 0, 1, 100, 1000]);
+        // 1,500 ms of work are reserved, and 500 ms of it may be ahead.
+        assert_eq!([(1_000, 100), (1_100, 0)].map(|(at, n)| reserve(at, n)), [100, 0]);
+        assert_eq!([(60_000, 500), (60_000, 1)].map(|(at, n)| reserve(at, n)), [0, 1]);
+        assert_eq!((bandwidth.cost_ns(1), bandwidth.bytes_in(SECOND)), (1_000_000, 1000));
+    }
+
+    #[test]
+    fn bandwidths_of_any_size_can_be_computed() {
+        let fast = bandwidth(u64::MAX, 1, u64::MAX);
+        assert_eq!((fast.cost_ns(1), fast.cost_ns(u64::MAX)), (1, SECOND));
+        let slow = bandwidth(1, u64::MAX / SECOND, 1);
+        assert!(slow.cost_ns(u64::MAX) == u64::MAX && slow.bytes_in(SECOND) == 0);
+        let table = RateTable::default();
+        assert!(table.reserve(7, slow, u64::MAX, u64::MAX) < u64::MAX);
+    }
+
     proptest! {
         #![proptest_config(seeded(64))]
+
+        /// A client that moves its bytes when it may moves exactly what the bandwidth allows, however it divides them.
+        #[test]
+        fn the_pace_is_the_bandwidth(
+            bytes in 1u64..10_000_000, burst in 0u64..1_000_000, pieces in prop::collection::vec(1u64..100_000, 1..200),
+        ) {
+            let (table, bandwidth) = (RateTable::default(), bandwidth(bytes, 1, burst));
+            let (begun_ns, mut now_ns, mut moved) = (SECOND, SECOND, 0u64);
+            for piece in &pieces {
+                now_ns += table.reserve(3, bandwidth, *piece, now_ns);
+                moved += piece;
+            }
+            // Each piece rounds up to a nanosecond.
+            let due_ns = bandwidth.cost_ns(moved).saturating_sub(bandwidth.allowance_ns);
+            let took_ns = now_ns - begun_ns;
+            prop_assert!((due_ns..=due_ns + pieces.len() as u64).contains(&took_ns), "{} of {}", took_ns, due_ns);
+        }
 
         /// Over any period: at most the burst plus what the rate gives, and exactly that for a client that keeps asking.
         #[test]

@@ -64,6 +64,21 @@ pub const COMPRESSED_TYPES: [&str; 17] = [
     "image/svg+xml",
 ];
 
+/// The body of a request that is collected. Forms and documents of JSON are smaller, and files are not for memory.
+pub const BUFFERED_BYTES_MAX: u64 = 1 << 20;
+
+/// The body of a request once it is decompressed. Larger bodies are files, which are mostly compressed in themselves.
+pub const DECOMPRESSED_BYTES_MAX: u64 = 10 << 20;
+
+/// How many times as large a body may become. Text becomes 3 to 20 times as large. Envoy has the same limit.
+pub const DECOMPRESSED_RATIO_MAX: u64 = 100;
+
+/// The time in which the bytes of a bandwidth move. Links are measured by the second.
+pub const BANDWIDTH_PER: Duration = Duration::from_secs(1);
+
+/// What may move at once of a narrow bandwidth: what fits into the first buffers of a connection in any case.
+pub const BANDWIDTH_BURST_BYTES_MIN: u64 = 64 << 10;
+
 /// A temporary redirect: a permanent redirect that was a mistake stays in the caches of browsers. Gateway API has the same default.
 pub const REDIRECT_STATUS: u16 = 302;
 

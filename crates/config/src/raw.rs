@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use model::{
     AccessLogFormat, Algorithm, Cluster, ClusterLimits, ClusterProtocol, Dns, ForwardPath, ForwardedHeaders, HashKey,
-    ListenerLimits, MinRate, PathRules, Ping, ProxyProtocol, TlsVersion,
+    ListenerLimits, MinRate, PathRules, ProxyProtocol, TlsVersion,
 };
 
 use crate::defaults;
@@ -25,7 +25,6 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::new("", Vec::new()
 static LIMITS: LazyLock<ListenerLimits> = LazyLock::new(ListenerLimits::default);
 static MIN_RATE: LazyLock<MinRate> = LazyLock::new(MinRate::default);
 static PATHS: LazyLock<PathRules> = LazyLock::new(PathRules::default);
-static PING: LazyLock<Ping> = LazyLock::new(Ping::default);
 
 keys! {
     /// The whole file.
@@ -139,6 +138,8 @@ keys! {
         optional http2: Flag, default "true", only "http";
         /// The endpoint gets the client's address in `X-Real-IP`, as trusted proxies report it.
         optional x_real_ip: Flag, default "false", only "http";
+        /// What requests say of their way through this hop, on every route that does not say otherwise.
+        optional via: RawVia, default "none: `Via` is a header like any other", only "http";
         /// Gives every request an id.
         optional request_id: RawRequestId, default "none: `X-Request-ID` is a header like any other", only "http";
         /// How the paths of requests are compared with the paths of routes, and how they are forwarded.
@@ -289,6 +290,12 @@ keys! {
         optional cors: RawCors, default "the endpoint decides", only "http";
         /// Compress the responses of endpoints for clients that accept it.
         optional compress: RawCompress, default "off", only "http";
+        /// Collect the whole body of a request before an endpoint gets anything of it.
+        optional buffer: RawBuffer, default "off: bodies are passed on as they arrive", only "http";
+        /// Decompress the bodies of requests for endpoints that cannot.
+        optional decompress: RawDecompress, default "off", only "http";
+        /// What requests say of their way through this hop. `off`: nothing, although the listener has `via`.
+        optional via: RawVia, default "that of the listener", only "http";
         /// Answer every request 503 (`maintenance`). `steelyard maintenance` does the same without a change of the file.
         optional maintenance: Flag, default "false", only "http";
         /// Pages for requests that cannot be served. The first for a status counts; those of the listener follow.
@@ -335,6 +342,9 @@ keys! {
         optional sticky: RawSticky, default "off";
         /// An active probe of each endpoint.
         optional health_check: RawHealthCheck, default "none: endpoints count as healthy";
+        /// What happens to TCP connections, and to WebSockets and other tunnels, to an endpoint whose health check begins to fail. Requests in
+        /// progress have their own timeouts.
+        optional on_unhealthy: OneOf<OnUnhealthyWord>, default word(&OnUnhealthyWord::Keep);
         /// Ejects endpoints that fail real requests. `off`: never.
         optional outlier: RawOutlier, default "on, as below";
         /// If less than this share of the endpoints' weight is usable, health and ejection are ignored, because then the verdict is more
@@ -439,17 +449,6 @@ keys! {
     }
 }
 
-keys! {
-    /// When to send PING to the other side of an HTTP/2 connection, and when to give the connection up. An endpoint that answers and stays
-    /// silent gets the next PING only after five minutes, because gRPC servers close connections that send it more often.
-    pub struct RawPingObject as "the setting of PING" {
-        /// The silence after which PING is sent.
-        optional after: Positive, default duration_text(PING.after);
-        /// The silence after PING after which the connection is given up.
-        optional timeout: Positive, default duration_text(PING.timeout);
-    }
-}
-
 /// A value that is a plain text, or an object for what plain text cannot express.
 macro_rules! text_or_object {
     ($(#[doc = $doc:literal])* $raw:ident = $text:ty | $object:ty) => {
@@ -496,19 +495,25 @@ mod jwt;
 mod limits;
 mod listener;
 mod policy;
+mod request_body;
+mod via;
 mod vip;
 
 pub use auth::{RawApiKey, RawAuth, RawAuthObject, RawBasic};
 pub use compression::RawCompress;
 pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject, RawHttpAuth};
-pub use health::{RawHealthCheck, RawOutlierObject};
+pub use health::{OnUnhealthyWord, RawHealthCheck, RawOutlierObject, RawPingObject};
 pub use jwt::{RawJwks, RawJwt};
-pub use limits::{RawClientLimits, RawClientRate, RawDescriptorEntry, RawGlobalRateLimit, RawGlobalRateLimitObject};
+pub use limits::{
+    RawBandwidth, RawClientLimits, RawClientRate, RawDescriptorEntry, RawGlobalRateLimit, RawGlobalRateLimitObject,
+};
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use policy::{
     RateHeader, RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond,
     RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
 };
+pub use request_body::{RawBuffer, RawDecompress};
+pub use via::RawVia;
 pub use vip::{ModeName, RawFlowTimeouts, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
 
 text_or_object! {
@@ -711,6 +716,8 @@ const KEYS_OF_OTHERS: &[(&str, &str, &[&str])] = &[
     ("a route", "path", &["location", "prefix", "uri", "url", "match"]),
     ("a route", "hosts", &["server_name", "domain", "domains", "hostname", "hostnames"]),
     ("a route", "compress", &["compression", "encode", "gzip", "compressor"]),
+    ("a route", "buffer", &["buffering", "request_buffering", "proxy_request_buffering"]),
+    ("a route", "decompress", &["decompression", "decompressor", "gunzip"]),
     ("a route", "to", &["backend", "use_backend", "proxy_pass", "upstream", "cluster", "service"]),
     (
         "a cluster",
@@ -749,7 +756,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 57);
+        assert_eq!(found.len(), 61);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

@@ -27,6 +27,8 @@ pub struct Cluster {
     pub sticky: Option<Sticky>,
     /// `None` means that endpoints count as healthy.
     pub health_check: Option<HealthCheck>,
+    /// TCP connections, WebSockets and other tunnels to an endpoint whose probes begin to fail are closed.
+    pub closes_on_unhealthy: bool,
     /// How real requests eject an endpoint; `None` means never.
     pub outlier: Option<Outlier>,
     /// The share of the endpoints' weight, 0.0 to 1.0. If less than this is usable, health and ejection are ignored.
@@ -226,6 +228,8 @@ impl Cluster {
             algorithm: Algorithm::RoundRobin,
             sticky: None,
             health_check: None,
+            // An endpoint that fails a probe may still serve them.
+            closes_on_unhealthy: false,
             outlier: Some(Outlier::default()),
             panic_threshold: 0.3,
             // Those that are left carry at most 1.4 times their load. Envoy overprovisions localities by the same factor.

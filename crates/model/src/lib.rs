@@ -43,9 +43,11 @@ mod jwt;
 mod listener;
 mod matcher;
 mod policy;
+mod request_body;
 mod respond;
 mod route;
 mod tls;
+mod via;
 mod vip;
 
 use std::net::SocketAddr;
@@ -70,17 +72,19 @@ pub use global_rate_limit::{DescriptorEntry, DescriptorSource, GlobalRateLimit};
 pub use jwk::{Jwk, JwkSet, KeyMaterial};
 pub use jwt::{Jwks, JwksUrl, JwtAlgorithm, JwtAuth, claim_path};
 pub use listener::{
-    ClientLimits, ForwardPath, ForwardedHeaders, HttpListener, KeepRequestId, Listener, ListenerLimits, MinRate,
-    PathRules, Ping, Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute,
+    Bandwidth, ClientLimits, ForwardPath, ForwardedHeaders, HttpListener, KeepRequestId, Listener, ListenerLimits,
+    MinRate, PathRules, Ping, Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute,
 };
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{
     Changes, HeaderChanges, Mirror, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, Retry, Rewrite,
     RouteAction, RoutePolicy, Scheme, SharedPolicy, Sticky, StickyToken, Template, TemplatePart, WeightedCluster,
 };
+pub use request_body::{Decompression, RequestBody, RequestBuffer};
 pub use respond::{ErrorPage, FixedResponse, Page, PageBody};
 pub use route::Route;
 pub use tls::{Certificate, ClientCa, ClusterTls, HostCertificates, ListenerTls, Pem, SubjectAltName, TlsVersion};
+pub use via::Via;
 pub use vip::{
     Announce, Announcing, FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode,
 };

@@ -39,6 +39,28 @@ pub struct ClientLimits {
     pub connections_max: Option<usize>,
     /// How many requests it may make, as trusted proxies report the client. HTTP only.
     pub requests: Option<RateLimit>,
+    /// How fast the bodies of its requests may arrive, on all its connections together, as trusted proxies report the client. HTTP only.
+    pub request_bandwidth: Option<Bandwidth>,
+    /// The same for the responses of endpoints that it gets.
+    pub response_bandwidth: Option<Bandwidth>,
+}
+
+impl ClientLimits {
+    /// Whether something is counted that clients are remembered for after their connections.
+    pub fn counts(&self) -> bool {
+        self.requests.is_some() || self.request_bandwidth.is_some() || self.response_bandwidth.is_some()
+    }
+}
+
+/// How many bytes may move. Bytes above it wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bandwidth {
+    /// In each `per`, in the long run.
+    pub bytes: u64,
+    /// See `bytes`.
+    pub per: Duration,
+    /// How many may move at once after a silence.
+    pub burst: u64,
 }
 
 /// The protocol of a listener.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{
     AddressRules, Auth, ClusterId, Compression, Cors, ErrorPage, ExternalAuth, FieldValue, FixedResponse,
-    GlobalRateLimit, Variable,
+    GlobalRateLimit, RequestBody, Variable, Via,
 };
 
 /// The action for the requests of a route.
@@ -72,6 +72,10 @@ pub struct RoutePolicy {
     pub cors: Option<Box<Cors>>,
     /// How responses are compressed; `None` means not at all.
     pub compression: Option<Box<Compression>>,
+    /// How the bodies of requests are prepared; `None` means not at all.
+    pub request_body: Option<Box<RequestBody>>,
+    /// What messages say of their way; `None` means that they say nothing. Shared like `auth`.
+    pub via: Option<Arc<Via>>,
     /// What requests must prove; `None` means nothing. Shared by all routes that take it from their listener.
     pub auth: Option<Arc<Auth>>,
     /// The service that is asked whether a request may use the route; `None` means none. Shared like `auth`.

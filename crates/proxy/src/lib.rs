@@ -18,6 +18,7 @@
 //! | asking a service whether a request is within limits that it counts for all instances | `global_rate_limit` |
 //! | what both of these ask, and how | `question` |
 //! | compressing responses | `compression` |
+//! | collecting and decompressing the bodies of requests | `request_body` |
 //! | what a route does besides choosing a cluster | `policy` |
 //! | TLS on both sides | `tls` |
 //! | TCP and TLS listeners, tunnels | `tcp` |
@@ -47,6 +48,7 @@ mod http;
 mod named_files;
 mod policy;
 mod question;
+mod request_body;
 mod stream;
 mod tcp;
 mod tls;

@@ -437,6 +437,7 @@ impl Running {
         loop {
             // A starting successor writes the same tables, and two processes would undo each other's work.
             let serves_vips = self.control.kernel().serves() && handover::successor().is_none();
+            let closes_unhealthy = self.wanted.clusters.iter().any(|cluster| cluster.closes_on_unhealthy);
             let (signals, close_at) = (&mut self.signals, self.close_at);
             let event = tokio::select! {
                 biased;
@@ -452,7 +453,7 @@ impl Running {
                 _ = self.collect.tick(), if serves_vips => Event::Collect,
                 _ = self.tidy.tick() => Event::Tidy,
                 // This comes last, because there are always such events if many endpoints are probed.
-                Ok(()) = self.probes.changed(), if serves_vips => Event::ProbeEnded,
+                Ok(()) = self.probes.changed(), if serves_vips || closes_unhealthy => Event::ProbeEnded,
             };
             match event {
                 Event::End if handover::successor().is_some() => return true,
@@ -480,7 +481,14 @@ impl Running {
                     tracing::error!("the cluster is no longer watched; what is served stays as it is");
                     self.cluster = None;
                 }
-                Event::ProbeEnded => self.control.follow_verdicts(),
+                Event::ProbeEnded => {
+                    if serves_vips {
+                        self.control.follow_verdicts();
+                    }
+                    if closes_unhealthy {
+                        self.plane.close_unhealthy();
+                    }
+                }
                 Event::Collect => {
                     if self.control.collect() {
                         self.collect.reset_after(COLLECT_ON);

@@ -70,6 +70,8 @@ group! {
         bytes_received: Counter => u64,
         /// Bytes to clients.
         bytes_sent: Counter => u64,
+        /// Waits of connections for the bandwidth of their client.
+        bandwidth_waits: Counter => u64,
         /// What was refused, failed or closed.
         reasons: ReasonCounters => ReasonTotals,
     }
@@ -103,6 +105,24 @@ group! {
         /// Bytes of bodies after compression.
         bytes_out: Counter => u64,
         /// CPU time, in nanoseconds.
+        cpu_ns: Counter => u64,
+    }
+}
+
+group! {
+    /// The counters of the bodies of a route's requests that were collected or decompressed.
+    BodyCounters BodyTotals align(128) gap(0) {
+        /// Requests whose whole body was collected before an endpoint got it.
+        buffered: Counter => u64,
+        /// Bytes of these bodies.
+        buffered_bytes: Counter => u64,
+        /// Requests whose body was decompressed, by [`model::Encoding`].
+        decompressed: EncodingCounters => EncodingTotals,
+        /// Bytes of these bodies before decompression.
+        bytes_in: Counter => u64,
+        /// Bytes of these bodies after decompression.
+        bytes_out: Counter => u64,
+        /// CPU time of decompression, in nanoseconds.
         cpu_ns: Counter => u64,
     }
 }

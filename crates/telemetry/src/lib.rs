@@ -23,9 +23,9 @@ mod registry;
 pub use access_log::{AccessLog, HttpRecord, Logger, Record, Timestamp};
 pub use counter::{Counter, Gauge};
 pub use groups::{
-    ClusterCounters, ClusterTotals, CompressionCounters, CompressionTotals, EndpointCounters, EndpointTotals,
-    ListenerCounters, ListenerTotals, MethodCounters, MethodTotals, ReasonCounters, ReasonTotals, ResponseCounters,
-    ResponseTotals, RouteCounters, RouteTotals,
+    BodyCounters, BodyTotals, ClusterCounters, ClusterTotals, CompressionCounters, CompressionTotals, EndpointCounters,
+    EndpointTotals, ListenerCounters, ListenerTotals, MethodCounters, MethodTotals, ReasonCounters, ReasonTotals,
+    ResponseCounters, ResponseTotals, RouteCounters, RouteTotals,
 };
 pub use grpc::{CodeCounters, CodeTotals, METHODS_MAX, MethodKey, OTHER_METHODS};
 pub use histogram::{Distribution, Histogram, LazyHistogram};

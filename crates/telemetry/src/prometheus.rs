@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use model::{Encoding, GRPC_STATUS_NAMES};
 
-use crate::groups::{ClusterTotals, CompressionTotals, EndpointTotals, ListenerTotals, MethodTotals, RouteTotals};
+use crate::groups::{
+    BodyTotals, ClusterTotals, CompressionTotals, EndpointTotals, ListenerTotals, MethodTotals, RouteTotals,
+};
 use crate::grpc::MethodKey;
 use crate::histogram::Distribution;
 use crate::reason::Reason;
@@ -52,6 +54,7 @@ pub(crate) fn render(totals: &Totals, extra: &[Sample]) -> String {
     listeners(&mut text, &totals.listeners);
     routes(&mut text, &totals.routes);
     compressions(&mut text, &totals.compressions);
+    bodies(&mut text, &totals.bodies);
     methods(&mut text, &totals.methods);
     clusters(&mut text, &totals.clusters);
     endpoints(&mut text, &totals.endpoints);
@@ -83,6 +86,12 @@ fn listeners(text: &mut Text, totals: &BTreeMap<String, ListenerTotals>) {
     });
     family("steelyard_listener_received_bytes_total", Counter, "Bytes from clients.", |total| total.bytes_received);
     family("steelyard_listener_sent_bytes_total", Counter, "Bytes to clients.", |total| total.bytes_sent);
+    family(
+        "steelyard_listener_bandwidth_waits_total",
+        Counter,
+        "Waits of connections for the bandwidth of their client.",
+        |total| total.bandwidth_waits,
+    );
     let help = "Requests and connections that were refused, failed or cut short, by reason.";
     text.family("steelyard_refused_total", Counter, help, totals, |name, total, emit| {
         for reason in Reason::ALL {
@@ -163,6 +172,39 @@ fn compressions(text: &mut Text, totals: &BTreeMap<(String, String), Compression
     });
     family("steelyard_route_compression_cpu_seconds_total", "CPU time spent on compression.", |total| {
         total.cpu_ns as f64 / 1e9
+    });
+}
+
+fn bodies(text: &mut Text, totals: &BTreeMap<(String, String), BodyTotals>) {
+    use Kind::Counter;
+    let help = "Requests whose body was decompressed, by encoding.";
+    text.family("steelyard_route_decompressed_total", Counter, help, totals, |(listener, route), total, emit| {
+        for (encoding, count) in Encoding::ALL.iter().zip(total.decompressed.0) {
+            emit(&[("listener", listener), ("route", route), ("encoding", encoding.name())], count);
+        }
+    });
+    let mut family = |name, help, value: fn(&BodyTotals) -> f64| {
+        text.head(name, help, Counter.name());
+        for ((listener, route), total) in totals {
+            text.sample(name, &[("listener", listener), ("route", route)], value(total));
+        }
+    };
+    family("steelyard_route_decompression_input_bytes_total", "Bytes of bodies before decompression.", |total| {
+        total.bytes_in as f64
+    });
+    family("steelyard_route_decompression_output_bytes_total", "Bytes of bodies after decompression.", |total| {
+        total.bytes_out as f64
+    });
+    family("steelyard_route_decompression_cpu_seconds_total", "CPU time spent on decompression.", |total| {
+        total.cpu_ns as f64 / 1e9
+    });
+    family(
+        "steelyard_route_buffered_total",
+        "Requests whose whole body was collected before an endpoint got it.",
+        |total| total.buffered as f64,
+    );
+    family("steelyard_route_buffered_bytes_total", "Bytes of the bodies that were collected.", |total| {
+        total.buffered_bytes as f64
     });
 }
 

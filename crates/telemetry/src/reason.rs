@@ -183,6 +183,18 @@ reasons! {
         all the same.";
     142 ClientConnectionsFull "client_connections_full" Downstream "The client has as many open connections as `client_limits` of the \
         listener allows.";
+    160 BuffersFull "buffers_full" Internal "A request whose body has to be collected or decompressed was refused, because the worker has as \
+        many of them as it may, or memory is short.";
+    161 EncodingUnsupported "encoding_unsupported" Downstream "The request's body has a `Content-Encoding` that `decompress` of the route \
+        does not allow, or several.";
+    162 EncodingInvalid "encoding_invalid" Downstream "The request's body is not what its `Content-Encoding` says, is cut off, or needs a \
+        larger window than 8 MiB of zstd.";
+    163 DecompressedTooLarge "decompressed_too_large" Downstream "The request's body exceeds `max_size` or `max_ratio` of `decompress` once \
+        it is decompressed.";
+    164 LoopDetected "loop_detected" Routing "The request has been here before: `Via` or `CDN-Loop` has the name of the listener's or the \
+        route's `via`.";
+    165 EndpointUnhealthy "endpoint_unhealthy" Cluster "A TCP connection or a tunnel was closed, because the health check of its endpoint began \
+        to fail and the cluster says `on_unhealthy: close`.";
 }
 
 /// The part of the system in which a [`Reason`] arises. `docs/reasons.md` has a section for each.

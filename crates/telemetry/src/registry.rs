@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot};
 
 use crate::groups::{
-    ClusterCounters, ClusterTotals, CompressionCounters, CompressionTotals, EndpointCounters, EndpointTotals,
-    ListenerCounters, ListenerTotals, MethodCounters, MethodTotals, RouteCounters, RouteTotals, Summed,
+    BodyCounters, BodyTotals, ClusterCounters, ClusterTotals, CompressionCounters, CompressionTotals, EndpointCounters,
+    EndpointTotals, ListenerCounters, ListenerTotals, MethodCounters, MethodTotals, RouteCounters, RouteTotals, Summed,
 };
 use crate::grpc::{METHODS_MAX, MethodKey, OTHER_METHODS};
 use crate::process;
@@ -36,6 +36,8 @@ pub struct Totals {
     pub routes: BTreeMap<(String, String), RouteTotals>,
     /// The same for the compression of its responses. A route that has compressed nothing is missing.
     pub compressions: BTreeMap<(String, String), CompressionTotals>,
+    /// The same for the bodies of its requests. A route that has collected and decompressed nothing is missing.
+    pub bodies: BTreeMap<(String, String), BodyTotals>,
     /// The gRPC methods that were called.
     pub methods: BTreeMap<MethodKey, MethodTotals>,
     /// By the name of the cluster.
@@ -49,6 +51,7 @@ pub(crate) struct Series {
     listeners: Family<String, ListenerCounters>,
     routes: Family<(String, String), RouteCounters>,
     compressions: Family<(String, String), CompressionCounters>,
+    bodies: Family<(String, String), BodyCounters>,
     methods: Family<MethodKey, MethodCounters>,
     clusters: Family<Arc<str>, ClusterCounters>,
     endpoints: Family<EndpointKey, EndpointCounters>,
@@ -102,6 +105,11 @@ impl Registry {
     /// The counters of the compression of a route's responses for one worker; created if they do not exist.
     pub fn compression(&self, worker: usize, listener: &str, route: &str) -> Arc<CompressionCounters> {
         self.lock().compressions.counters(worker, (listener.to_owned(), route.to_owned()))
+    }
+
+    /// The counters of the bodies of a route's requests for one worker; created if they do not exist.
+    pub fn bodies(&self, worker: usize, listener: &str, route: &str) -> Arc<BodyCounters> {
+        self.lock().bodies.counters(worker, (listener.to_owned(), route.to_owned()))
     }
 
     /// The counters of a gRPC method for one worker; created if they do not exist, so call this at the first call. Once [`METHODS_MAX`]
@@ -162,6 +170,7 @@ impl Registry {
             listeners: series.listeners.totals(),
             routes: series.routes.totals(),
             compressions: series.compressions.totals(),
+            bodies: series.bodies.totals(),
             methods: series.methods.totals(),
             clusters: series.clusters.totals(),
             endpoints: series.endpoints.totals(),
@@ -204,6 +213,7 @@ impl Series {
         self.listeners.0.retain(|name, _| listeners.contains(name.as_str()));
         self.routes.0.retain(|(listener, route), _| routes.contains(&(listener, route)));
         self.compressions.0.retain(|(listener, route), _| routes.contains(&(listener, route)));
+        self.bodies.0.retain(|(listener, route), _| routes.contains(&(listener, route)));
         self.methods.0.retain(|key, _| services.contains(&(key.listener.as_str(), key.service.as_str())));
     }
 

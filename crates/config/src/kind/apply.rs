@@ -31,6 +31,15 @@ const ROUTE: &[(&str, Put<RoutePart, Route>)] = &[
         }
     }),
     ("compress", |of, route| route.policy.compression = of.policy.compression.clone()),
+    ("buffer", |of, route| {
+        route.policy.request_body.get_or_insert_default().buffer =
+            of.policy.request_body.as_ref().and_then(|body| body.buffer);
+    }),
+    ("decompress", |of, route| {
+        route.policy.request_body.get_or_insert_default().decompression =
+            of.policy.request_body.as_ref().and_then(|body| body.decompression.clone());
+    }),
+    ("via", |of, route| route.policy.via = of.policy.via.clone()),
     ("maintenance", |of, route| route.policy.maintenance = of.policy.maintenance),
     ("error_pages", |of, route| route.policy.error_pages = of.policy.error_pages.clone()),
     ("respond", |of, route| {
@@ -47,6 +56,7 @@ const CLUSTER: &[(&str, Put<ClusterPart, Cluster>)] = &[
     ("balance", |of, cluster| cluster.algorithm = of.values.algorithm.clone()),
     ("sticky", |of, cluster| cluster.sticky = of.values.sticky.clone()),
     ("health_check", |of, cluster| cluster.health_check = of.values.health_check.clone()),
+    ("on_unhealthy", |of, cluster| cluster.closes_on_unhealthy = of.values.closes_on_unhealthy),
     ("outlier", |of, cluster| cluster.outlier = of.values.outlier.clone()),
     ("panic_threshold", |of, cluster| cluster.panic_threshold = of.values.panic_threshold),
     ("zone_threshold", |of, cluster| cluster.zone_threshold = of.values.zone_threshold),

@@ -48,11 +48,11 @@ fn the_fields_of_the_kind() {
     let names = |group: &Group| group.fields.iter().map(|field| field.name.clone()).collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&shape::route()),
-        "respond timeout retry requestHeaders responseHeaders allow deny auth rateLimit cors compress maintenance errorPages"
+        "respond timeout retry requestHeaders responseHeaders allow deny auth rateLimit cors compress buffer decompress via maintenance errorPages"
     );
     assert_eq!(
         names(&shape::cluster()),
-        "balance sticky healthCheck outlier panicThreshold zoneThreshold slowStart limits connectTimeout responseTimeout \
+        "balance sticky healthCheck onUnhealthy outlier panicThreshold zoneThreshold slowStart limits connectTimeout responseTimeout \
          idleTimeout ping idleConnections"
     );
 }

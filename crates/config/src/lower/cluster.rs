@@ -12,8 +12,8 @@ use super::{count, policy, positive, tls};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
-    RawBalance, RawCluster, RawClusterLimits, RawEndpoint, RawHashKey, RawHealthCheck, RawOutlier, RawOutlierObject,
-    UpstreamName,
+    OnUnhealthyWord, RawBalance, RawCluster, RawClusterLimits, RawEndpoint, RawHashKey, RawHealthCheck, RawOutlier,
+    RawOutlierObject, UpstreamName,
 };
 use crate::read::{Keyed, Located, Many};
 use crate::text::Label;
@@ -27,6 +27,13 @@ pub fn cluster(
     report: &mut Report,
 ) -> Option<Cluster> {
     let protocol = protocol(&raw, report);
+    if let (Some(on_unhealthy), None) = (&raw.on_unhealthy, &raw.health_check)
+        && on_unhealthy.value.0 == OnUnhealthyWord::Close
+    {
+        let wrong =
+            Wrong::new("`on_unhealthy: close` has no effect: without a `health_check`, endpoints count as healthy");
+        report.add(on_unhealthy.location, wrong.hint("add `health_check: {tcp: true}`, or another one"));
+    }
     let health_check = raw.health_check.map(|check| self::health_check(check.value, report));
     let sticky = raw.sticky.and_then(|sticky| policy::sticky(&sticky.value, report));
     let endpoints = endpoints(raw.endpoints?, name, own_zone, report);
@@ -34,6 +41,8 @@ pub fn cluster(
     cluster.protocol = protocol;
     cluster.health_check = health_check.flatten();
     cluster.sticky = sticky;
+    cluster.closes_on_unhealthy =
+        raw.on_unhealthy.is_some_and(|on_unhealthy| on_unhealthy.value.0 == OnUnhealthyWord::Close);
     if let Some(balance) = raw.balance {
         cluster.algorithm = algorithm(balance.value);
     }

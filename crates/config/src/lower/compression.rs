@@ -37,7 +37,8 @@ pub fn compression(written: &Located<RawCompress>, route: &RawRoute, report: &mu
     }
 }
 
-fn encodings(raw: &Located<OneOrMany<OneOf<Encoding>>>, report: &mut Report) -> Vec<Encoding> {
+/// Each at most once.
+pub fn encodings(raw: &Located<OneOrMany<OneOf<Encoding>>>, report: &mut Report) -> Vec<Encoding> {
     let mut encodings = Vec::new();
     for encoding in &raw.value.0 {
         if encodings.contains(&encoding.value.0) {

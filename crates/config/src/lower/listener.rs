@@ -12,7 +12,8 @@ use model::{
 
 use super::route::Inherited;
 use super::{
-    ClusterIds, addresses, auth, count, external_auth, global_rate_limit, policy, positive, respond, route, tls,
+    ClusterIds, addresses, auth, bandwidth, count, external_auth, global_rate_limit, policy, positive, respond, route,
+    tls, via,
 };
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
@@ -27,7 +28,8 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     let auth = auth::auth(&raw.auth, None, base, report);
     let external_auth = external_auth::external_auth(&raw.external_auth, None, ids, report);
     let global_rate_limit = global_rate_limit::global_rate_limit(&raw.global_rate_limit, None, ids, report);
-    let inherited = Inherited { auth, external_auth, global_rate_limit };
+    let via = via::via(&raw.via, None, report);
+    let inherited = Inherited { auth, external_auth, global_rate_limit, via };
     let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), &inherited, base, ids, report);
     let tls = raw.tls.as_ref().and_then(|tls| tls::listener(&tls.value, base));
     let Located { location, value: OneOf(protocol) } = protocol?;
@@ -59,6 +61,8 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     let client_limits = raw.client_limits.as_ref().map_or_else(ClientLimits::default, |raw| ClientLimits {
         connections_max: raw.value.connections.as_ref().map(|connections| count(connections.value.0)),
         requests: raw.value.requests.as_ref().and_then(|rate| policy::client_rate(&rate.value, report)),
+        request_bandwidth: bandwidth::bandwidth(&raw.value.request_bandwidth, report),
+        response_bandwidth: bandwidth::bandwidth(&raw.value.response_bandwidth, report),
     });
     Some(Listener {
         name: name.to_owned(),
@@ -106,6 +110,7 @@ impl Routes {
                 route.policy.auth = inherited.auth;
                 route.policy.external_auth = inherited.external_auth;
                 route.policy.global_rate_limit = inherited.global_rate_limit;
+                route.policy.via = inherited.via;
                 Self::Http(vec![route])
             }
             ProtocolName::Tls => Self::Sni(vec![TlsRoute { sni: Vec::new(), to, mode: TlsMode::Terminate }]),

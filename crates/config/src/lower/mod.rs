@@ -2,6 +2,7 @@
 
 mod addresses;
 mod auth;
+mod bandwidth;
 mod cluster;
 mod compression;
 mod external_auth;
@@ -12,10 +13,12 @@ mod listener;
 mod part;
 mod policy;
 mod reachable;
+mod request_body;
 mod respond;
 mod route;
 mod template;
 mod tls;
+mod via;
 mod vip;
 
 use std::collections::HashMap;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::{
     Auth, ClusterId, ExternalAuth, GlobalRateLimit, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, TlsMode,
-    TlsRoute, ValueMatcher,
+    TlsRoute, ValueMatcher, Via,
 };
 
 use super::{ClusterIds, auth, external_auth, global_rate_limit, policy, reachable};
@@ -24,6 +24,7 @@ pub struct Inherited {
     pub auth: Option<Arc<Auth>>,
     pub external_auth: Option<Arc<ExternalAuth>>,
     pub global_rate_limit: Option<Arc<GlobalRateLimit>>,
+    pub via: Option<Arc<Via>>,
 }
 
 /// Lowers the routes of one listener. Routes that could not be read are left out, and the report has them.
@@ -34,7 +35,7 @@ pub fn routes(
     ids: &ClusterIds,
     report: &mut Report,
 ) -> Vec<Route> {
-    let Inherited { auth, external_auth, global_rate_limit } = inherited;
+    let Inherited { auth, external_auth, global_rate_limit, via } = inherited;
     let mut names = Names::of(&raw.value.0, report);
     let mut routes = Vec::with_capacity(raw.value.0.len());
     let mut locations = Vec::with_capacity(raw.value.0.len());
@@ -52,6 +53,7 @@ pub fn routes(
                 ids,
                 report,
             );
+            route.policy.via = super::via::via(&raw.value.via, via.as_ref(), report);
             routes.push(route);
             locations.push(raw.location);
         }

@@ -1,17 +1,18 @@
-//! The keys of health checks and of outlier ejection.
+//! The keys of health checks, of PING and of outlier ejection.
 
 use std::sync::LazyLock;
 
-use model::{HealthCheck, Outlier, Probe};
+use model::{HealthCheck, Outlier, Ping, Probe};
 
 use crate::defaults;
 use crate::define::keys;
-use crate::read::{Int, Named, OneOrMany, True};
+use crate::read::{Choice, Int, Named, OneOrMany, True};
 use crate::text::{
     ChangedHeader, GrpcService, HeaderValue, HostHeader, HttpPath, Percent, Positive, ProbeText, StatusRange,
     duration_text, percent_text,
 };
 
+static PING: LazyLock<Ping> = LazyLock::new(Ping::default);
 static PROBE: LazyLock<HealthCheck> = LazyLock::new(|| HealthCheck::new(Probe::Tcp));
 
 keys! {
@@ -58,4 +59,29 @@ keys! {
         /// endpoint that takes no connections replaces the ejected endpoint that would return first, if no other endpoint is known to work.
         optional max_ejected: Percent, default percent_text(Outlier::default().max_ejected);
     }
+}
+
+keys! {
+    /// When to send PING to the other side of an HTTP/2 connection, and when to give the connection up. An endpoint that answers and stays
+    /// silent gets the next PING only after five minutes, because gRPC servers close connections that send it more often.
+    pub struct RawPingObject as "the setting of PING" {
+        /// The silence after which PING is sent.
+        optional after: Positive, default duration_text(PING.after);
+        /// The silence after PING after which the connection is given up.
+        optional timeout: Positive, default duration_text(PING.timeout);
+    }
+}
+
+/// What happens to long connections to an endpoint that is no longer healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnUnhealthyWord {
+    Keep,
+    Close,
+}
+
+impl Choice for OnUnhealthyWord {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("keep", Self::Keep, "they continue, because an endpoint that fails a probe may still serve them"),
+        ("close", Self::Close, "they are closed, so that clients connect again at once; needs a `health_check`"),
+    ];
 }

@@ -6,7 +6,7 @@ use crate::defaults;
 use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Flag, Int, Many, OneOf, OneOrMany, Read, Scalar, True, unexpected};
-use crate::text::{HeaderName, HeaderValue, HostHeader, Label, Positive, duration_text};
+use crate::text::{ByteSize, HeaderName, HeaderValue, HostHeader, Label, Positive, duration_text};
 use crate::yaml::{Node, Value};
 
 keys! {
@@ -18,6 +18,24 @@ keys! {
         /// How many requests a client may make on all routes together, in addition to `rate_limit` of the route. The client is the one
         /// that trusted proxies report. A request above the limit is answered 429.
         optional requests: RawClientRate, default "no limit", only "http";
+        /// How fast the bodies of a client's requests are read, on all its connections together. A faster client has to wait. The client is the one
+        /// that trusted proxies report.
+        optional request_bandwidth: RawBandwidth, default "no limit", only "http";
+        /// How fast a client gets the responses of endpoints, on all its connections together; as `request_bandwidth`.
+        optional response_bandwidth: RawBandwidth, default "no limit", only "http";
+    }
+}
+
+keys! {
+    /// How many bytes a client may move. What is above it waits, and is not refused. At most 262,144 clients are remembered at once, over all
+    /// rate limits.
+    pub struct RawBandwidth as "a bandwidth" {
+        /// The bytes in each `per`, in the long run. At least 1KiB in a second.
+        required bytes: ByteSize<1, { 1 << 40 }>;
+        /// See `bytes`.
+        optional per: Positive, default duration_text(defaults::BANDWIDTH_PER);
+        /// How many bytes may move at once after a silence. At least what a tenth of a second allows.
+        optional burst: ByteSize<1, { 1 << 40 }>, default "what one second allows, and at least 64KiB";
     }
 }
 

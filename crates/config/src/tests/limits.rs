@@ -96,6 +96,22 @@ fn clients_of_a_listener_have_limits() {
     );
     assert!(rate.headers.x_ratelimit && !rate.headers.ratelimit);
     assert_eq!(limits("tcp", "{connections: 3}").unwrap().connections_max, Some(3));
+    let bandwidths = |text: &str| limits("http", text).map(|all| (all.request_bandwidth, all.response_bandwidth));
+    let bandwidth = |bytes, per_s, burst| Some(model::Bandwidth { bytes, per: Duration::from_secs(per_s), burst });
+    let both = bandwidths("{request_bandwidth: {bytes: 10KiB}, response_bandwidth: {bytes: 60MiB, per: 1m}}").unwrap();
+    assert_eq!(both, (bandwidth(10 << 10, 1, 64 << 10), bandwidth(60 << 20, 60, 1 << 20)));
+    let own = bandwidths("{response_bandwidth: {bytes: 1MiB, burst: 200KiB}}").unwrap();
+    assert_eq!(own, (None, bandwidth(1 << 20, 1, 200 << 10)));
+    let refused = |text: &str| limits("http", text).unwrap_err().to_string();
+    assert!(
+        refused("{request_bandwidth: {bytes: 10KiB, per: 11s}}")
+            .contains("a bandwidth of 930B in a second is less than 1KiB")
+    );
+    assert!(
+        refused("{request_bandwidth: {bytes: 1MiB, burst: 100KiB}}")
+            .contains("`burst` is less than what a tenth of a second allows")
+    );
+    assert!(refused("{request_bandwidth: {per: 1s}}").contains("a bandwidth needs `bytes`"));
     let refused = limits("tcp", "{requests: {requests: 5, per: 2s}}").unwrap_err().to_string();
     assert!(refused.contains("`requests` needs protocol http, and this listener has protocol tcp"), "{refused}");
 }

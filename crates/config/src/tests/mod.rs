@@ -9,6 +9,7 @@ mod policies;
 mod published;
 mod refused;
 mod refused_vips;
+mod request_body;
 mod values;
 
 use std::time::Duration;

@@ -71,7 +71,7 @@ impl Compressions {
         encoding: Encoding,
         length: Option<u64>,
         flushes: bool,
-    ) -> Option<Box<Compressing>> {
+    ) -> Option<Compressing> {
         let counters = listener.compression_counters(&self.registry, self.worker, route)?;
         let has_room = self.in_use.get() < COMPRESSING_MAX && memory::pressure() == Pressure::Low;
         let encoder = if has_room { Encoder::new(encoding, policy.level, length) } else { None };
@@ -81,7 +81,7 @@ impl Compressions {
         };
         counters.responses.inc(encoding);
         self.in_use.set(self.in_use.get() + 1);
-        Some(Box::new(Compressing {
+        Some(Compressing {
             encoder,
             flushes,
             has_unflushed: false,
@@ -90,7 +90,7 @@ impl Compressions {
             coded: Vec::new(),
             counters: counters.clone(),
             _permit: Permit(self.in_use.clone()),
-        }))
+        })
     }
 
     #[cfg(test)]

@@ -16,8 +16,6 @@ use std::task::{Context, Poll, Wake, Waker};
 use net::cache::CacheLines;
 use net::memory;
 
-use crate::compression::turn;
-
 /// Task slots that keep their future for the next request. It is rare that more streams are open at once; their futures are created as the
 /// requests arrive.
 const KEPT_MAX: usize = 64;
@@ -142,7 +140,6 @@ impl<J, F: Future<Output = ()>, B: Fn(Rc<NextJob<J>>) -> F> ExchangeSet<J, F, B>
         if !self.task.will_wake(cx.waker()) {
             self.move_to(cx.waker());
         }
-        turn::begin();
         let Self { slots, ready_sets, free, next_job, begin, .. } = self;
         for ((number, ready_set), free) in ready_sets.iter().enumerate().zip(free) {
             // A free slot is woken if something still has a waker of its last exchange.

@@ -1,8 +1,11 @@
 //! Drives exchanges: carries out what an [`Exchange`] asks for, and reports what happened. No other code handles both an exchange and its
 //! sockets.
 
+mod pace;
 mod pump;
 
+use pace::Pace;
+use pump::Lane;
 pub(crate) use pump::{poll_discard, poll_write};
 
 use std::future::poll_fn;
@@ -13,7 +16,6 @@ use std::task::{Context, Poll, ready};
 use model::{HttpListener, Protocol};
 use net::buffer::{self, Buffer};
 use net::clock;
-use net::splice::Pipe;
 use net::timer::Timer;
 use telemetry::Reason;
 use tokio::io::ReadBuf;
@@ -30,8 +32,10 @@ use crate::exchange::{
 };
 use crate::grpc;
 use crate::http::receive;
+use crate::policy::bandwidth::{Share, Shares};
 use crate::stream::Stream;
 use crate::tcp::relay::{self, End, Moved};
+use crate::upstream::closing::Unhealthy;
 use crate::upstream::connect::{self, Upstream, Wanted};
 use crate::worker::{ListenerView, Worker};
 
@@ -112,6 +116,7 @@ impl ExchangeContext<'_> {
             storage: &worker.storage,
             mirrors: &worker.mirrors,
             compressions: &worker.compressions,
+            bodies: &worker.bodies,
             remembered: &worker.remembered,
             tokens: &worker.tokens,
             unix_ms: clock::unix_ms,
@@ -136,6 +141,11 @@ impl ExchangeContext<'_> {
     fn moved(&self, before_us: u64) -> Env<'_> {
         let last_us = clock::last_us();
         if last_us == before_us { self.now() } else { self.env(last_us) }
+    }
+
+    /// What makes a message wait for the bandwidth of its client. `moved`: bytes of it that were charged before.
+    fn pace(&self, share: &Share, timer: &Timer, moved: u64) -> Box<Pace> {
+        Box::new(Pace::new(share.clone(), timer.sibling(), self.listener.counters.clone(), moved))
     }
 
     fn watched<'w>(&self, stream: &'w Stream) -> Watched<'w> {
@@ -167,7 +177,11 @@ async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchang
             (Action::Connect, upstream) => *upstream = connect(context, downstream, exchange).await,
             (Action::Await | Action::Relay, Some(upstream)) => {
                 turn.begin();
-                exchange.set_splice(downstream.stream.plain().is_some() && upstream.stream.plain().is_some());
+                let is_plain = downstream.stream.plain().is_some() && upstream.stream.plain().is_some();
+                exchange.set_splice(is_plain && exchange.shares().is_none());
+                if let Some(shares) = exchange.shares() {
+                    turn.set_paces(context, shares, exchange.received(), &downstream.timer);
+                }
                 pass(context, downstream, upstream, exchange, &mut turn, action == Action::Await).await;
             }
             (Action::Respond, _) => respond(context, downstream, exchange).await,
@@ -221,7 +235,7 @@ async fn authenticate(context: &ExchangeContext<'_>, downstream: &mut Downstream
     exchange.handle_checked(&context.now(), checked);
 }
 
-/// Reads the body of a request for the service that is asked about it.
+/// Reads the body of a request for the service that is asked about it, or until all of it is there.
 async fn hold_body(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Downstream { stream, input, timer, .. } = downstream;
     arm(timer, exchange);
@@ -239,12 +253,25 @@ async fn hold_body(context: &ExchangeContext<'_>, downstream: &mut Downstream, e
             Err(_) => return exchange.handle_timeout(&context.now(), input, &Buffer::none()),
         }
     }
+    let mut lane = Lane::default();
+    if let Some(share) = exchange.shares().and_then(|shares| shares.request.as_ref()) {
+        lane.pace = Some(context.pace(share, timer, exchange.received()));
+    }
     let read = timer.guard(poll_fn(|cx| match exchange.held() {
-        Some((upload, data, bytes_max)) => pump::poll_hold(cx, upload, stream, input, data, bytes_max),
+        Some((upload, data, bytes_max)) => pump::poll_hold(cx, upload, stream, input, (data, bytes_max), &mut lane),
         None => Poll::Ready(Ok(None)),
     }));
     match read.await {
-        Ok(held) => exchange.handle_held(&context.now(), held),
+        Ok(held) => {
+            let may_be_more = matches!(held, Ok(None));
+            exchange.set_paced(lane.waits_until_ms());
+            exchange.handle_held(&context.now(), held);
+            if may_be_more && exchange.action() == Action::HoldBody {
+                arm(timer, exchange);
+                // Others get their turn. If the deadline passes meanwhile, the next wait finds that out.
+                _ = timer.guard(tokio::task::yield_now()).await;
+            }
+        }
         Err(_) => exchange.handle_timeout(&context.now(), input, &Buffer::none()),
     }
 }
@@ -372,14 +399,24 @@ struct Turn {
     armed: Option<u64>,
     /// The endpoint's connection was checked for something to read.
     was_asked: bool,
-    /// The pipes for the request's body and the response's, if the kernel moves them.
-    pipes: [Option<Pipe>; 2],
+    /// For the request's body and for the response's.
+    lanes: [Lane; 2],
 }
 
 impl Turn {
     /// Starts another wait.
     fn begin(&mut self) {
         (self.watch, self.armed, self.was_asked) = (ClientWatch::default(), None, false);
+    }
+
+    /// Makes both messages wait for the bandwidth of their client, if they do not yet. `received`: bytes of the request that were charged before.
+    fn set_paces(&mut self, context: &ExchangeContext<'_>, shares: &Shares, received: u64, timer: &Timer) {
+        let Self { lanes: [upload, download], .. } = self;
+        for (lane, share, moved) in [(upload, &shares.request, received), (download, &shares.response, 0)] {
+            if let (None, Some(share)) = (&lane.pace, share) {
+                lane.pace = Some(context.pace(share, timer, moved));
+            }
+        }
     }
 }
 
@@ -392,11 +429,11 @@ fn poll_await(
     exchange: &mut Exchange,
     turn: &mut Turn,
 ) -> Poll<()> {
-    let Turn { watch, armed, was_asked, pipes: [upload_pipe, _] } = turn;
+    let Turn { watch, armed, was_asked, lanes: [upload_lane, _] } = turn;
     let Downstream { stream, input, timer, .. } = downstream;
     let before_us = clock::last_us();
     if let Some(upload) = exchange.upload()
-        && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream, upload_pipe)
+        && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream, upload_lane)
     {
         exchange.handle_upload_failure(&context.now(), failure);
         if exchange.action() != Action::Await {
@@ -419,6 +456,9 @@ fn poll_await(
         exchange.handle_client_gone(&context.now(), error);
         return Poll::Ready(());
     }
+    if exchange.shares().is_some() {
+        exchange.set_paced(upload_lane.waits_until_ms());
+    }
     exchange.handle_moved(&context.moved(before_us), input, &upstream.input, false);
     if exchange.action() != Action::Await {
         return Poll::Ready(());
@@ -437,18 +477,18 @@ fn poll_relay(
     exchange: &mut Exchange,
     turn: &mut Turn,
 ) -> Poll<()> {
-    let Turn { watch, armed, pipes: [upload_pipe, download_pipe], .. } = turn;
+    let Turn { watch, armed, lanes: [upload_lane, download_lane], .. } = turn;
     let Downstream { stream, input, timer, .. } = downstream;
     let is_overdue = armed.is_some() && timer.is_elapsed();
     let before_us = clock::last_us();
     if let Some(upload) = exchange.upload()
-        && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream, upload_pipe)
+        && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream, upload_lane)
     {
         exchange.handle_upload_failure(&context.now(), failure);
     }
     if let Some(download) = exchange.download()
         && let Poll::Ready(Err(failure)) =
-            pump::poll(cx, download, &mut upstream.stream, &mut upstream.input, stream, download_pipe)
+            pump::poll(cx, download, &mut upstream.stream, &mut upstream.input, stream, download_lane)
     {
         exchange.handle_download_failure(&context.now(), failure);
         return Poll::Ready(());
@@ -457,6 +497,9 @@ fn poll_relay(
         && let Poll::Ready(error) = poll_left(cx, &upstream.stream)
     {
         exchange.handle_upload_failure(&context.now(), TransferError::Write(error));
+    }
+    if exchange.shares().is_some() {
+        exchange.set_paced(upload_lane.waits_until_ms().max(download_lane.waits_until_ms()));
     }
     exchange.handle_moved(&context.moved(before_us), input, &upstream.input, is_overdue);
     if exchange.action() != Action::Relay {
@@ -667,7 +710,8 @@ async fn relay_tunnel(
         End { stream: &mut downstream.stream, input: from_client },
         End { stream: &mut upstream.stream, input: upstream.input },
     );
-    let outcome = relay::run(ends.0, ends.1, &downstream.timer, idle_ms, &mut moved, || ()).await;
+    let unhealthy = Unhealthy::of(exchange.record.endpoint.as_ref().and_then(|endpoint| endpoint.closing.as_ref()));
+    let outcome = relay::run(ends.0, ends.1, &downstream.timer, idle_ms, &mut moved, unhealthy, || ()).await;
     let reason = outcome.err().map(|error| error.reason);
     if let Some(reason) = reason {
         active.view().count(reason);

@@ -11,13 +11,17 @@ use tokio::io::AsyncWrite;
 
 use net::splice::Pipe;
 
-use crate::compression::turn;
+use super::pace::Pace;
+use crate::compression::turn::{self, Ticket};
 use crate::exchange::TransferError;
 use crate::exchange::transfer::{Transfer, TransferStep};
 use crate::stream::Stream;
 
 /// Bytes that one poll moves before other connections of the worker get their turn.
 const TURN_BYTES_MAX: usize = 1024 * 1024;
+
+/// Bytes of a body that are held back in one poll, before the same. They are copied, and memory is made for them.
+const HOLD_TURN_BYTES_MAX: usize = 256 * 1024;
 
 /// Large buffers that a worker uses for bodies at once: 1 MiB. While this many wait for slow receivers, all bodies are read in small
 /// pieces.
@@ -30,6 +34,24 @@ const BULK_ROOM_BYTES: usize = 2 * LARGE_BYTES;
 /// Moving fewer bytes than this through a pipe costs more than copying them.
 const PIPED_BYTES_MIN: usize = 2 * SMALL_BYTES;
 
+/// What one direction of an exchange has of the worker while it moves.
+#[derive(Default)]
+pub(super) struct Lane {
+    /// The pipe for the body, if the kernel moves it.
+    pub(super) pipe: Option<Pipe>,
+    /// The place in the queue for compression, or for decompression.
+    ticket: Ticket,
+    /// Set if the listener limits the bandwidth of its clients in this direction.
+    pub(super) pace: Option<Box<Pace>>,
+}
+
+impl Lane {
+    /// Until when it waits for the bandwidth of the client, in milliseconds; `None` if it does not.
+    pub(super) fn waits_until_ms(&self) -> Option<u64> {
+        self.pace.as_ref()?.waits_until_ms()
+    }
+}
+
 /// Moves as much as possible now. `input` belongs to the reader, and may hold bytes of the body followed by bytes of the next message.
 ///
 /// # Errors
@@ -40,13 +62,10 @@ pub(super) fn poll(
     reader: &mut Stream,
     input: &mut Buffer,
     writer: &mut Stream,
-    pipe: &mut Option<Pipe>,
+    lane: &mut Lane,
 ) -> Poll<Result<(), TransferError>> {
-    if writer.h2().is_none() {
-        // The streams of a connection share its turn.
-        turn::begin();
-    }
-    let polled = poll_turn(cx, transfer, reader, input, writer, pipe);
+    let polled = poll_turn(cx, transfer, reader, input, writer, lane);
+    let Lane { pipe, .. } = lane;
     if polled.is_ready() {
         // The other direction may continue for a long time.
         *pipe = None;
@@ -68,13 +87,19 @@ fn poll_turn(
     reader: &mut Stream,
     input: &mut Buffer,
     writer: &mut Stream,
-    pipe: &mut Option<Pipe>,
+    lane: &mut Lane,
 ) -> Poll<Result<(), TransferError>> {
     let mut turn = 0;
     note_stream_end(transfer, reader);
+    if let Some(pace) = &mut lane.pace {
+        ready!(pace.poll(cx));
+    }
     loop {
-        let moved = poll_step(cx, transfer, input, writer, pipe);
+        let moved = poll_step(cx, transfer, input, writer, lane);
         turn += release(transfer, reader);
+        if let Some(pace) = &mut lane.pace {
+            pace.note(transfer);
+        }
         match ready!(moved)? {
             Moved::Written => {}
             Moved::Drained(count) => turn += count,
@@ -83,17 +108,32 @@ fn poll_turn(
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            Moved::Starved => match poll_read(cx, transfer, reader, input, Some(writer)) {
+            Moved::Starved => match poll_paced_read(cx, transfer, reader, input, writer, lane) {
                 Poll::Ready(read) => read?,
                 Poll::Pending if transfer.handle_pause() => {}
                 Poll::Pending => return Poll::Pending,
             },
-            Moved::Emptied(bytes_max) => match splice_bytes(writer, pipe.as_mut()) {
+            Moved::Emptied(bytes_max) => match splice_bytes(writer, lane.pipe.as_mut()) {
                 0 => ready!(poll_read(cx, transfer, reader, input, Some(writer)))?,
-                bytes => ready!(poll_fill_pipe(cx, transfer, reader, input, pipe, bytes_max.min(bytes)))?,
+                bytes => ready!(poll_fill_pipe(cx, transfer, reader, input, &mut lane.pipe, bytes_max.min(bytes)))?,
             },
         }
     }
+}
+
+/// Reads as [`poll_read`] does, once the bandwidth of the client allows more.
+fn poll_paced_read(
+    cx: &mut Context<'_>,
+    transfer: &mut Transfer,
+    reader: &mut Stream,
+    input: &mut Buffer,
+    writer: &Stream,
+    lane: &mut Lane,
+) -> Poll<Result<(), TransferError>> {
+    let Some(pace) = &mut lane.pace else { return poll_read(cx, transfer, reader, input, Some(writer)) };
+    ready!(pace.poll(cx));
+    // In small pieces: what is read is written without a wait.
+    poll_read(cx, transfer, reader, input, None)
 }
 
 /// Writes the part of a message that is already read.
@@ -106,12 +146,12 @@ pub(crate) fn poll_write(
     writer: &mut Stream,
 ) -> Poll<Result<(), TransferError>> {
     let mut input = Buffer::none();
-    while ready!(poll_step(cx, transfer, &mut input, writer, &mut None))? != Moved::Done {}
+    while ready!(poll_step(cx, transfer, &mut input, writer, &mut Lane::default()))? != Moved::Done {}
     Poll::Ready(Ok(()))
 }
 
 /// Reads more of a message into `held`, which gets somewhat more than `bytes_max` bytes at most. Returns whether that was all of it, or
-/// `None` if more may come.
+/// `None` if more may come: either nothing is there now, or other connections of the worker should get their turn.
 ///
 /// # Errors
 /// The message cannot be completed.
@@ -120,12 +160,15 @@ pub(crate) fn poll_hold(
     transfer: &mut Transfer,
     reader: &mut Stream,
     input: &mut Buffer,
-    held: &mut Vec<u8>,
-    bytes_max: usize,
+    (held, bytes_max): (&mut Vec<u8>, usize),
+    lane: &mut Lane,
 ) -> Poll<Result<Option<bool>, TransferError>> {
     note_stream_end(transfer, reader);
     let before = held.len();
     loop {
+        if held.len().saturating_sub(before) >= HOLD_TURN_BYTES_MAX {
+            return Poll::Ready(Ok(None));
+        }
         if held.len() > bytes_max {
             return Poll::Ready(Ok(Some(false)));
         }
@@ -145,16 +188,21 @@ pub(crate) fn poll_hold(
                 let written = bytes.len() + count;
                 transfer.handle_written_and_forwarded(written, count, false, input, clock::now_us)?;
             }
-            TransferStep::Read => match poll_read(cx, transfer, reader, input, None) {
+            TransferStep::Read => match poll_held_read(cx, transfer, reader, input, lane) {
                 Poll::Ready(read) => read?,
                 // The deadline moves.
                 Poll::Pending if held.len() > before => return Poll::Ready(Ok(None)),
                 Poll::Pending => return Poll::Pending,
             },
+            TransferStep::Code if turn::poll(cx, &mut lane.ticket) => {
+                turn::note(transfer.code(input, clock::thread_cpu_ns)?);
+            }
+            // What is there counts before the wait for the next turn.
+            TransferStep::Code if held.len() > before => return Poll::Ready(Ok(None)),
+            TransferStep::Code => return Poll::Pending,
             TransferStep::Done => return Poll::Ready(Ok(Some(true))),
             TransferStep::SendHead { .. }
             | TransferStep::SendTrailers(_)
-            | TransferStep::Code
             | TransferStep::Flush
             | TransferStep::FillPipe(_)
             | TransferStep::DrainPipe => {
@@ -162,7 +210,24 @@ pub(crate) fn poll_hold(
             }
         }
         release(transfer, reader);
+        if let Some(pace) = &mut lane.pace {
+            pace.note(transfer);
+        }
     }
+}
+
+/// As [`poll_paced_read`], for what is held back.
+fn poll_held_read(
+    cx: &mut Context<'_>,
+    transfer: &mut Transfer,
+    reader: &mut Stream,
+    input: &mut Buffer,
+    lane: &mut Lane,
+) -> Poll<Result<(), TransferError>> {
+    if let Some(pace) = &mut lane.pace {
+        ready!(pace.poll(cx));
+    }
+    poll_read(cx, transfer, reader, input, None)
 }
 
 /// Reads a message to its end and discards it.
@@ -221,7 +286,7 @@ fn poll_step(
     transfer: &mut Transfer,
     input: &mut Buffer,
     writer: &mut Stream,
-    pipe: &mut Option<Pipe>,
+    lane: &mut Lane,
 ) -> Poll<Result<Moved, TransferError>> {
     let failed = TransferError::Write;
     match transfer.next(input)? {
@@ -261,8 +326,7 @@ fn poll_step(
             transfer.handle_trailers_sent();
         }
         TransferStep::Code => {
-            if !turn::has_left() {
-                cx.waker().wake_by_ref();
+            if !turn::poll(cx, &mut lane.ticket) {
                 return Poll::Pending;
             }
             turn::note(transfer.code(input, clock::thread_cpu_ns)?);
@@ -272,7 +336,7 @@ fn poll_step(
             transfer.handle_flushed();
         }
         TransferStep::DrainPipe => {
-            let (Some(pipe), Some(socket)) = (pipe, writer.plain()) else {
+            let (Some(pipe), Some(socket)) = (&mut lane.pipe, writer.plain()) else {
                 return Poll::Ready(Err(failed(io::ErrorKind::Unsupported.into())));
             };
             let count = ready!(pipe.poll_drain(cx, socket)).map_err(failed)?;
@@ -453,16 +517,16 @@ mod tests {
             transfer.set_call(call);
         }
         transfer.set_splice(true);
-        let (mut input, mut pipe) = (Buffer::small(), None);
+        let (mut input, mut lane) = (Buffer::small(), Lane::default());
         let mut was_piped = false;
         let outcome = poll_fn(|cx| {
-            let polled = poll(cx, &mut transfer, &mut from, &mut input, &mut to, &mut pipe);
-            was_piped |= pipe.is_some();
+            let polled = poll(cx, &mut transfer, &mut from, &mut input, &mut to, &mut lane);
+            was_piped |= lane.pipe.is_some();
             polled
         });
         let outcome = outcome.await;
         let is_bulk = !is_call && framing != Body::Chunked && bytes.len() > 1_000_000;
-        assert_eq!((was_piped, pipe.is_some()), (is_bulk, false), "{body:?} as {framing:?}");
+        assert_eq!((was_piped, lane.pipe.is_some()), (is_bulk, false), "{body:?} as {framing:?}");
         drop(to);
         let mut got = Vec::new();
         receiver.read_to_end(&mut got).await.unwrap();
@@ -508,7 +572,7 @@ mod tests {
         };
         head.push(b'H');
         transfer.set_splice(true);
-        let (mut input, mut pipe) = (Buffer::small(), None);
+        let (mut input, mut lane) = (Buffer::small(), Lane::default());
         let mut got = vec![0; 2 * SMALL_BYTES];
         for (count, is_kept) in
             [(2 * SMALL_BYTES, true), (2 * SMALL_BYTES, true), (SMALL_BYTES / 2, false), (100, false)]
@@ -521,11 +585,11 @@ mod tests {
             }
             while left > 0 {
                 let polled =
-                    poll_fn(|cx| Poll::Ready(poll(cx, &mut transfer, &mut from, &mut input, &mut to, &mut pipe)));
+                    poll_fn(|cx| Poll::Ready(poll(cx, &mut transfer, &mut from, &mut input, &mut to, &mut lane)));
                 assert!(polled.await.is_pending());
                 left -= receiver.read(&mut got).await.unwrap();
             }
-            assert_eq!(pipe.is_some(), is_kept, "{count}");
+            assert_eq!(lane.pipe.is_some(), is_kept, "{count}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! One try at one endpoint: its state, and what its failure means for the request.
 
+use std::time::Duration;
+
 use balance::Outcome;
 use model::{Algorithm, ListenerLimits};
 use net::buffer::Buffer;
@@ -191,20 +193,25 @@ impl Awaiting {
         request: &RequestHead,
         upload: &Transfer,
         client_input: &Buffer,
+        paced_until_ms: Option<u64>,
     ) -> Option<u64> {
         let progress = Some(upload.sent() + self.heads.scanned as u64);
         if progress == self.seen {
             return None;
         }
         self.seen = progress;
-        let waits_for_client = self.waits_for_client(request, upload, client_input);
+        // A client that has to wait for its bandwidth is not slow, and nor is the endpoint.
+        let waits_for_client = paced_until_ms.is_none() && self.waits_for_client(request, upload, client_input);
         // Nearly always, a head without a body has just been sent.
         let is_just_sent = self.heads.interims == 0 && self.heads.scanned == 0 && request.body == Body::None;
         let sent_us = upload.head_sent_us().filter(|_| is_just_sent);
         let now_ms = sent_us.map_or(env.now_ms(), |sent_us| sent_us / 1000);
         let limits: &ListenerLimits = &env.http.limits;
         let rate = limits.min_rate.filter(|_| !self.attempt.may_pause);
-        let response_timeout = routed.cluster.plan.policy.response_timeout;
+        let mut response_timeout = routed.cluster.plan.policy.response_timeout;
+        if let Some(until_ms) = paced_until_ms {
+            response_timeout += Duration::from_millis(until_ms.saturating_sub(now_ms));
+        }
         let wait_ms =
             self.rate_timer.wait_ms(limits, rate, response_timeout, now_ms, upload.received(), waits_for_client);
         let is_forgotten = faults::is_injected(InjectedFault::ForgetsDeadline);

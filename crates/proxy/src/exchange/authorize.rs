@@ -4,6 +4,7 @@
 //! ([`Action::Ask`]). A request that may pass goes on to its destination; what was held back of its body is sent before the rest.
 
 use super::ask::{Subject, view};
+use super::hold::{HeldBody, Holding};
 use super::*;
 use crate::external_auth::cache::Key;
 use crate::external_auth::{Authorizer, Grant, Refusal, Verdict};
@@ -19,11 +20,11 @@ pub(crate) struct Authorizing {
     key: Option<Key>,
 }
 
-/// The beginning of a request's body that was held back.
-#[derive(Default)]
-pub(crate) struct HeldBody {
-    pub(super) data: Vec<u8>,
-    bytes_max: usize,
+impl Authorizing {
+    /// Whether the service takes the beginning of a body that is too long for it.
+    pub(super) fn takes_a_part(&self) -> bool {
+        self.authorizer.policy.body.is_some_and(|body| body.partial)
+    }
 }
 
 impl Exchange {
@@ -55,48 +56,10 @@ impl Exchange {
             return self.fail(env, Error::downstream(Reason::BodyTooLarge));
         }
         self.upload.start(Framing::of(self.is_h2(), body), Framing::H1(Body::None), max);
-        self.held = Some(Box::new(HeldBody { data: Vec::new(), bytes_max: held.bytes_max }));
-        self.phase = Phase::HoldBody(authorizing);
-        self.deadline_ms = Some(self.hold_until_ms(env, route));
+        self.hold(env, HeldBody::new(held.bytes_max, 0, None), Holding::Authorization(authorizing));
     }
 
-    /// How long the client may be silent while its body is held back.
-    fn hold_until_ms(&self, env: &Env<'_>, route: &Route) -> u64 {
-        let ends_ms = self.ends_ms(route).unwrap_or(u64::MAX);
-        env.stalls_at_ms().min(ends_ms)
-    }
-
-    /// What arrives of the body, where to put it, and how much of it. Only with [`Action::HoldBody`].
-    pub(crate) fn held(&mut self) -> Option<(&mut Transfer, &mut Vec<u8>, usize)> {
-        let HeldBody { data, bytes_max } = self.held.as_deref_mut()?;
-        Some((&mut self.upload, data, *bytes_max))
-    }
-
-    /// Whether the client waits for a 100 before it sends its body. The caller sends it.
-    pub(crate) fn take_expectation(&mut self) -> bool {
-        std::mem::take(&mut self.request.head.expect_continue)
-    }
-
-    /// More of the body was held back. `is_over`: `Some(true)` if that was all of it, `Some(false)` if there is more than is held back.
-    pub(crate) fn handle_held(&mut self, env: &Env<'_>, held: Result<Option<bool>, TransferError>) {
-        let Phase::HoldBody(authorizing) = &self.phase else { return };
-        let (number, partial) =
-            (authorizing.number, authorizing.authorizer.policy.body.is_some_and(|body| body.partial));
-        match held {
-            Err(failure) => self.fail(env, failure.of_request()),
-            Ok(Some(false)) if !partial => self.fail(env, Error::downstream(Reason::BodyTooLarge)),
-            Ok(Some(_)) => {
-                let Phase::HoldBody(authorizing) = std::mem::take(&mut self.phase) else { return };
-                self.ask_for_authorization(env, authorizing);
-            }
-            Ok(None) => {
-                let until_ms = env.route(number).map(|route| self.hold_until_ms(env, route));
-                self.deadline_ms = until_ms.or(self.deadline_ms);
-            }
-        }
-    }
-
-    fn ask_for_authorization(&mut self, env: &Env<'_>, authorizing: Box<Authorizing>) {
+    pub(super) fn ask_for_authorization(&mut self, env: &Env<'_>, authorizing: Box<Authorizing>) {
         let Some(route) = env.route(authorizing.number) else {
             return self.fail(env, Error::internal(Reason::Internal));
         };
@@ -190,15 +153,5 @@ impl Exchange {
             return Some(env.route(number)?.policy.global_rate_limit.as_ref()?.failure_status);
         }
         Some(env.listener.plan.external_auth.of(number)?.policy.failure_status)
-    }
-
-    /// The wait for the body has taken too long.
-    pub(super) fn handle_hold_timeout(&mut self, env: &Env<'_>) {
-        let Phase::HoldBody(authorizing) = &self.phase else { return };
-        let ends_ms = env.route(authorizing.number).and_then(|route| self.ends_ms(route));
-        let is_over = ends_ms.is_some_and(|ends_ms| ends_ms <= env.now_ms());
-        let timeout =
-            if is_over { Error::internal(Reason::RequestTimeout) } else { Error::downstream(Reason::BodyTimeout) };
-        self.fail(env, timeout);
     }
 }

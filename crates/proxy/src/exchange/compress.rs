@@ -13,7 +13,7 @@ pub(super) fn compress(
     request: &Request,
     response: &Response,
     changes: &HeaderChanges,
-) -> Option<(CompressedHead, Option<Box<Compressing>>)> {
+) -> Option<(CompressedHead, Option<Compressing>)> {
     let (asked, answered) = ((&request.head, &request.bytes[..]), (&response.head, &response.bytes[..]));
     let Wish { head, encoding, flushes } = compression::decide(policy, asked, answered, changes)?;
     let length = response.head.content_length;

@@ -1,6 +1,6 @@
 //! The events of an exchange: each `handle_*` processes one, and leaves the exchange asking for the next.
 
-use super::stages::start_interim;
+use super::relay::start_interim;
 use super::*;
 
 impl Exchange {
@@ -212,9 +212,14 @@ impl Exchange {
                 self.fail(env, Error::internal(Reason::Draining))
             }
             UpstreamPhase::Await(awaiting) => {
-                if let Some(deadline_ms) =
-                    awaiting.handle_moved(env, routed, &self.request.head, &self.upload, client_input)
-                {
+                if let Some(deadline_ms) = awaiting.handle_moved(
+                    env,
+                    routed,
+                    &self.request.head,
+                    &self.upload,
+                    client_input,
+                    self.paced_until_ms,
+                ) {
                     self.deadline_ms = Some(deadline_ms);
                 }
             }
@@ -228,7 +233,7 @@ impl Exchange {
                     return self.fail(env, Error::internal(Reason::Draining));
                 }
                 let (request, answer) = ((upload, client_input), (download, upstream_input));
-                match relay.handle_moved(env, routed, request, answer, is_overdue) {
+                match relay.handle_moved(env, routed, request, answer, is_overdue, self.paced_until_ms) {
                     Ok(Some(_)) if faults::is_injected(InjectedFault::WaitsForEver) => {}
                     Ok(Some(deadline_ms)) => self.deadline_ms = Some(deadline_ms),
                     Ok(None) => {}

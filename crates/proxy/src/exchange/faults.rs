@@ -64,6 +64,12 @@ pub(crate) enum InjectedFault {
     ForgetsFlush,
     /// The room for a compressed response is not returned.
     LeaksPermit,
+    /// The room for a body that was collected is not returned.
+    LeaksRoom,
+    /// A body that exceeds its limit is sent to an endpoint.
+    BuffersTooMuch,
+    /// A body that is being decompressed counts as complete when the compressed one has ended.
+    EndsDecodedEarly,
 }
 
 /// Whether this fault is injected.
@@ -85,7 +91,7 @@ pub(crate) mod test {
 
     use super::InjectedFault;
 
-    pub(crate) const ALL: [InjectedFault; 30] = [
+    pub(crate) const ALL: [InjectedFault; 33] = [
         InjectedFault::ResetIsProof,
         InjectedFault::ReusedIsStale,
         InjectedFault::RetriesPost,
@@ -116,6 +122,9 @@ pub(crate) mod test {
         InjectedFault::EndsCodedEarly,
         InjectedFault::ForgetsFlush,
         InjectedFault::LeaksPermit,
+        InjectedFault::LeaksRoom,
+        InjectedFault::BuffersTooMuch,
+        InjectedFault::EndsDecodedEarly,
     ];
 
     thread_local! {

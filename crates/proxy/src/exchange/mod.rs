@@ -4,7 +4,7 @@
 //! what it needs, does that, and reports what happened through one of the `handle_*`; [`Env`] contains the time. The stages, in order:
 //!
 //! read the head -> (its token, if routes have conditions on claims) -> route -> policy (addresses, rate limit) -> auth (and the check of a password) -> authorize (ask a service) -> limit (ask
-//! another) -> policy (redirect, split) -> prepare (rewrite, mirror, the head for the endpoint) -> lease (choose an endpoint) -> connect -> await (send, and wait for the response's head) ->
+//! another) -> policy (redirect, split) -> body (decompress, collect) -> prepare (rewrite, mirror, the head for the endpoint) -> lease (choose an endpoint) -> connect -> await (send, and wait for the response's head) ->
 //! relay (both bodies) or tunnel -> done. Any failure goes to [`Exchange::fail`], which responds if the client can still get a response.
 //!
 //! | what | file |
@@ -14,7 +14,10 @@
 //! | asking a service whether a request may pass | `authorize` |
 //! | asking a service whether a request is within its limits | `limit` |
 //! | the wait for the answer of either | `ask` |
+//! | preparing the body of a request: decompressing, collecting | `body` |
+//! | holding a body back, for a service or for an endpoint | `hold` |
 //! | a body on its way | `transfer` |
+//! | its compression or decompression | `coding` |
 //! | one try at one endpoint | `attempt` |
 //! | the response, relayed | `relay` |
 //! | whether it is compressed | `compress` |
@@ -26,10 +29,13 @@
 mod ask;
 mod attempt;
 mod authorize;
+mod body;
+mod coding;
 mod compress;
 pub(crate) mod conditions;
 mod events;
 pub(crate) mod faults;
+mod hold;
 mod limit;
 mod min_rate;
 pub(crate) mod record;
@@ -52,7 +58,7 @@ use smallvec::SmallVec;
 use telemetry::Reason;
 use wire::HeadKind;
 use wire::h2::ErrorCode;
-use wire::message::{Body, Field, RequestHead, Version};
+use wire::message::{Body, Field, FieldId, RequestHead, Version};
 
 pub(crate) use attempt::{ConnectionState, Ending, Lost, SentRequest, connection_outcome, ending};
 pub(crate) use relay::Reuse;
@@ -60,13 +66,13 @@ pub(crate) use storage::{Request, Response, Storage};
 
 use self::ask::Asking;
 use self::attempt::{Attempt, Awaiting, RetryCause};
-use self::authorize::{Authorizing, HeldBody};
 use self::conditions::Bearer;
 use self::faults::InjectedFault;
+use self::hold::{HeldBody, Holding};
 use self::record::AccessRecord;
 use self::relay::{Relay, Terms};
 use self::route::{Found, HostText};
-use self::transfer::{BodyError, Framing, Head, Transfer};
+use self::transfer::{BodyError, Framing, Transfer};
 use crate::auth::jwt::remembered::Tokens;
 use crate::auth::jwt::{Identity, Verifier};
 use crate::auth::passwords::Check;
@@ -80,6 +86,7 @@ use crate::h2;
 use crate::http::headers::{self, Client};
 use crate::http::respond::{self, Additions, Own};
 use crate::http::{client_address, pages, receive};
+use crate::policy::bandwidth::Shares;
 use crate::policy::cors::CorsEdits;
 use crate::policy::headers::{RequestEdits, ResponseEdits};
 use crate::policy::mirror::{Copies, InFlight, MIRROR_BODY_BYTES_MAX};
@@ -90,6 +97,7 @@ use crate::policy::retry::{Failed, Tries};
 use crate::policy::sticky::SessionField;
 use crate::policy::values::{Names, Values};
 use crate::policy::{self, Destination, RequestView};
+use crate::request_body::{Bodies, Decompressing, Room, Undecoded};
 use crate::tcp::upgrade::Upgrade;
 use crate::tls::Secured;
 use crate::upstream::cluster::{Cluster, Demand, Endpoint, Full, Lease};
@@ -123,6 +131,8 @@ pub(crate) struct Env<'e> {
     pub(crate) mirrors: &'e InFlight,
     /// The responses that this worker compresses.
     pub(crate) compressions: &'e Compressions,
+    /// What this worker holds of the bodies of requests.
+    pub(crate) bodies: &'e Bodies,
     /// What this worker remembers of the answers of external authorization.
     pub(crate) remembered: &'e Remembered,
     /// What this worker remembers of tokens that were right.
@@ -212,8 +222,14 @@ pub(crate) struct Exchange {
     call: Option<Ongoing>,
     /// Copies for mirrors that wait for the request's body.
     mirror: Option<Box<Copies>>,
-    /// What was held back of the request's body for external authorization.
+    /// What was held back of the request's body, before it is sent.
     held: Option<Box<HeldBody>>,
+    /// The worker's room for a body that was collected, as long as it may be sent again.
+    room: Option<Room>,
+    /// The bandwidths of the client, if the listener limits them.
+    shares: Option<Box<Shares>>,
+    /// Until when it waits for the bandwidth of its client, in milliseconds.
+    paced_until_ms: Option<u64>,
     /// What the client is told about its limits.
     quotas: Option<Box<Quotas>>,
     /// Set if the upstream connection can be reused.
@@ -227,8 +243,8 @@ enum Phase {
     },
     /// A password is being checked.
     Authenticate(Box<Checking>),
-    /// The body is held back for a service that is asked whether the request may use its route.
-    HoldBody(Box<Authorizing>),
+    /// The body is held back, for a service that is asked about the request or until all of it is there.
+    HoldBody(Box<Holding>),
     /// A service is asked about the request.
     Ask(Box<Asking>),
     /// The destination is known.
@@ -493,6 +509,21 @@ impl Exchange {
         }
     }
 
+    /// The bandwidths of its client, if the listener limits them.
+    pub(crate) fn shares(&self) -> Option<&Shares> {
+        self.shares.as_deref()
+    }
+
+    /// Bytes of the request's body that were taken from the client.
+    pub(crate) fn received(&self) -> u64 {
+        self.upload.received()
+    }
+
+    /// Says until when it waits for the bandwidth of its client, in milliseconds; `None` if it does not.
+    pub(crate) fn set_paced(&mut self, until_ms: Option<u64>) {
+        self.paced_until_ms = until_ms;
+    }
+
     /// Whether there are copies of the request to send, now or once its body is complete.
     pub(crate) fn has_copies(&self) -> bool {
         self.mirror.is_some()
@@ -556,6 +587,15 @@ impl From<BodyError> for TransferError {
     }
 }
 
+impl From<Undecoded> for BodyError {
+    fn from(why: Undecoded) -> Self {
+        match why {
+            Undecoded::Invalid => Self::Encoding,
+            Undecoded::TooLarge => Self::Decompressed,
+        }
+    }
+}
+
 impl From<EncodeFailed> for BodyError {
     fn from(_: EncodeFailed) -> Self {
         Self::Coding
@@ -570,6 +610,8 @@ impl TransferError {
             Self::Body(BodyError::Framing) => Error::downstream(Reason::BadFraming),
             Self::Body(BodyError::TooLarge) => Error::downstream(Reason::BodyTooLarge),
             Self::Body(BodyError::Coding) => Error::internal(Reason::Internal),
+            Self::Body(BodyError::Encoding) => Error::downstream(Reason::EncodingInvalid),
+            Self::Body(BodyError::Decompressed) => Error::downstream(Reason::DecompressedTooLarge),
             Self::Write(error) => Error::endpoint_io(error),
         }
     }
@@ -578,7 +620,10 @@ impl TransferError {
         match self {
             Self::Read(error) => Error::endpoint_io(error),
             Self::Body(BodyError::Truncated) => Error::upstream(Reason::UpstreamEof),
-            Self::Body(BodyError::Coding) => Error::internal(Reason::Internal),
+            // Bodies of responses are not decompressed.
+            Self::Body(BodyError::Coding | BodyError::Encoding | BodyError::Decompressed) => {
+                Error::internal(Reason::Internal)
+            }
             Self::Body(BodyError::Framing | BodyError::TooLarge) => Error::upstream(Reason::UpstreamBadFraming),
             Self::Write(error) => Error::client_io(error),
         }

@@ -16,6 +16,8 @@ pub(crate) struct AccessRecord {
     begun_us: Option<u64>,
     /// How long the check of a password took, in microseconds.
     checked_us: u64,
+    /// How long the client took to send a body that was collected, in microseconds.
+    collected_us: u64,
     /// How long external authorization took, in microseconds; `None` if no service was asked.
     pub(crate) authorized_us: Option<u64>,
     /// How long the global rate limit took, in microseconds; `None` if no service was asked.
@@ -81,6 +83,11 @@ impl AccessRecord {
         self.checked_us = now_us.saturating_sub(self.begun_us.unwrap_or(now_us));
     }
 
+    /// Records that the client has sent all of a body that was collected, after this time.
+    pub(crate) fn handle_collected(&mut self, took_us: u64) {
+        self.collected_us = took_us;
+    }
+
     /// Records the answer of external authorization, or its absence, after this time.
     pub(crate) fn handle_authorized(&mut self, took_us: u64) {
         self.authorized_us = Some(took_us);
@@ -94,9 +101,9 @@ impl AccessRecord {
     /// Records that there is an upstream connection.
     pub(crate) fn handle_connected(&mut self, is_reused: bool, now_us: u64) {
         // The time for a new connection belongs to the network and the endpoint, not to this hop. The time for a password is long on purpose,
-        // and services that are asked have times of their own.
+        // services that are asked have times of their own, and a body that is collected takes its client's.
         let asked_us = self.authorized_us.unwrap_or_default().saturating_add(self.limited_us.unwrap_or_default());
-        let elsewhere_us = self.checked_us.saturating_add(asked_us);
+        let elsewhere_us = self.checked_us.saturating_add(self.collected_us).saturating_add(asked_us);
         let ready_us = self.begun_us.map(|begun_us| begun_us.saturating_add(elsewhere_us));
         self.connected_us = if is_reused && self.attempts == 1 { ready_us } else { Some(now_us) };
     }

@@ -10,7 +10,7 @@ use wire::message::{Body, Method, ResponseHead, Version};
 use super::attempt::Awaiting;
 use super::faults::{self, InjectedFault};
 use super::min_rate::MinRateTimer;
-use super::transfer::{Framing, Transfer};
+use super::transfer::{Framing, Head, Transfer};
 use super::{Env, Request, Response, Routed};
 use crate::deadline::Deadline;
 use crate::error::Error;
@@ -29,6 +29,8 @@ const UNTAKEN_MS_MAX: u64 = 2_000;
 enum WaitsFor {
     /// The client, which must take the response or send more of its request.
     Client,
+    /// The bandwidth of the client.
+    Bandwidth,
     /// The endpoint's response.
     Response,
     /// The endpoint, which has responded and must take more of the request.
@@ -105,9 +107,11 @@ impl Relay {
         (upload, client_input): (&Transfer, &Buffer),
         (download, upstream_input): (&Transfer, &Buffer),
         is_overdue: bool,
+        paced_until_ms: Option<u64>,
     ) -> Result<Option<u64>, Error> {
         // The side that it waits for may change without progress: bytes have arrived, and the client does not take them.
         let waits_for = match download.is_done() {
+            _ if paced_until_ms.is_some() => WaitsFor::Bandwidth,
             false if download.waits_for_sender(upstream_input) => WaitsFor::Response,
             true if !upload.waits_for_sender(client_input) => WaitsFor::UploadTaken,
             _ => WaitsFor::Client,
@@ -126,6 +130,10 @@ impl Relay {
         let (limits, moved) = (&env.http.limits, upload.received() + download.sent());
         let endpoint_time = match waits_for {
             WaitsFor::UploadTaken => limits.stall_timeout.min(Duration::from_millis(UNTAKEN_MS_MAX)),
+            WaitsFor::Bandwidth => {
+                let paced_ms = paced_until_ms.map_or(0, |until_ms| until_ms.saturating_sub(now_ms));
+                limits.stall_timeout.saturating_add(Duration::from_millis(paced_ms))
+            }
             WaitsFor::Client | WaitsFor::Response => routed.cluster.plan.policy.response_timeout,
         };
         let waits_for_client = waits_for == WaitsFor::Client;
@@ -177,6 +185,17 @@ fn begin_response(request: &Request, response: &mut Response, terms: &Terms<'_>,
         download.set_call(translation);
     }
     keep_alive
+}
+
+/// Begins to pass on an interim response, or the 101 that opens a tunnel.
+pub(super) fn start_interim(request: &Request, response: &mut Response, edits: &ResponseEdits<'_>) {
+    let Response { head, bytes, download, .. } = response;
+    let to = if request.head.version == Version::Http2 { Framing::HeadOnly } else { Framing::H1(Body::None) };
+    match download.start(Framing::H1(Body::None), to, None) {
+        Head::H1(out) => headers::write_interim(out, head, bytes, request.upgrade.as_deref(), edits),
+        Head::H2(out) => headers::write_h2_interim(out, head, bytes, edits),
+    }
+    download.send_once();
 }
 
 /// An upstream connection that can be reused.

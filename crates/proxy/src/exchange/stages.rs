@@ -1,5 +1,6 @@
 //! The stages of an exchange, in order.
 
+use super::relay::start_interim;
 use super::*;
 
 impl Exchange {
@@ -15,6 +16,9 @@ impl Exchange {
         // If copies still wait, they wait for a body that will not be complete.
         self.mirror = None;
         self.held = None;
+        self.room = None;
+        self.shares = None;
+        self.paced_until_ms = None;
         self.quotas = None;
         self.reuse = None;
         self.response.take()
@@ -65,6 +69,22 @@ impl Exchange {
                 return;
             }
         };
+        match &route.policy.request_body {
+            Some(rules) if self.request.head.body != Body::None => {
+                self.prepare_body(env, (number, route), (cluster, share), rules);
+            }
+            _ => self.send(env, (number, route), (cluster, share), None),
+        }
+    }
+
+    /// Sends the request to an endpoint of this cluster. `decompressing`: its body is decompressed on its way.
+    pub(super) fn send(
+        &mut self,
+        env: &Env<'_>,
+        (number, route): (usize, &Route),
+        (cluster, share): (Rc<Cluster>, usize),
+        decompressing: Option<Decompressing>,
+    ) {
         self.record.cluster = Some(cluster.clone());
         cluster.counters.requests.inc();
         let mut timeout = route.timeout;
@@ -76,7 +96,7 @@ impl Exchange {
         // A password may have been checked since then.
         let begun_ms = self.record.begun_us().map_or(env.now_ms(), |begun_us| begun_us / 1000);
         let deadline = Deadline::Never.or_earlier(timeout_ms.map(|timeout_ms| begun_ms.saturating_add(timeout_ms)));
-        let prepared = match self.prepare(env, (number, route), (&cluster, share), timeout_ms) {
+        let prepared = match self.prepare(env, (number, route), (&cluster, share), timeout_ms, decompressing) {
             Ok(prepared) => prepared,
             Err(error) => return self.fail(env, error),
         };
@@ -121,6 +141,9 @@ impl Exchange {
             let target = head.path.get(bytes);
             let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
             limiter.admit(&view, env.now_us, &mut self.quotas)?;
+        }
+        if let Some(shapers) = &env.listener.plan.shapers {
+            self.shares = Some(shapers.shares(client_address::client_ip(head, bytes, &client)));
         }
         env.listener.plan.auth.remove_claims(&mut self.request);
         let Request { head, bytes, normal_target, .. } = &mut self.request;
@@ -302,9 +325,10 @@ impl Exchange {
         (number, route): (usize, &Route),
         (cluster, share): (&Cluster, usize),
         timeout_ms: Option<u64>,
+        decompressing: Option<Decompressing>,
     ) -> Result<Prepared, Error> {
         let call = self.call.as_ref();
-        let Self { request, upload, mirror, record, held, .. } = self;
+        let Self { request, upload, mirror, record, held, room, .. } = self;
         let Request { head, bytes: buffer, normal_target, upgrade } = request;
         let call_fields = call.map(|call| call.outgoing(timeout_ms));
         let client = Client { call: call_fields, request_id: record.request_id.as_deref(), ..client(env) };
@@ -319,7 +343,8 @@ impl Exchange {
             preferred: cluster.plan.sticky.as_ref().and_then(|sticky| sticky.endpoint(head, buffer)),
             is_https: cluster.plan.sticky.is_some() && policy::scheme(&view) == Scheme::Https,
         };
-        if let (Body::Length(length), Some(max)) = (head.body, env.http.limits.body_bytes_max)
+        // What was held back is within its limits.
+        if let (Body::Length(length), Some(max), None) = (head.body, env.http.limits.body_bytes_max, &held)
             && length > max
         {
             return Err(Error::downstream(Reason::BodyTooLarge));
@@ -327,16 +352,16 @@ impl Exchange {
         let (Changes { rewrite, request_headers, .. }, mirrors) = (route.changes(share), &route.policy.mirrors);
         let rewritten = policy::rewrite::target(rewrite.path.as_ref(), &route.path, &view)?;
         let target = rewritten.as_deref().unwrap_or(policy::passed_on(&env.http.paths, received, target));
-        let (host, headers) = (rewrite.host.as_deref(), request_headers);
+        let (host, headers, via) = (rewrite.host.as_deref(), request_headers, route.policy.via.as_deref());
         let translation = call.and_then(Ongoing::request_translation);
         // A translated gRPC-Web call is not what a copy should contain.
         if let Some(split) = env.listener.split(number).filter(|_| translation.is_none()) {
             let who = env.connection_info.who;
             let values = Values { head, buffer, client: &client, names, endpoint: None };
-            let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values) };
+            let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values), via };
             *mirror = Copies::begin(env.listener, mirrors, split, share, &view, &edits, who, env.mirrors);
         }
-        if translation.is_some() && head.body != Body::None {
+        if (translation.is_some() || decompressing.is_some()) && head.body != Body::None {
             head.body = Body::Chunked;
         }
         let protocol = cluster.plan.policy.protocol;
@@ -354,7 +379,7 @@ impl Exchange {
             None => upload.start(from, to, env.http.limits.body_bytes_max),
         };
         let values = Values { head, buffer, client: &client, names, endpoint: None };
-        let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values) };
+        let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values), via };
         headers::write_request(out, head, buffer, &client, cluster.scheme(), &edits);
         if translation.is_some() {
             upload.set_call(translation);
@@ -366,7 +391,11 @@ impl Exchange {
         if mirror.is_some() {
             upload.keep_copy(MIRROR_BODY_BYTES_MAX);
         }
-        if let Some(held) = held.take() {
+        if let Some(decompressing) = decompressing {
+            upload.decompress(decompressing);
+        }
+        if let Some(mut held) = held.take() {
+            *room = held.take_room();
             upload.put_held(&held.data).map_err(|error| TransferError::Body(error).of_request())?;
         }
         Ok(prepared)
@@ -490,6 +519,7 @@ impl Exchange {
             quotas: self.quotas.as_deref(),
             session: session.as_ref(),
             compressed: None,
+            via: routed.policy(env).via.as_deref(),
         };
         if is_tunnel {
             let is_h2 = self.request.head.version == Version::Http2;
@@ -520,6 +550,7 @@ impl Exchange {
         }
         *step = UpstreamPhase::Relay(relay);
         self.deadline_ms = None;
+        self.release_body();
     }
 
     /// The response is complete. Decides what happens to both connections.
@@ -618,6 +649,8 @@ impl Exchange {
         let retry_after = error.retry_after_s.map(|seconds| seconds.to_string());
         let field = retry_after.as_ref().map(|seconds| ("retry-after", seconds.as_bytes()));
         // RFC 9110 section 15.5.2.
+        let encodings = self.accepted_encodings(env, error.reason);
+        let field = field.or_else(|| Some(("accept-encoding", encodings.as_ref()?.as_bytes())));
         let field = field.or_else(|| Some(("www-authenticate", self.challenge(env, status, error.reason)?.as_bytes())));
         let word = respond::word(error.reason);
         // A head that is not complete says nothing about the client.
@@ -733,17 +766,6 @@ struct Prepared {
     key: u64,
     preferred: Option<usize>,
     is_https: bool,
-}
-
-/// Begins to pass on an interim response, or the 101 that opens a tunnel.
-pub(super) fn start_interim(request: &Request, response: &mut Response, edits: &ResponseEdits<'_>) {
-    let Response { head, bytes, download, .. } = response;
-    let to = if request.head.version == Version::Http2 { Framing::HeadOnly } else { Framing::H1(Body::None) };
-    match download.start(Framing::H1(Body::None), to, None) {
-        Head::H1(out) => headers::write_interim(out, head, bytes, request.upgrade.as_deref(), edits),
-        Head::H2(out) => headers::write_h2_interim(out, head, bytes, edits),
-    }
-    download.send_once();
 }
 
 /// Whether the request may use its connection.

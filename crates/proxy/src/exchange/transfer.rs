@@ -12,12 +12,14 @@ use net::buffer::{Buffer, SMALL_BYTES};
 use wire::h1::{self, ChunkedDecoder, Decoded};
 use wire::message::{Body, Field};
 
+use super::coding::{Coded, Coding};
 use super::faults::{self, InjectedFault};
 use crate::compression::{Compressing, SLICE_BYTES_MAX, Trailers as EndTrailers};
 use crate::grpc::{self, Translation};
 use crate::h2::HeaderList;
 use crate::http::headers::{self, Out};
 use crate::policy::headers::is_alike;
+use crate::request_body::Decompressing;
 
 /// Body bytes of a request up to this many are copied after the head, so that both are sent in one write, and are kept, so that the request
 /// can be sent again.
@@ -135,8 +137,8 @@ pub(crate) struct Transfer {
     trailers: Option<Box<Trailers>>,
     /// The message is one of a call.
     call: Option<CallPart>,
-    /// The body is being compressed; `None` once all of it is.
-    compressing: Option<Box<Compressing>>,
+    /// The body is being compressed or decompressed; `None` once all of it is.
+    coding: Option<Box<Coding>>,
     /// Trailers with these names are dropped: as headers they would say who the client is.
     hidden: Option<Arc<[Box<str>]>>,
 }
@@ -213,6 +215,10 @@ pub(crate) enum BodyError {
     TooLarge,
     /// It cannot be compressed, because there is no memory.
     Coding,
+    /// It cannot be decompressed: it is not what it should be, or is cut off.
+    Encoding,
+    /// It becomes too large when it is decompressed.
+    Decompressed,
 }
 
 impl Transfer {
@@ -239,7 +245,7 @@ impl Transfer {
         self.in_pipe = 0;
         self.has_trailers = false;
         self.call = None;
-        self.compressing = None;
+        self.coding = None;
         self.copy = None;
         self.hidden = None;
         self.clear_out();
@@ -274,7 +280,7 @@ impl Transfer {
     /// # Errors
     /// It cannot be translated.
     pub(crate) fn put_held(&mut self, piece: &[u8]) -> Result<(), BodyError> {
-        self.copy(piece);
+        self.copy_received(piece);
         self.put(piece)?;
         if self.is_read() { self.finish(&[], &[]) } else { Ok(()) }
     }
@@ -313,38 +319,61 @@ impl Transfer {
     }
 
     /// Compresses the body of the message that was begun.
-    pub(crate) fn compress(&mut self, compressing: Box<Compressing>) {
-        self.compressing = Some(compressing);
+    pub(crate) fn compress(&mut self, compressing: Compressing) {
+        self.coding = Some(Box::new(Coding::Compress(compressing)));
     }
 
-    /// Compresses a piece of what was read, passes on what the encoder keeps, or ends the compressed body, as [`TransferStep::Code`] asks for.
-    /// `cpu_ns` returns the CPU time of this thread, in nanoseconds. Returns how many bytes of the body it took.
+    /// Decompresses the body of the message that was begun.
+    pub(crate) fn decompress(&mut self, decompressing: Decompressing) {
+        self.coding = Some(Box::new(Coding::Decompress(decompressing)));
+    }
+
+    /// Compresses or decompresses a piece of what was read, passes on what the coding keeps, or ends the body, as [`TransferStep::Code`] asks
+    /// for. `cpu_ns` returns the CPU time of this thread, in nanoseconds. Returns how many bytes that took: of the body before compression, or
+    /// after decompression.
     ///
     /// # Errors
-    /// Those of [`Transfer::next`]; [`BodyError::Coding`].
+    /// Those of [`Transfer::next`]; [`BodyError::Coding`], [`BodyError::Encoding`], [`BodyError::Decompressed`].
     pub(crate) fn code(&mut self, input: &mut Buffer, cpu_ns: impl Fn() -> u64) -> Result<usize, BodyError> {
         let (received, begun_ns) = (self.received, cpu_ns());
-        let Some(compressing) = &mut self.compressing else { return Ok(0) };
-        if let Some(EndTrailers { fields, section }) = compressing.take_end() {
-            let Some(mut compressing) = self.compressing.take() else { return Ok(0) };
-            self.put_coded(compressing.finish()?);
-            compressing.count_cpu(cpu_ns().saturating_sub(begun_ns));
-            return self.finish_framed(&fields, &section).map(|()| 0);
+        let Some(mut coding) = self.coding.take() else { return Ok(0) };
+        let took_ns = || cpu_ns().saturating_sub(begun_ns);
+        match coding.step()? {
+            Coded::End(bytes, EndTrailers { fields, section }) => {
+                self.put_coded(bytes);
+                coding.count_cpu(took_ns());
+                return self.finish_framed(&fields, &section).map(|()| 0);
+            }
+            Coded::Bytes(bytes) => {
+                let count = bytes.len();
+                self.put_stepped(bytes)?;
+                coding.count_cpu(took_ns());
+                let is_decompression = coding.is_decompression();
+                self.coding = Some(coding);
+                return Ok(if is_decompression { count } else { 0 });
+            }
+            Coded::Needs => self.coding = Some(coding),
         }
-        if compressing.is_due() {
-            let Some(mut compressing) = self.compressing.take() else { return Ok(0) };
-            self.put_coded(compressing.flush()?);
-            self.compressing = Some(compressing);
-        } else if !self.is_read() && !input.is_empty() {
+        if !self.is_read() && !input.is_empty() {
             self.take(input)?;
         }
-        if let Some(compressing) = &self.compressing {
-            compressing.count_cpu(cpu_ns().saturating_sub(begun_ns));
+        if let Some(coding) = &self.coding {
+            coding.count_cpu(took_ns());
         }
         Ok(usize::try_from(self.received - received).unwrap_or(usize::MAX))
     }
 
-    /// Adds compressed bytes, which are not counted as a part of the body again.
+    /// Adds what a coding has given, which may still have to be translated, or copied.
+    fn put_stepped(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
+        // Of a compressed response, there is neither a copy nor a translation.
+        self.copy(bytes);
+        let mut call = self.call.take();
+        let outcome = translated(&mut call, &mut None, bytes).map(|bytes| self.put_coded(bytes));
+        self.call = call;
+        outcome
+    }
+
+    /// Adds bytes of a coding, which are not counted as a part of the body again.
     fn put_coded(&mut self, coded: &[u8]) {
         self.forget_written(coded.len());
         put(&mut self.out, self.sink == Sink::H1 { is_chunked: true }, coded);
@@ -352,7 +381,16 @@ impl Transfer {
 
     /// Records that the sender pauses. Returns whether something must be passed on before the transfer waits.
     pub(crate) fn handle_pause(&mut self) -> bool {
-        self.compressing.as_mut().is_some_and(|compressing| compressing.handle_pause())
+        self.coding.as_mut().is_some_and(|coding| coding.handle_pause())
+    }
+
+    /// Frees what was written, because it will not be sent again. Returns whether nothing is held any more.
+    pub(crate) fn release(&mut self) -> bool {
+        self.is_forgotten = true;
+        if self.written == self.out.len() {
+            self.clear_out();
+        }
+        self.out.is_empty()
     }
 
     /// Sets the remaining time of a call that is tried now, or once more. Only towards HTTP/2, which calls use.
@@ -414,6 +452,13 @@ impl Transfer {
         }
     }
 
+    /// Keeps a piece of the body as it was received, unless what comes out of it is kept.
+    fn copy_received(&mut self, piece: &[u8]) {
+        if self.copy.is_some() && !self.coding.as_ref().is_some_and(|coding| coding.is_decompression()) {
+            self.copy(piece);
+        }
+    }
+
     fn copy(&mut self, piece: &[u8]) {
         let Some(copy) = &mut self.copy else { return };
         if copy.is_over || copy.data.len() + piece.len() > copy.bytes_max {
@@ -456,13 +501,13 @@ impl Transfer {
             Sink::H2 { step: H2SinkState::Head, .. } => true,
             Sink::H2 { step, is_head_only } => step == H2SinkState::Body && self.is_read() && !is_head_only,
         };
-        let is_coding = self.compressing.as_ref().is_some_and(|compressing| compressing.is_due());
+        let is_coding = self.coding.as_ref().is_some_and(|coding| coding.is_due() || coding.has_more());
         is_coding || is_unended || self.written < self.out.len() || self.is_unflushed || self.in_pipe > 0
     }
 
     /// Whether everything that there will be to write is in the form for the receiver.
     fn is_framed(&self) -> bool {
-        self.is_read() && self.compressing.is_none()
+        self.is_read() && self.coding.is_none()
     }
 
     /// Whether the receiver has everything that was read: if the transfer waits, it waits for the sender.
@@ -473,7 +518,7 @@ impl Transfer {
     /// Whether the body arrives faster than it is read, and is sent unchanged, so that large pieces cost less.
     pub(crate) fn is_bulk(&self) -> bool {
         // A chunk is copied for its framing, and much is not compressed at once.
-        self.is_bulk && self.compressing.is_none() && self.sink != (Sink::H1 { is_chunked: true })
+        self.is_bulk && self.coding.is_none() && self.sink != (Sink::H1 { is_chunked: true })
     }
 
     /// Whether everything that was sent is still available for sending again.
@@ -502,7 +547,9 @@ impl Transfer {
     /// # Errors
     /// What was read is not a valid body.
     pub(crate) fn next(&mut self, input: &mut Buffer) -> Result<TransferStep<'_>, BodyError> {
-        if self.compressing.is_some() && !self.is_read() && !input.is_empty() {
+        if let Some(coding) = &self.coding
+            && (coding.has_more() || !self.is_read() && !input.is_empty())
+        {
             // Nothing is added once a part is written, so that `out` becomes empty in between.
             let may_code =
                 self.written == 0 && self.out.len() < CODED_AHEAD_BYTES_MAX || self.written == self.out.len();
@@ -533,7 +580,7 @@ impl Transfer {
 
     /// Which of the bytes that were read to write next.
     fn pending(&self) -> TransferStep<'_> {
-        if self.compressing.as_ref().is_some_and(|compressing| compressing.is_due()) {
+        if self.coding.as_ref().is_some_and(|coding| coding.is_due()) {
             return TransferStep::Code;
         }
         let rest = self.out.get(self.written..).unwrap_or_default();
@@ -655,7 +702,7 @@ impl Transfer {
             Source::UntilClose => u64::MAX,
             _ => return None,
         };
-        let is_changed = self.call.is_some() || self.compressing.is_some();
+        let is_changed = self.call.is_some() || self.coding.is_some();
         let is_seen = self.copy.is_some() || self.allowance.is_some() || is_changed;
         let is_worth_it = self.is_bulk() && self.is_forgotten && left >= SPLICE_BYTES_MIN;
         (self.may_splice && is_worth_it && !is_seen).then_some(left)
@@ -725,7 +772,7 @@ impl Transfer {
     /// Whether a pause of the sender flushes what was compressed.
     #[cfg(test)]
     pub(super) fn passes_on_at_once(&self) -> bool {
-        self.compressing.as_ref().is_some_and(|compressing| compressing.flushes())
+        self.coding.as_ref().is_some_and(|coding| coding.flushes())
     }
 
     /// Bytes that it holds.
@@ -755,7 +802,7 @@ impl Transfer {
             Source::UntilClose | Source::Frames | Source::LastFrames => usize::MAX,
             Source::Chunked(_) | Source::Done => return self.take_chunks(input).map(|()| None),
         };
-        let limit = if self.compressing.is_some() { limit.min(SLICE_BYTES_MAX) } else { limit };
+        let limit = if self.coding.is_some() { limit.min(SLICE_BYTES_MAX) } else { limit };
         let piece = input.filled();
         let piece = piece.get(..limit.min(piece.len())).unwrap_or(piece);
         // Checked before anything of it is passed on.
@@ -766,8 +813,7 @@ impl Transfer {
             || matches!(self.sink, Sink::H2 { step: H2SinkState::Head, .. })
             || self.is_kept(piece.len());
         let is_chunked = self.sink == Sink::H1 { is_chunked: true };
-        let is_translated =
-            self.compressing.is_some() || self.call.as_ref().is_some_and(|call| call.translation.is_some());
+        let is_translated = self.coding.is_some() || self.call.as_ref().is_some_and(|call| call.translation.is_some());
         let count = piece.len();
         let copied_max = if self.is_forgotten { COPIED_BYTES_MAX } else { COALESCE_BYTES_MAX };
         if is_chunked || is_translated || (has_pending && count <= copied_max) {
@@ -794,7 +840,7 @@ impl Transfer {
 
     /// Takes `count` bytes of the input.
     fn consume(&mut self, count: usize, input: &mut Buffer) -> Result<(), BodyError> {
-        self.copy(input.filled().get(..count).unwrap_or_default());
+        self.copy_received(input.filled().get(..count).unwrap_or_default());
         input.consume(count);
         self.consumed += count;
         self.count(count)?;
@@ -814,7 +860,7 @@ impl Transfer {
         self.forget_written(input.len());
         let is_chunked = self.sink == Sink::H1 { is_chunked: true };
         let mut bytes = input.filled();
-        if self.compressing.is_some() {
+        if self.coding.is_some() {
             bytes = bytes.get(..SLICE_BYTES_MAX.min(bytes.len())).unwrap_or(bytes);
         }
         let mut at = 0;
@@ -825,8 +871,8 @@ impl Transfer {
                 Decoded::Data(range) => {
                     at = range.end;
                     let data = bytes.get(range).unwrap_or_default();
-                    put(&mut self.out, is_chunked, translated(&mut self.call, &mut self.compressing, data)?);
-                    self.copy(data);
+                    put(&mut self.out, is_chunked, translated(&mut self.call, &mut self.coding, data)?);
+                    self.copy_received(data);
                     self.count(data.len())?;
                 }
                 Decoded::End(end) => break Some(end),
@@ -850,7 +896,7 @@ impl Transfer {
         put(
             &mut self.out,
             self.sink == Sink::H1 { is_chunked: true },
-            translated(&mut self.call, &mut self.compressing, piece)?,
+            translated(&mut self.call, &mut self.coding, piece)?,
         );
         Ok(())
     }
@@ -909,8 +955,8 @@ impl Transfer {
     /// The whole body was taken.
     fn finish(&mut self, fields: &[Field], section: &[u8]) -> Result<(), BodyError> {
         self.source = Source::Done;
-        if let Some(compressing) = &mut self.compressing {
-            compressing.handle_end(fields, section);
+        if let Some(coding) = &mut self.coding {
+            coding.handle_end(fields, section);
             return Ok(());
         }
         self.finish_framed(fields, section)
@@ -963,11 +1009,11 @@ impl Transfer {
 /// A piece of a body in the form in which it is passed on.
 fn translated<'p>(
     call: &'p mut Option<CallPart>,
-    compressing: &'p mut Option<Box<Compressing>>,
+    coding: &'p mut Option<Box<Coding>>,
     piece: &'p [u8],
 ) -> Result<&'p [u8], BodyError> {
-    if let Some(compressing) = compressing {
-        return Ok(compressing.put(piece)?);
+    if let Some(coding) = coding {
+        return coding.put(piece);
     }
     let Some(CallPart { translation: Some(translation), translated, .. }) = call else { return Ok(piece) };
     translated.clear();

@@ -100,7 +100,8 @@ pub(super) fn question(
     let client = Client { forwarded: ForwardedHeaders::XForwarded, call: None, ..*client };
     let target = head.path.get(&bytes);
     let view = RequestView { head: &head, buffer: &bytes, target, paths: asked.paths, client: &client };
-    let edits = RequestEdits { target: Some(target), host: http.host.as_deref(), headers: &UNCHANGED, values: None };
+    let edits =
+        RequestEdits { target: Some(target), host: http.host.as_deref(), headers: &UNCHANGED, values: None, via: None };
     let mut request = Subrequest::new(cluster, &view, &edits);
     if let Some((body, _)) = body {
         request.put_body(body);

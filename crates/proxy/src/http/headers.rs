@@ -19,7 +19,7 @@ use crate::grpc::{Call, Outgoing};
 use crate::h2::HeaderList;
 use crate::http::client_address::known_client_ip;
 use crate::policy::headers::{RequestEdits, ResponseEdits, added, decides, drops, is_alike, puts};
-use crate::policy::request_id;
+use crate::policy::{request_id, via};
 use crate::tcp::upgrade::Upgrade;
 use crate::tls::Secured;
 
@@ -235,6 +235,9 @@ fn write_request_fields(
     }
     if let Some(call) = call {
         call.write(out, head, buffer);
+    }
+    if let Some(via) = edits.via {
+        via::write_request(via, out, head.version);
     }
 }
 
@@ -509,6 +512,9 @@ fn write_response_fields(
     if let Some(session) = edits.session {
         out.field(session.name.as_bytes(), &session.value, true);
     }
+    if let Some(via) = edits.via {
+        via::write_response(via, out, head.version);
+    }
 }
 
 /// Writes a trailer section without the fields that are not allowed in one.
@@ -732,7 +738,8 @@ mod tests {
         let text = "GET /old?x HTTP/1.1\r\nHost: a\r\nX-Internal: 1\r\nX-EDGE: me\r\nx-edge: too\r\nX-Tag: a\r\n\
                     Cookie: c\r\nContent-Length: 3\r\n\r\n";
         let changes = changes();
-        let edits = RequestEdits { target: Some(b"/new?x"), host: Some("b:81"), headers: &changes, values: None };
+        let edits =
+            RequestEdits { target: Some(b"/new?x"), host: Some("b:81"), headers: &changes, values: None, via: None };
         let mut out = Vec::new();
         let client = client(false, ForwardedHeaders::XForwarded, &[]);
         write_request(Head::H1(&mut out), &request(text), text.as_bytes(), &client, "http", &edits);

@@ -25,13 +25,16 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::BadFraming
         | Reason::BadHost
         | Reason::AmbiguousPath
+        | Reason::EncodingInvalid
         | Reason::PlainHttp => 400,
         Reason::BadVersion => 505,
         // RFC 9220 section 3 says this for a protocol that is not supported over HTTP/3.
         Reason::MethodNotSupported | Reason::UpstreamNoTunnel => 501,
         Reason::HeaderTooLarge | Reason::TooManyHeaders => 431,
         Reason::UriTooLong => 414,
-        Reason::BodyTooLarge => 413,
+        Reason::BodyTooLarge | Reason::DecompressedTooLarge => 413,
+        // RFC 9110 section 15.5.16.
+        Reason::EncodingUnsupported => 415,
         // RFC 6585 section 4.
         Reason::RateLimited | Reason::GlobalRateLimited | Reason::ClientConnectionsFull => 429,
         Reason::HeaderTimeout | Reason::BodyTimeout | Reason::BodyTooSlow => 408,
@@ -44,6 +47,8 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         // A refusal has a status of its own; this one is for calls.
         Reason::ClientDenied | Reason::ExternalAuthDenied | Reason::TokenAudience | Reason::ClaimsDenied => 403,
         Reason::NoRoute => 404,
+        // RFC 5842 section 7.2, and RFC 8586 section 3.
+        Reason::LoopDetected => 508,
         // RFC 9110 section 15.5.20: the client may try again over another connection.
         Reason::Misdirected => 421,
         // No endpoint can be asked now, but that may change.
@@ -54,6 +59,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::PendingTimeout
         | Reason::NoLocalResources
         | Reason::Maintenance
+        | Reason::BuffersFull
         | Reason::AuthenticationBusy
         | Reason::TokenKeysMissing
         | Reason::ExternalAuthFailed
@@ -86,6 +92,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::ReadTooSlow
         | Reason::IdleTimeout
         | Reason::TunnelIdle
+        | Reason::EndpointUnhealthy
         | Reason::BadProxyProtocol
         | Reason::ProxyProtocolTimeout
         | Reason::TlsHandshake

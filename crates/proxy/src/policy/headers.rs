@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use model::{FieldValue, HeaderChanges};
+use model::{FieldValue, HeaderChanges, Via};
 
 use super::cors::CorsEdits;
 use super::rate_headers::Quotas;
@@ -20,6 +20,8 @@ pub(crate) struct RequestEdits<'e> {
     pub(crate) headers: &'e HeaderChanges,
     /// For the variables in `headers`, if there are any.
     pub(crate) values: Option<&'e Values<'e>>,
+    /// What is said of the way through this hop.
+    pub(crate) via: Option<&'e Via>,
 }
 
 /// The changes of a route and of a sticky cluster to a response.
@@ -37,6 +39,8 @@ pub(crate) struct ResponseEdits<'e> {
     pub(crate) session: Option<&'e SessionField<'e>>,
     /// For a route that compresses responses.
     pub(crate) compressed: Option<CompressedHead>,
+    /// What is said of the way through this hop.
+    pub(crate) via: Option<&'e Via>,
 }
 
 static UNCHANGED: HeaderChanges = HeaderChanges { set: Vec::new(), add: Vec::new(), remove: Vec::new() };
@@ -51,6 +55,7 @@ impl ResponseEdits<'static> {
         quotas: None,
         session: None,
         compressed: None,
+        via: None,
     };
 }
 
@@ -72,7 +77,7 @@ impl ResponseEdits<'_> {
 
 impl RequestEdits<'static> {
     /// No changes.
-    pub(crate) const NONE: Self = Self { target: None, host: None, headers: &UNCHANGED, values: None };
+    pub(crate) const NONE: Self = Self { target: None, host: None, headers: &UNCHANGED, values: None, via: None };
 }
 
 /// Whether a field with this name, in any case, is not passed on, because it is removed or replaced.

@@ -4,6 +4,7 @@
 //! rewrite and header changes, mirror, retry; and for the response, header changes, CORS and the sticky cookie. Only the mirror does I/O.
 
 pub(crate) mod addresses;
+pub(crate) mod bandwidth;
 pub(crate) mod cors;
 pub(crate) mod headers;
 pub(crate) mod maintenance;
@@ -16,6 +17,7 @@ pub(crate) mod retry;
 pub(crate) mod rewrite;
 pub(crate) mod sticky;
 pub(crate) mod values;
+pub(crate) mod via;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -115,7 +117,7 @@ impl TrafficSplit {
 /// request, which proves nothing. `quotas` get what the client is told about its limit.
 ///
 /// # Errors
-/// [`Reason::ClientDenied`]; [`Reason::Maintenance`]; [`Reason::RateLimited`].
+/// [`Reason::ClientDenied`]; [`Reason::LoopDetected`]; [`Reason::Maintenance`]; [`Reason::RateLimited`].
 pub(crate) fn admit(
     listener: &ListenerView,
     number: usize,
@@ -130,6 +132,9 @@ pub(crate) fn admit(
         if !listener.plan.route_addresses.get(&number).is_some_and(|table| table.admits(client)) {
             return Err(Error::internal(Reason::ClientDenied));
         }
+    }
+    if let Some(via) = &route.policy.via {
+        via::admit(via, asked.head, asked.buffer)?;
     }
     if let Some(cors) = &route.policy.cors
         && Preflight::of(asked.head.method, &asked.head.fields, asked.buffer).is_some()

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use balance::{Rate, RateTable};
+use balance::{Bandwidth, Rate, RateTable};
 use model::{RateHeaders, RateKey, RateLimit};
 use telemetry::Reason;
 
@@ -25,6 +25,16 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
+    /// The key of something in the table.
+    pub(super) fn hash(&self, of: impl std::hash::Hash) -> u64 {
+        self.hasher.hash_one(of)
+    }
+
+    /// See [`RateTable::reserve`].
+    pub(super) fn reserve(&self, key: u64, bandwidth: Bandwidth, bytes: u64, now_ns: u64) -> u64 {
+        self.table.reserve(key, bandwidth, bytes, now_ns)
+    }
+
     /// See [`RateTable::forgotten`].
     pub(crate) fn forgotten(&self) -> u64 {
         self.table.forgotten()

@@ -24,6 +24,7 @@ use crate::downstream::watch::Watched;
 use crate::error::{Error, Side};
 use crate::exchange::record::AccessRecord;
 use crate::stream::Stream;
+use crate::upstream::closing::Unhealthy;
 use crate::upstream::cluster::{Cluster, Demand, Endpoint, Lease};
 use crate::upstream::connect::{self, OnBehalfOf, Upstream, Wanted};
 use crate::worker::{ConnectionGuard, ListenerView, Worker};
@@ -73,8 +74,12 @@ pub(crate) async fn relay(
             record.added_us = clock::now_us().saturating_sub(begun_us);
             let ends =
                 (End { stream: &mut stream, input }, End { stream: &mut upstream.stream, input: upstream.input });
+            let unhealthy = Unhealthy::of(lease.endpoint.closing.as_ref());
             let outcome =
-                relay::run(ends.0, ends.1, &timer, crate::millis(idle_timeout), &mut moved, || connection.ends()).await;
+                relay::run(ends.0, ends.1, &timer, crate::millis(idle_timeout), &mut moved, unhealthy, || {
+                    connection.ends();
+                })
+                .await;
             if let Err(Error { side: Side::Upstream, .. }) = &outcome {
                 kept.record_reset(&lease.endpoint);
             }

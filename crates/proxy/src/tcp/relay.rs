@@ -18,6 +18,7 @@ use tokio::io::AsyncWrite;
 
 use crate::error::Error;
 use crate::stream::Stream;
+use crate::upstream::closing::Unhealthy;
 
 /// Bytes that one poll moves in one direction before other connections of the worker get their turn.
 const TURN_BYTES_MAX: u64 = 1024 * 1024;
@@ -40,7 +41,7 @@ pub(crate) struct Moved {
 /// Relays until both sides have ended. The end of one side is passed on to the other, which may continue (half-close).
 ///
 /// # Errors
-/// [`Reason::TunnelIdle`] after `idle_timeout_ms` without a byte in either direction; [`Reason::ClientReset`] and [`Reason::UpstreamReset`]
+/// [`Reason::EndpointUnhealthy`]; [`Reason::TunnelIdle`] after `idle_timeout_ms` without a byte in either direction; [`Reason::ClientReset`] and [`Reason::UpstreamReset`]
 /// when a connection fails. `moved` is correct in any case. `client_ended` is called once the client has ended its side.
 pub(crate) async fn run(
     downstream: End<'_>,
@@ -48,6 +49,7 @@ pub(crate) async fn run(
     timer: &Timer,
     idle_timeout_ms: u64,
     moved: &mut Moved,
+    mut unhealthy: Unhealthy,
     client_ended: impl FnOnce(),
 ) -> Result<(), Error> {
     let (client, endpoint) = (downstream.stream, upstream.stream);
@@ -77,6 +79,9 @@ pub(crate) async fn run(
         if request.moved + response.moved != seen {
             seen = request.moved + response.moved;
             timer.set(clock::now_ms().saturating_add(idle_timeout_ms));
+        }
+        if unhealthy.poll(cx).is_ready() {
+            return Poll::Ready(Err(Error::internal(Reason::EndpointUnhealthy)));
         }
         timer.poll_elapsed(cx).map(|()| Err(Error::internal(Reason::TunnelIdle)))
     })
@@ -268,7 +273,7 @@ mod tests {
         let relay = async {
             let ends =
                 (End { stream: &mut from, input: Buffer::none() }, End { stream: &mut to, input: Buffer::none() });
-            run(ends.0, ends.1, &timer, 60_000, &mut moved, || ()).await.unwrap();
+            run(ends.0, ends.1, &timer, 60_000, &mut moved, Unhealthy::default(), || ()).await.unwrap();
         };
         let ((), sent, got) = tokio::join!(relay, talk(&mut endpoint, down, piece), talk(&mut client, up, piece));
         assert!(sent == up && got == down, "{} up, {} down, in pieces of {piece}", up.len(), down.len());
@@ -300,7 +305,9 @@ mod tests {
         let relay = async {
             let ends =
                 (End { stream: &mut from, input: Buffer::none() }, End { stream: &mut to, input: Buffer::none() });
-            run(ends.0, ends.1, &timer, 60_000, &mut moved, || has_ended.set(true)).await.unwrap();
+            run(ends.0, ends.1, &timer, 60_000, &mut moved, Unhealthy::default(), || has_ended.set(true))
+                .await
+                .unwrap();
         };
         let talk = async {
             let mut client = client;

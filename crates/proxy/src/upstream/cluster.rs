@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use crate::deadline::Deadline;
 use crate::downstream::watch::Watched;
 use crate::error::Error;
+use crate::upstream::closing::Closing;
 use crate::upstream::pool::Pool;
 use crate::worker::snapshot::ClusterPlan;
 
@@ -40,6 +41,8 @@ pub(crate) struct Endpoint {
     /// The name from which it was resolved.
     pub(crate) host: Option<Box<str>>,
     pub(crate) pool: Pool,
+    /// Set if its long connections are closed when it becomes unhealthy.
+    pub(crate) closing: Option<Closing>,
     pub(crate) counters: Arc<EndpointCounters>,
 }
 
@@ -90,6 +93,17 @@ impl Cluster {
         let seed = if cfg!(test) { 0 } else { clock::now_us() };
         let backoff = RefCell::new(Backoff::new(seed ^ worker as u64));
         Self { plan, endpoints, counters, picker: RefCell::new(picker), budget, backoff }
+    }
+
+    /// Closes the long connections to endpoints whose probes have begun to fail, if the cluster wants that.
+    pub(crate) fn close_unhealthy(&self) {
+        for (index, endpoint) in self.endpoints.iter().enumerate() {
+            let Some(closing) = &endpoint.closing else { continue };
+            if closing.note(self.plan.state.probes_fail(index)) {
+                let (cluster, endpoint) = (&self.plan.policy.name, endpoint.state.address());
+                tracing::info!(cluster, %endpoint, "closing its TCP connections and tunnels: it is unhealthy");
+            }
+        }
     }
 
     /// What to hash for this cluster's choice; `None` for nothing.
@@ -416,7 +430,7 @@ mod tests {
         let states: Vec<_> = addresses.iter().map(state).collect();
         let endpoints = states.iter().enumerate().map(|(index, (state, _))| {
             let (state, pool) = (state.clone(), Pool::default());
-            Rc::new(Endpoint { index, state, host: None, pool, counters: Arc::default() })
+            Rc::new(Endpoint { index, state, host: None, pool, closing: None, counters: Arc::default() })
         });
         let endpoints = endpoints.collect();
         let state = Arc::new(ClusterState::new(&policy, states));

@@ -12,6 +12,7 @@
 //!
 //! [`crate::h2`] has what an HTTP/2 connection has in common with one from a client.
 
+pub(crate) mod closing;
 pub(crate) mod cluster;
 pub(crate) mod connect;
 mod h2_session;

@@ -84,6 +84,7 @@ impl Worker {
                 .iter()
                 .map(|route| route.policy.compression.as_ref().map(|_| Box::default()))
                 .collect(),
+            bodies: routes.iter().map(|route| route.policy.request_body.as_ref().map(|_| Box::default())).collect(),
             splits: routes.iter().map(|route| TrafficSplit::new(route, self.index)).collect(),
         })
     }
@@ -95,19 +96,19 @@ impl Worker {
                 && old.plan.policy.protocol == plan.policy.protocol
                 && is_same(&old.plan.tls, &plan.tls)
         });
-        let pools: HashMap<_, &Pool> = old
-            .iter()
-            .flat_map(|old| &old.endpoints)
-            .map(|endpoint| (endpoint.state.address(), &endpoint.pool))
-            .collect();
+        let known: HashMap<_, &Rc<Endpoint>> =
+            old.iter().flat_map(|old| &old.endpoints).map(|endpoint| (endpoint.state.address(), endpoint)).collect();
         let name = plan.policy.name.as_str();
         let endpoints = plan.state.endpoints().iter().enumerate().map(|(index, state)| {
             let host = plan.host(state.address());
+            let known = known.get(&state.address());
+            let closing = known.and_then(|known| known.closing.clone());
             Rc::new(Endpoint {
                 index,
                 state: state.clone(),
                 host: host.map(Into::into),
-                pool: pools.get(&state.address()).map_or_else(Pool::default, |pool| (*pool).clone()),
+                pool: known.map_or_else(Pool::default, |known| known.pool.clone()),
+                closing: plan.policy.closes_on_unhealthy.then(|| closing.unwrap_or_default()),
                 counters: self.registry.endpoint(self.index, name, state.address()),
             })
         });

@@ -16,19 +16,20 @@ use std::time::Duration;
 
 use net::clock;
 use net::timer::{Timer, Timers};
-use telemetry::{CompressionCounters, ListenerCounters, Logger, Reason, Registry, RouteCounters};
+use telemetry::{BodyCounters, CompressionCounters, ListenerCounters, Logger, Reason, Registry, RouteCounters};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, oneshot};
 
 use crate::auth::jwt::remembered::Tokens;
-use crate::compression::Compressions;
+use crate::compression::{Compressions, turn};
 use crate::downstream::listener::{self, ActiveListener};
 use crate::exchange::Storage;
 use crate::external_auth::cache::Remembered;
 use crate::grpc::{self, Methods, Source};
 use crate::policy::TrafficSplit;
 use crate::policy::mirror::InFlight;
+use crate::request_body::Bodies;
 use crate::upstream::cluster::Cluster;
 use crate::worker::connection_balance::{AcceptedConnection, Workers};
 use crate::worker::heartbeat::Heartbeats;
@@ -48,6 +49,8 @@ pub(crate) enum Command {
     Adopt(AcceptedConnection),
     /// Write the access log here from now on.
     Log(Option<Logger>),
+    /// Close the long connections to endpoints that have become unhealthy, where the configuration says so.
+    CloseUnhealthy,
     /// Accept no new connections, let the old ones finish until the deadline (in milliseconds), and end.
     Drain { deadline_ms: u64 },
     /// Confirm receipt, and block until the other end of the channel is dropped: this simulates a worker that hangs.
@@ -67,6 +70,7 @@ pub(crate) struct Worker {
     pub(crate) storage: Storage,
     pub(crate) mirrors: InFlight,
     pub(crate) compressions: Compressions,
+    pub(crate) bodies: Bodies,
     /// Answers of external authorization.
     pub(crate) remembered: Remembered,
     /// Tokens that were right.
@@ -98,6 +102,8 @@ struct RouteViews {
     splits: Vec<Option<Box<TrafficSplit>>>,
     /// Only for routes with compression: their counters, created with the first response that could be compressed.
     compressions: Vec<Option<Box<OnceCell<Arc<CompressionCounters>>>>>,
+    /// The same for routes that collect or decompress the bodies of requests.
+    bodies: Vec<Option<Box<OnceCell<Arc<BodyCounters>>>>>,
 }
 
 impl ListenerView {
@@ -148,6 +154,13 @@ impl ListenerView {
         Some(cell.get_or_init(|| registry.compression(worker, &self.plan.policy.name, name)))
     }
 
+    /// The counters of the bodies of a route's requests; `None` if they are passed on as they arrive.
+    pub(crate) fn body_counters(&self, registry: &Registry, worker: usize, route: usize) -> Option<&Arc<BodyCounters>> {
+        let cell = self.routes.bodies.get(route)?.as_deref()?;
+        let name = self.route_name(route)?;
+        Some(cell.get_or_init(|| registry.bodies(worker, &self.plan.policy.name, name)))
+    }
+
     pub(crate) fn route_counters(&self, worker: &Worker, route: usize, name: &str) -> Option<&Arc<RouteCounters>> {
         let make = || worker.registry.route(worker.index, &self.plan.policy.name, name);
         self.routes.counters.get(route).map(|cell| cell.get_or_init(make))
@@ -189,6 +202,7 @@ impl Worker {
             workers,
             timers: Timers::default(),
             compressions: Compressions::new(registry.clone(), index),
+            bodies: Bodies::new(registry.clone(), index),
             registry,
             active_listeners: RefCell::default(),
             clusters: RefCell::default(),
@@ -315,6 +329,7 @@ pub(crate) async fn run(
     let worker = Rc::new(Worker::new(index, workers, registry));
     let timers = worker.timers.clone();
     tokio::task::spawn_local(async move { timers.drive().await });
+    tokio::task::spawn_local(turn::drive());
     let (housekeeper, beating) = (worker.clone(), heartbeats.clone());
     tokio::task::spawn_local(async move { housekeeper.keep_house(&beating).await });
 
@@ -327,6 +342,7 @@ pub(crate) async fn run(
                 let _ = done.send(());
             }
             Command::Adopt(accepted) => worker.adopt(accepted),
+            Command::CloseUnhealthy => worker.clusters.borrow().iter().for_each(|cluster| cluster.close_unhealthy()),
             Command::Log(logger) => {
                 worker.with_logger(Logger::flush);
                 *worker.logger.borrow_mut() = logger;

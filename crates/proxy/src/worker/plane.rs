@@ -181,6 +181,13 @@ impl Plane {
         }
     }
 
+    /// Makes each worker close its long connections to endpoints that have become unhealthy, where the configuration says so.
+    pub fn close_unhealthy(&self) {
+        for handle in &self.workers {
+            let _ = handle.commands.send(Command::CloseUnhealthy);
+        }
+    }
+
     /// All listening sockets, for a process that takes over.
     pub fn sockets(&self) -> impl Iterator<Item = &TcpListener> {
         self.sockets.values().flatten()

@@ -16,6 +16,7 @@ use crate::external_auth::{Authorizers, ListenerAuthorizers};
 use crate::http::pages::{PageFiles, Pages};
 use crate::named_files::NamedFiles;
 use crate::policy::addresses::AddressTable;
+use crate::policy::bandwidth::Shapers;
 use crate::policy::maintenance::Maintenance;
 use crate::policy::rate_limit::{Clients, Limiter};
 use crate::policy::sticky::StickySessions;
@@ -47,6 +48,8 @@ pub struct ListenerPlan {
     pub(crate) limiters: Arc<HashMap<usize, Limiter>>,
     /// That of the listener; `None` if it has none.
     pub(crate) limiter: Option<Limiter>,
+    /// The bandwidths of each client; `None` if there are none.
+    pub(crate) shapers: Option<Arc<Shapers>>,
     /// The open connections of each client; `None` if they have no limit.
     pub(crate) client_connections: Option<Arc<ClientConnections>>,
     /// The clients that may use it; `None` if all may.
@@ -125,7 +128,7 @@ impl Compiled {
     pub fn new(snapshot: Arc<Snapshot>, files: &NamedFiles, previous: Option<&Self>, now_ms: u64) -> Self {
         let before = Before::of(previous);
         let is_limited = |listener: &Listener| match same_routes(listener, before.listener(listener)) {
-            _ if listener.client_limits.requests.is_some() => true,
+            _ if listener.client_limits.counts() => true,
             Some(old) => !old.limiters.is_empty(),
             None => routes(listener).iter().any(|route| route.policy.rate_limit.is_some()),
         };
@@ -157,6 +160,7 @@ impl Compiled {
                 tls: files.keys.listener(&listener.name),
                 limiters: limiters(listener, old, clients.as_ref()),
                 limiter: limiter(listener, clients.as_ref()),
+                shapers: Shapers::of(listener, clients.as_ref()),
                 client_connections: client_connections(listener, old),
                 addresses: addresses(listener, old),
                 route_addresses: route_addresses(listener, old),

@@ -11,7 +11,7 @@ use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 
 use super::drive::{Connecting, Upstream};
 use super::{Event, SimRequest, SimResponse, World, content};
-use crate::compression::testing;
+use crate::compression::{Encoder, testing};
 use crate::exchange::{Disposition, Exchange};
 use crate::question::Reply;
 use crate::worker::ListenerView;
@@ -22,6 +22,15 @@ const ROOM_BYTES: usize = 8 * 1024;
 /// Trailers, in the form that follows the last chunk.
 pub(super) const TRAILERS: &[u8] = b"T: u\r\n\r\n";
 pub(super) const LAST_CHUNK: &[u8] = b"0\r\nT: u\r\n\r\n";
+
+/// A body in this encoding.
+fn coded(coding: Encoding, body: &[u8]) -> Vec<u8> {
+    let mut encoder = Encoder::new(coding, 3, Some(body.len() as u64)).expect("memory");
+    let mut out = Vec::new();
+    encoder.put(body, &mut out).expect("memory");
+    encoder.finish(&mut out).expect("memory");
+    out
+}
 
 /// An action of a client.
 pub(super) enum Act {
@@ -164,6 +173,13 @@ impl World {
         let has_body = matches!(method, "POST" | "PUT");
         let length = if has_body { self.rng.pick(&[0, 1, 500, 3_000, 20_000, 70_000]) } else { 0 };
         let body = content(number, length);
+        let decompresses = self.request_body.as_ref().is_some_and(|rules| rules.decompression.is_some());
+        let coding = (decompresses && has_body && self.rng.one_in(2)).then(|| self.rng.pick(&Encoding::ALL));
+        let mut sent = coding.map_or_else(|| body.clone(), |coding| coded(coding, &body));
+        // What stands at the end is needed: a check sum, or the mark of the last block.
+        let is_broken = coding.is_some() && sent.len() > 1 && self.rng.one_in(5);
+        sent.truncate(sent.len() - usize::from(is_broken));
+        let length = sent.len();
         let is_chunked = has_body && self.rng.one_in(2);
         let is_http10 = !is_chunked && !client.is_h2 && self.rng.one_in(8);
         let has_trailers = is_chunked && self.rng.one_in(3);
@@ -183,6 +199,9 @@ impl World {
         }
         if is_http10 && self.rng.one_in(2) {
             text += "Connection: keep-alive\r\n";
+        }
+        if let Some(coding) = coding {
+            text += &format!("Content-Encoding: {}\r\n", coding.name());
         }
         if has_body && !client.is_h2 {
             text += &if is_chunked {
@@ -210,7 +229,7 @@ impl World {
             pieces.extend([&text.as_bytes()[..cut], &text.as_bytes()[cut..]].map(<[u8]>::to_vec));
         }
         let step = self.rng.pick(&[100.max(length / 16), 4_000, 100_000]);
-        pieces.extend(body.chunks(step).map(|piece| framed(piece, is_chunked && !client.is_h2)));
+        pieces.extend(sent.chunks(step).map(|piece| framed(piece, is_chunked && !client.is_h2)));
         if is_chunked && !client.is_h2 {
             pieces.push(if has_trailers { LAST_CHUNK.to_vec() } else { h1::LAST_CHUNK.to_vec() });
         }
@@ -237,6 +256,7 @@ impl World {
             is_from_joe: login.ends_with("3Jk"),
             is_http10,
             body,
+            is_broken,
             has_trailers,
             accepts,
             bytes,

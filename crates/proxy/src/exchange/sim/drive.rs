@@ -715,6 +715,7 @@ fn env<'e>(
         storage: &worker.storage,
         mirrors: &worker.mirrors,
         compressions: &worker.compressions,
+        bodies: &worker.bodies,
         remembered: &worker.remembered,
         tokens: &worker.tokens,
         unix_ms: || 1_800_000_000_000,

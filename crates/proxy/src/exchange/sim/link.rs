@@ -301,6 +301,18 @@ impl World {
                     let (seed, asked) = (self.seed, &self.asked[number]);
                     assert!(asked.is_within_limit, "seed {seed}: request {number} passed over its limit");
                 }
+                if let Some(buffer) = self.request_body.as_ref().and_then(|rules| rules.buffer)
+                    && !link.is_h2
+                    && head.body != Body::None
+                {
+                    let (seed, length) = (self.seed, self.asked[number].body.len());
+                    assert_eq!(
+                        head.body,
+                        Body::Length(length as u64),
+                        "seed {seed}: request {number} was not collected"
+                    );
+                    assert!(length <= buffer.bytes_max, "seed {seed}: request {number} is too large");
+                }
                 let framing = match head.body {
                     _ if link.is_h2 => Framing::UntilEnd,
                     Body::None | Body::UntilClose => Framing::Done,
@@ -385,10 +397,14 @@ impl World {
             asked.executions += 1;
             let seed = self.seed;
             assert!(asked.body.starts_with(&reading.body), "seed {seed}: request {number} has another body");
-            assert!(!is_whole || asked.body.len() == reading.body.len(), "seed {seed}: request {number} looks whole");
+            assert!(
+                !is_whole || asked.body.len() == reading.body.len() && !asked.is_broken,
+                "seed {seed}: request {number} looks whole"
+            );
             let has_trailers = asked.has_trailers;
             // Trailers of a body that was held back are dropped.
-            let is_held = self.external_auth.as_ref().is_some_and(|auth| auth.body.is_some());
+            let is_held = self.external_auth.as_ref().is_some_and(|auth| auth.body.is_some())
+                || self.request_body.as_ref().is_some_and(|rules| rules.buffer.is_some());
             assert!(
                 !is_whole || is_held || self.links[index].got_trailers == has_trailers,
                 "seed {seed}: trailers of {number}"

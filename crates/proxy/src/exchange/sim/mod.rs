@@ -19,7 +19,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{AuthBody, ClusterProtocol, ExternalAuth, GlobalRateLimit, Protocol, Retry, Snapshot};
+use model::{
+    AuthBody, ClusterProtocol, Decompression, Encoding, ExternalAuth, GlobalRateLimit, Protocol, RequestBody,
+    RequestBuffer, Retry, Snapshot,
+};
 use telemetry::Registry;
 
 use self::client::Client;
@@ -97,6 +100,8 @@ pub(super) struct SimRequest {
     /// It was sent over HTTP/1.0.
     is_http10: bool,
     body: Vec<u8>,
+    /// Its body is compressed, and cannot be decompressed.
+    is_broken: bool,
     has_trailers: bool,
     /// What it says about encodings.
     accepts: &'static str,
@@ -138,6 +143,8 @@ pub(super) struct World {
     external_auth: Option<Arc<ExternalAuth>>,
     /// What it says about a global rate limit.
     global_limit: Option<Arc<GlobalRateLimit>>,
+    /// What it says about the bodies of requests.
+    request_body: Option<Box<RequestBody>>,
     clients: Vec<Client>,
     links: Vec<Link>,
     /// Idle connections by endpoint.
@@ -176,7 +183,8 @@ impl World {
         let global_limit =
             rng.one_in(4).then(|| Arc::new(GlobalRateLimit { fail_open: rng.one_in(3), ..fixture::counts_globally() }));
         let asks = (external_auth.as_ref(), global_limit.as_ref());
-        let snapshot = snapshot(&mut rng, &ports, protocol, has_auth, asks);
+        let request_body = rng.one_in(3).then(|| random_request_body(&mut rng));
+        let snapshot = snapshot(&mut rng, &ports, protocol, has_auth, asks, request_body.as_deref());
         let compiled = Compiled::new(snapshot, &crate::NamedFiles::default(), None, 0);
         let worker = Rc::new(Worker::new(0, Arc::new(Workers::new(Vec::new())), Arc::new(Registry::default())));
         let view = worker.view_of(&compiled, "web");
@@ -195,6 +203,7 @@ impl World {
             has_auth,
             external_auth,
             global_limit,
+            request_body,
             clients: Vec::new(),
             links: Vec::new(),
             idle: vec![Vec::new(); endpoints],
@@ -271,7 +280,8 @@ impl World {
     fn change_snapshot(&mut self) {
         let protocol = self.cluster.plan.policy.protocol;
         let asks = (self.external_auth.as_ref(), self.global_limit.as_ref());
-        let snapshot = snapshot(&mut self.rng, &self.ports, protocol, self.has_auth, asks);
+        let bodies = self.request_body.as_deref();
+        let snapshot = snapshot(&mut self.rng, &self.ports, protocol, self.has_auth, asks, bodies);
         self.compiled = Compiled::new(snapshot, &crate::NamedFiles::default(), Some(&self.compiled), 0);
         self.view = self.worker.view_of(&self.compiled, "web");
         self.cluster = self.view.clusters[0].clone();
@@ -300,6 +310,7 @@ impl World {
         assert_eq!(requests, self.attempts, "seed {seed}: tries of all exchanges");
         assert_eq!(self.worker.storage.waiting(), 0, "seed {seed}: exchanges that wait for a response");
         assert_eq!(self.worker.compressions.in_use(), 0, "seed {seed}: responses that are being compressed");
+        assert_eq!(self.worker.bodies.in_use(), (0, 0), "seed {seed}: bodies that are held or decompressed");
         assert_eq!(self.begun, self.ended, "seed {seed}: exchanges begun, and answered, refused or aborted");
         assert!(self.queue.is_empty(), "seed {seed}: a client still waits");
         let held = self.links.iter().filter(|link| link.is_held).count();
@@ -328,6 +339,16 @@ impl World {
     }
 }
 
+/// Collects bodies, decompresses them, or both.
+fn random_request_body(rng: &mut Rng) -> Box<RequestBody> {
+    let buffer =
+        rng.pick(&[None, Some(1_000), Some(5_000), Some(100_000)]).map(|bytes_max| RequestBuffer { bytes_max });
+    let bytes_max = rng.pick(&[2_000, 1_000_000]);
+    let decompression =
+        rng.one_in(2).then(|| Decompression { encodings: Encoding::ALL.into(), bytes_max, ratio_max: 1_000 });
+    Box::new(RequestBody { buffer, decompression })
+}
+
 /// A listener in front of a cluster, with random limits and policies.
 fn snapshot(
     rng: &mut Rng,
@@ -335,6 +356,7 @@ fn snapshot(
     protocol: ClusterProtocol,
     has_auth: bool,
     (external_auth, global_limit): (Option<&Arc<ExternalAuth>>, Option<&Arc<GlobalRateLimit>>),
+    request_body: Option<&RequestBody>,
 ) -> Arc<Snapshot> {
     let mut listener = fixture::http("web", 80);
     let Protocol::Http(http) = &mut listener.protocol else { unreachable!("a listener of HTTP") };
@@ -364,6 +386,7 @@ fn snapshot(
         route.policy.external_auth = external_auth.cloned();
         route.policy.global_rate_limit = global_limit.cloned();
         route.policy.compression = compression.clone();
+        route.policy.request_body = request_body.cloned().map(Box::new);
         route.timeout = rng.one_in(4).then(|| Duration::from_secs(5));
     }
     http.routes = routes.into();

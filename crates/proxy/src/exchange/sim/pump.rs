@@ -119,6 +119,7 @@ impl World {
                     held.extend_from_slice(&input.filled()[..count]);
                     transfer.handle_forwarded(count, (count, ends), false, input)?;
                 }
+                transfer::TransferStep::Code => drop(transfer.code(input, || 0)?),
                 transfer::TransferStep::Done => return Ok(Some(true)),
                 transfer::TransferStep::Read => {
                     let client = &mut self.clients[index];

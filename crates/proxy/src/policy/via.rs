@@ -1,0 +1,111 @@
+//! `Via` (RFC 9110 section 7.6.3) and `CDN-Loop` (RFC 8586): what a message says of its way, and requests that come back.
+
+use model::Via;
+use telemetry::Reason;
+use wire::message::{Field, RequestHead, Version, list};
+
+use crate::error::Error;
+use crate::http::headers::Out;
+
+const VIA: &[u8] = b"via";
+const CDN_LOOP: &[u8] = b"cdn-loop";
+
+/// Refuses a request that has been here before.
+///
+/// # Errors
+/// [`Reason::LoopDetected`].
+pub(super) fn admit(via: &Via, head: &RequestHead, buffer: &[u8]) -> Result<(), Error> {
+    let names = |name: &[u8], is_us: fn(&[u8], &[u8]) -> bool| {
+        let is_it = |field: &&Field| field.name.get(buffer).eq_ignore_ascii_case(name);
+        let mut elements = head.fields.iter().filter(is_it).flat_map(|field| list(field.value.get(buffer)));
+        elements.any(|element| is_us(element, via.name.as_bytes()))
+    };
+    if via.refuses_loops && (names(VIA, is_received_by) || via.cdn_loop && names(CDN_LOOP, is_cdn)) {
+        return Err(Error::internal(Reason::LoopDetected));
+    }
+    Ok(())
+}
+
+/// Whether an element of `Via` is of this hop: `1.1 name (comment)`. Names of hosts have no case.
+fn is_received_by(element: &[u8], name: &[u8]) -> bool {
+    let mut words = element.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+    words.nth(1).is_some_and(|by| by.eq_ignore_ascii_case(name))
+}
+
+/// Whether an element of `CDN-Loop` is of this hop: `name; parameter=value`.
+fn is_cdn(element: &[u8], name: &[u8]) -> bool {
+    let id = element.split(|byte| *byte == b';').next().unwrap_or_default();
+    id.trim_ascii().eq_ignore_ascii_case(name)
+}
+
+/// Adds this hop to a request that arrived in this version.
+pub(crate) fn write_request(via: &Via, out: &mut impl Out, version: Version) {
+    write(via, out, version);
+    if via.cdn_loop {
+        out.field(CDN_LOOP, via.name.as_bytes(), false);
+    }
+}
+
+/// Adds this hop to a response that arrived in this version.
+pub(crate) fn write_response(via: &Via, out: &mut impl Out, version: Version) {
+    if via.in_response {
+        write(via, out, version);
+    }
+}
+
+/// A field of its own continues the list of those before it (RFC 9110 section 5.3).
+fn write(via: &Via, out: &mut impl Out, version: Version) {
+    let text = out.value(VIA);
+    text.extend_from_slice(match version {
+        Version::Http10 => b"1.0 ",
+        Version::Http11 => b"1.1 ",
+        Version::Http2 => b"2.0 ",
+    });
+    text.extend_from_slice(via.name.as_bytes());
+    out.end(false);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::headers::testing::request;
+
+    #[track_caller]
+    fn check(lines: &str, cdn_loop: bool, is_loop: bool) {
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+        let via = Via { name: "edge-1".into(), in_response: false, refuses_loops: true, cdn_loop };
+        let reason = admit(&via, &request(&text), text.as_bytes()).err().map(|error| error.reason);
+        assert_eq!(reason, is_loop.then_some(Reason::LoopDetected), "{lines}");
+        let silent = Via { refuses_loops: false, ..via };
+        assert!(admit(&silent, &request(&text), text.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn a_request_that_was_here_is_recognised() {
+        check("", true, false);
+        check("Via: 1.1 edge-1\r\n", false, true);
+        check("VIA: HTTP/1.1  Edge-1 (Steelyard)\r\n", false, true);
+        check("Via: 1.0 fred, 2.0\tedge-1 , 1.1 p.example.net\r\n", false, true);
+        check("Via: 1.1 a\r\nVia: 1.1 edge-1\r\n", false, true);
+        check("Via: 1.1 edge-11, 1.1 edge-1:80, edge-1, 1.1 a edge-1\r\n", false, false);
+        check("Via: ,,  ,\r\n", false, false);
+        check("CDN-Loop: edge-1\r\n", false, false);
+        check("CDN-Loop: edge-1\r\n", true, true);
+        check("CDN-Loop: foo.example; a=b, Edge-1;x=\"y\"\r\n", true, true);
+        check("CDN-Loop: foo.example; edge-1\r\n", true, false);
+    }
+
+    #[test]
+    fn a_hop_adds_itself() {
+        let via = Via { name: "edge-1".into(), in_response: false, refuses_loops: true, cdn_loop: true };
+        let written = |write: fn(&Via, &mut Vec<u8>, Version), via: &Via, version| {
+            let mut out = Vec::new();
+            write(via, &mut out, version);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(written(write_request, &via, Version::Http10), "via: 1.0 edge-1\r\ncdn-loop: edge-1\r\n");
+        assert_eq!(written(write_response, &via, Version::Http11), "");
+        let both = Via { in_response: true, ..via };
+        assert_eq!(written(write_response, &both, Version::Http2), "via: 2.0 edge-1\r\n");
+    }
+}
