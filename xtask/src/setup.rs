@@ -175,7 +175,7 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "valgrind",
         sign: Sign::Program("valgrind"),
-        why: "counts the instructions of `bench wire --instructions`",
+        why: "counts the instructions of `bench wire --instructions` and `bench policies`",
         verbs: &["instructions"],
     },
     Package {

@@ -11,6 +11,7 @@ mod contender;
 mod h2;
 mod lab;
 mod options;
+mod policies;
 mod rivals;
 mod scenario;
 mod table;
@@ -31,6 +32,7 @@ use scenario::{SCENARIOS, Scenario};
 const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]]
        cargo xtask bench wire [--rounds N] [--calls N]
        cargo xtask bench wire --instructions
+       cargo xtask bench policies [--demo] [--requests N]
        cargo xtask bench lab SCENARIO [ARGS of steelyard lab run]
        cargo xtask bench l4 [ARGS of steelyard lab run]
        cargo xtask bench packet
@@ -62,6 +64,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         Some(("packet", [])) => return kernel_plane("packet", "dev"),
         Some(("collect", [])) => return kernel_plane("collect", "release"),
         Some(("wire", rest)) => return wire::run(rest),
+        Some(("policies", rest)) => return policies::run(rest),
         Some(("kube", rest)) => return crate::kube::bench(rest),
         _ => {}
     }

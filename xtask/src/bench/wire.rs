@@ -55,7 +55,7 @@ fn instructions(variant: &str, exchanges: u64) -> Result<u64, String> {
 }
 
 /// Parses `==1234== Collected : 89848528`.
-fn collected(log: &str) -> Option<u64> {
+pub fn collected(log: &str) -> Option<u64> {
     log.lines().find_map(|line| line.split_once("Collected : ")).and_then(|(_, count)| count.trim().parse().ok())
 }
 

@@ -1,0 +1,371 @@
+//! `cargo xtask bench policies`: what each policy of a route costs, in instructions of user space for each request, beside nginx where that does
+//! the same. It needs valgrind; without nginx its column is empty.
+//!
+//! Each figure is the difference of two runs under callgrind that differ only in the number of requests, so what the process does at its start is
+//! not in it. One client sends the requests one after the other on one connection, over HTTP/1.1, to one worker. An origin of ours answers them.
+//! The counts are the same on a busy host, but for the threads of Steelyard that do something at intervals. They are no times: instructions
+//! in the kernel, and waits for memory, are not counted. `--demo` builds Steelyard as `cargo xtask demo` does, which takes a few minutes; its figures
+//! are larger than those of a release.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use testkit::client;
+use testkit::strict::ResponseTo;
+
+use super::child::{Child, POLL, Ready, free_port, pause};
+use super::options::pairs;
+use crate::cargo::target_directory;
+use crate::command::{self, cargo, find_program};
+use crate::setup;
+
+const USAGE: &str = "usage: cargo xtask bench policies [--demo] [--requests N] [--steelyard PROGRAM]";
+
+/// The requests of the shorter run, and how many more the longer one has.
+const WARM_UP: usize = 200;
+const REQUESTS_DEFAULT: usize = 1_000;
+
+/// Under valgrind, a start takes seconds.
+const STARTS_WITHIN: usize = 1_200;
+
+/// A policy, in both languages.
+struct Policy {
+    name: &'static str,
+    /// Keys of the listener.
+    listener: &'static str,
+    /// Keys of the route.
+    route: &'static str,
+    /// Directives of the location of nginx; `None` if it does not do the same.
+    nginx: Option<&'static str>,
+    /// Directives of its `http` block.
+    nginx_http: &'static str,
+    request: Request,
+}
+
+/// What the client sends.
+#[derive(Clone, Copy)]
+enum Request {
+    Get(&'static str),
+    /// With a body of 1 KiB.
+    Post(&'static str),
+    /// The same, compressed by gzip.
+    PostGzip,
+    /// GET of a response of 16 KiB.
+    Large(&'static str),
+}
+
+const USER: &str = "Authorization: Basic am9lOmpvZQ==\r\n";
+
+const POLICIES: [Policy; 17] = [
+    Policy::new("none (GET)", "", "", Some(""), Request::Get("")),
+    Policy::new(
+        "`request_headers`, `response_headers`: one of each",
+        "",
+        "request_headers: {set: {x-a: b}}, response_headers: {set: {x-c: d}}",
+        Some("proxy_set_header X-A b; add_header X-C d;"),
+        Request::Get(""),
+    ),
+    Policy::new(
+        "`allow`, `deny`",
+        "",
+        "allow: [127.0.0.0/8, 10.0.0.0/8], deny: [127.0.0.2]",
+        Some("deny 127.0.0.2; allow 127.0.0.0/8; allow 10.0.0.0/8; deny all;"),
+        Request::Get(""),
+    ),
+    Policy {
+        nginx_http: "limit_req_zone $binary_remote_addr zone=a:1m rate=1000r/s;",
+        ..Policy::new(
+            "`rate_limit`",
+            "",
+            "rate_limit: {requests: 100000, per: 1s, by: client_ip}",
+            Some("limit_req zone=a burst=100000 nodelay;"),
+            Request::Get(""),
+        )
+    },
+    Policy::new(
+        "`request_id`",
+        "request_id: {}",
+        "",
+        Some("proxy_set_header X-Request-ID $request_id;"),
+        Request::Get(""),
+    ),
+    Policy::new("`via`", "via: {name: edge}", "", None, Request::Get("")),
+    Policy::new("`cors`", "", "cors: {origins: 'https://a.test'}", None, Request::Get("Origin: https://a.test\r\n")),
+    Policy::new(
+        "`auth: {basic: ...}` (SHA-1)",
+        "",
+        "auth: {basic: {users: {joe: '{SHA}FqmlTd9CWZUuPBGMdjE46DaT1/0='}}}",
+        Some("auth_basic a; auth_basic_user_file USERS;"),
+        Request::Get(USER),
+    ),
+    Policy::new(
+        "`auth: {api_key: ...}`",
+        "",
+        "auth: {api_key: {header: x-api-key, keys: {joe: 0f9a2c4be7d14b6a9c1d}}}",
+        None,
+        Request::Get("X-Api-Key: 0f9a2c4be7d14b6a9c1d\r\n"),
+    ),
+    Policy::new(
+        "`external_auth` over HTTP",
+        "",
+        "external_auth: {to: web, http: {path: /check}, timeout: 10s}",
+        Some("auth_request /check;"),
+        Request::Get(""),
+    ),
+    Policy::new("none (POST, 1 KiB)", "", "", Some("proxy_request_buffering off;"), Request::Post("")),
+    Policy::new("`buffer`", "", "buffer: {}", Some("proxy_request_buffering on;"), Request::Post("")),
+    Policy::new("`decompress` (gzip)", "", "decompress: {}", None, Request::PostGzip),
+    Policy::new(
+        "`request_bandwidth`",
+        "client_limits: {request_bandwidth: {bytes: 1GiB}}",
+        "",
+        None,
+        Request::Post(""),
+    ),
+    Policy::new("none (GET, 16 KiB)", "", "", Some(""), Request::Large("")),
+    Policy::new(
+        "`compress` (gzip, level 3)",
+        "",
+        "compress: {level: 3, types: ['text/*', 'application/*']}",
+        Some("gzip on; gzip_comp_level 3; gzip_types *; gzip_proxied any;"),
+        Request::Large("Accept-Encoding: gzip\r\n"),
+    ),
+    Policy::new(
+        "`response_bandwidth`",
+        "client_limits: {response_bandwidth: {bytes: 1GiB}}",
+        "",
+        Some("limit_rate 1g;"),
+        Request::Large(""),
+    ),
+];
+
+impl Policy {
+    const fn new(
+        name: &'static str,
+        listener: &'static str,
+        route: &'static str,
+        nginx: Option<&'static str>,
+        request: Request,
+    ) -> Self {
+        Self { name, listener, route, nginx, nginx_http: "", request }
+    }
+}
+
+/// What is measured, and where.
+struct Bench {
+    directory: PathBuf,
+    origins: [u16; 2],
+    requests: usize,
+}
+
+/// Prints a table: for each policy, the instructions of a request without it and what it adds.
+pub fn run(arguments: &[String]) -> Result<(), String> {
+    let (mut requests, mut program, mut is_demo) = (REQUESTS_DEFAULT, None, false);
+    let rest: Vec<String> = arguments.iter().filter(|argument| *argument != "--demo").cloned().collect();
+    is_demo |= rest.len() < arguments.len();
+    for pair in pairs(&rest, USAGE) {
+        match pair? {
+            ("--requests", number) => requests = number.parse().map_err(|_| USAGE)?,
+            ("--steelyard", path) => program = Some(PathBuf::from(path)),
+            _ => return Err(USAGE.into()),
+        }
+    }
+    setup::install_for("instructions")?;
+    let steelyard = match program {
+        Some(program) => program,
+        None => build(is_demo)?,
+    };
+    let directory = target_directory()?.join("bench");
+    fs::create_dir_all(&directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
+    let origins = [free_port()?, free_port()?];
+    let start_origin = |port: u16, body: &str| {
+        let arguments = ["origin", "http", "--listen", &format!("127.0.0.1:{port}"), "--body", body];
+        let arguments: Vec<String> = arguments.map(str::to_owned).into();
+        Child::start(&format!("origin-{body}"), 0, &steelyard, &arguments, &directory, (port, Ready::Accepts))
+    };
+    let _origins = [start_origin(origins[0], "18")?, start_origin(origins[1], "16KiB")?];
+    let bench = Bench { directory, origins, requests };
+    let nginx = find_program("nginx");
+    println!("| policy | Steelyard | nginx |\n|---|---|---|");
+    let mut without: [Option<u64>; 2] = [None, None];
+    for policy in &POLICIES {
+        let ours = bench.steelyard(&steelyard, policy)?;
+        let theirs = match (&nginx, policy.nginx) {
+            (Some(nginx), Some(directives)) => Some(bench.nginx(nginx, policy, directives)?),
+            _ => None,
+        };
+        let is_base = policy.name.starts_with("none");
+        let cell = |got: Option<u64>, base: Option<u64>| match (got, base) {
+            (None, _) => "–".to_owned(),
+            (Some(got), _) if is_base => grouped(got),
+            (Some(got), Some(base)) if got >= base => format!("+ {}", grouped(got - base)),
+            (Some(got), Some(base)) => format!("- {}", grouped(base - got)),
+            (Some(got), None) => grouped(got),
+        };
+        println!("| {} | {} | {} |", policy.name, cell(Some(ours), without[0]), cell(theirs, without[1]));
+        if is_base {
+            without = [Some(ours), theirs];
+        }
+    }
+    Ok(())
+}
+
+fn build(is_demo: bool) -> Result<PathBuf, String> {
+    let profile = if is_demo { "demo" } else { "release" };
+    let mut arguments = vec!["build", "--profile", profile, "--package", "steelyard", "--locked"];
+    arguments.extend(is_demo.then_some("--no-default-features"));
+    command::run(&mut cargo(&arguments))?;
+    Ok(target_directory()?.join(profile).join("steelyard"))
+}
+
+impl Bench {
+    fn origin(&self, policy: &Policy) -> u16 {
+        self.origins[usize::from(matches!(policy.request, Request::Large(_)))]
+    }
+
+    fn steelyard(&self, program: &Path, policy: &Policy) -> Result<u64, String> {
+        let port = free_port()?;
+        let comma = if policy.route.is_empty() { "" } else { ", " };
+        let config = format!(
+            "listeners:\n  web:\n    bind: 127.0.0.1:{port}\n    protocol: http\n    {}\n    routes: [{{to: web{comma}{}}}]\n\
+             clusters:\n  web: {{endpoints: ['127.0.0.1:{}']}}\n",
+            policy.listener,
+            policy.route,
+            self.origin(policy)
+        );
+        let file = self.write("policy.yaml", &config)?;
+        self.instructions(program, &["serve", "-c", &file, "--workers", "1"], port, policy)
+    }
+
+    fn nginx(&self, program: &Path, policy: &Policy, directives: &str) -> Result<u64, String> {
+        let port = free_port()?;
+        let users = self.write("users", "joe:{SHA}FqmlTd9CWZUuPBGMdjE46DaT1/0=\n")?;
+        let (directives, origin) = (directives.replace("USERS", &users), self.origin(policy));
+        let directory = self.directory.display();
+        let config = format!(
+            "daemon off; master_process off; pid {directory}/nginx.pid; error_log stderr;\n\
+             events {{}}\n\
+             http {{\n access_log off; client_body_temp_path {directory}; proxy_temp_path {directory};\n\
+             fastcgi_temp_path {directory}; uwsgi_temp_path {directory}; scgi_temp_path {directory};\n\
+             keepalive_requests 1000000; {}\n\
+             upstream web {{ server 127.0.0.1:{origin}; keepalive 8; keepalive_requests 1000000; }}\n\
+             server {{ listen 127.0.0.1:{port};\n\
+             location / {{ proxy_pass http://web; proxy_http_version 1.1; proxy_set_header Connection \"\"; {directives} }}\n\
+             location = /check {{ internal; proxy_pass http://web; proxy_http_version 1.1; proxy_set_header Connection \"\";\n\
+             proxy_pass_request_body off; proxy_set_header Content-Length \"\"; }} }} }}\n",
+            policy.nginx_http
+        );
+        let file = self.write("policy.conf", &config)?;
+        self.instructions(program, &["-c", &file, "-e", "stderr"], port, policy)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<String, String> {
+        let path = self.directory.join(name);
+        fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        Ok(path.display().to_string())
+    }
+
+    /// The instructions of one request.
+    fn instructions(&self, program: &Path, arguments: &[&str], port: u16, policy: &Policy) -> Result<u64, String> {
+        let request = policy.request.bytes();
+        let few = collect(program, arguments, port, &request, WARM_UP)?;
+        let many = collect(program, arguments, port, &request, WARM_UP + self.requests)?;
+        Ok(many.saturating_sub(few) / self.requests as u64)
+    }
+}
+
+/// Runs a server under callgrind, and sends it requests. Returns what callgrind has counted.
+fn collect(program: &Path, arguments: &[&str], port: u16, request: &[u8], requests: usize) -> Result<u64, String> {
+    let mut server = Command::new("valgrind");
+    server.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-fd=1"]).arg(program).args(arguments);
+    server.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let server = server.spawn().map_err(|error| format!("cannot start valgrind: {error}"))?;
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let outcome = (|| {
+        let mut starts = 0;
+        let mut connection = loop {
+            match client::connect("client", address, None) {
+                Ok(connection) => break connection,
+                Err(failure) if starts == STARTS_WITHIN => return Err(failure.to_string()),
+                Err(_) => pause(POLL),
+            }
+            starts += 1;
+        };
+        for _ in 0..requests {
+            connection.send(request).map_err(|failure| failure.to_string())?;
+            let response = connection.response(ResponseTo::Other).map_err(|failure| failure.to_string())?;
+            if response.status != 200 {
+                return Err(format!("a request was answered {}", response.status));
+            }
+        }
+        Ok(())
+    })();
+    // Both end at once, as no request is in progress.
+    let pid = server.id().to_string();
+    command::run(&mut command::command("kill", &["-TERM", &pid]))?;
+    let output = server.wait_with_output().map_err(|error| format!("lost valgrind: {error}"))?;
+    outcome?;
+    let log = String::from_utf8_lossy(&output.stdout).into_owned();
+    super::wire::collected(&log).ok_or_else(|| format!("callgrind did not print what it collected: {log}"))
+}
+
+impl Request {
+    fn bytes(self) -> Vec<u8> {
+        let text: Vec<u8> = (0..1024usize).map(|at| b"the quick brown fox "[(at * 7 + at / 50) % 20]).collect();
+        match self {
+            Self::Get(fields) | Self::Large(fields) => {
+                format!("GET /a HTTP/1.1\r\nHost: a.test\r\nUser-Agent: bench\r\nAccept: */*\r\n{fields}\r\n")
+                    .into_bytes()
+            }
+            Self::Post(fields) => post(fields, &text),
+            Self::PostGzip => {
+                let gzip = command::command("gzip", &["-c", "-6"]);
+                post("Content-Encoding: gzip\r\n", &through(gzip, &text))
+            }
+        }
+    }
+}
+
+fn post(fields: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!("POST /a HTTP/1.1\r\nHost: a.test\r\n{fields}Content-Length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+/// What a program makes of its input, which is short.
+fn through(mut program: Command, input: &[u8]) -> Vec<u8> {
+    use std::io::Write;
+    let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("gzip is there");
+    child.stdin.take().expect("a pipe").write_all(input).expect("it reads");
+    child.wait_with_output().expect("it ends").stdout
+}
+
+/// `1234567` as `1,234,567`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn every_group_begins_without_a_policy() {
+        assert!(POLICIES[0].name.starts_with("none"));
+        assert_eq!(POLICIES.iter().filter(|policy| policy.name.starts_with("none")).count(), 3);
+    }
+}
