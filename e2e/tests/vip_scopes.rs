@@ -277,6 +277,44 @@ fn interfaces_by_pattern() {
     });
 }
 
+/// An interface that is made again all the time: the last one is attached to, other endpoints are served all the while, and the log stays short.
+#[test]
+fn an_interface_that_comes_and_goes_all_the_time() {
+    with_cgroup("an_interface_that_comes_and_goes_all_the_time", |network, cgroup| {
+        let _echoes = network.echoes();
+        let at = |host| SocketAddr::new(Family::V4.vip(host), ECHO_PORT);
+        let one = |name: &str, host, index| {
+            without_interfaces(
+                name,
+                at(host),
+                "tcp",
+                &format!("interfaces: ['client*', 'ep*'], endpoints: {}", endpoint(Family::V4, index)),
+            )
+        };
+        let mut vips = serve(cgroup, &(one("stays", 1, 0) + &one("flaps", 2, 2)));
+        let held = network.connect(at(1));
+        let attached = |status: &serde_json::Value| vip_of(status, "flaps")["interfaces"].to_string().contains("ep2");
+        for round in 0..100 {
+            network.balancer.ip("link del ep2").unwrap();
+            network.link_again(2);
+            exchange(&held, "hello").unwrap();
+            if round % 10 == 0 {
+                exchange(&network.connect(at(1)), "hello").unwrap();
+                vips.steelyard.until("it is attached to the one of now", |status| attached(status));
+            }
+        }
+        vips.steelyard.until("it is attached to the last", |status| attached(status));
+        until(testkit::PATIENCE, || {
+            network.try_connect(at(2)).filter(|stream| exchange(stream, "by the last").is_ok()).map(drop)
+        })
+        .unwrap();
+        let log = vips.steelyard.program.log();
+        let named = log.lines().filter(|line| line.contains("ep2")).count();
+        assert!((1..60).contains(&named), "{named} lines: {log}");
+        assert!(log.contains("comes and goes all the time"), "{log}");
+    });
+}
+
 /// The most specific vip has an address.
 #[test]
 fn a_vip_that_names_the_address_has_precedence() {

@@ -649,8 +649,8 @@ fn of_endpoints_here(vip: &VipStatus, found: &mut Found) {
         return;
     }
     let text = format!(
-        "endpoints of {} are on this host, and the kernel plane cannot serve them: {}; run them on another host, or use \
-         `mode: local` and a listener",
+        "endpoints of {} are on this host, and the kernel plane cannot serve them with `mode: dsr` or at a loopback \
+         address: {}; run them on another host, or use another mode and another address",
         vip.name,
         shortened(here.iter().map(|endpoint| endpoint.address.as_str()), ", ")
     );

@@ -55,6 +55,9 @@ pub struct VipStatus {
     pub address: String,
     /// The mode, as in the file.
     pub mode: String,
+    /// What packets travel in with mode dsr, as in the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<String>,
     /// The algorithm, as in the file.
     pub algorithm: String,
     /// The interfaces where its packets arrive, and where the programs are attached.

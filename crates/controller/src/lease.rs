@@ -17,13 +17,13 @@ use tokio::time::Instant;
 /// How long a Lease stays valid without a renewal.
 const VALID: Duration = Duration::from_secs(15);
 /// The time between two renewals. Two of them may fail.
-const RENEW_EVERY: Duration = Duration::from_secs(4);
+pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(4);
 /// A holder that could not renew for this long stops, before another replica may begin.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+pub(crate) const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 /// How long to wait for an answer of the API server.
-const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time between two looks of a replica that does not hold the Lease, and between two tries.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// A Lease and the process that wants it.
 pub(crate) struct Claim {
@@ -34,7 +34,7 @@ pub(crate) struct Claim {
 }
 
 /// The state of a Lease as last seen, and since when it has been so.
-struct Seen {
+pub(crate) struct Seen {
     resource_version: Option<String>,
     since: Instant,
 }
@@ -62,7 +62,7 @@ impl Claim {
     }
 
     /// Whether we hold it now.
-    async fn step(&self, seen: &mut Option<Seen>) -> kube::Result<bool> {
+    pub(crate) async fn step(&self, seen: &mut Option<Seen>) -> kube::Result<bool> {
         let found = self.api.get_opt(&self.name).await?;
         match step(found.as_ref(), &self.identity, seen, Instant::now()) {
             LeaseAction::Wait => Ok(false),
@@ -96,7 +96,7 @@ impl Claim {
     }
 
     /// Releases it, so that another replica need not wait until it expires.
-    async fn release(&self) -> kube::Result<()> {
+    pub(crate) async fn release(&self) -> kube::Result<()> {
         let Some(mut lease) = self.api.get_opt(&self.name).await? else { return Ok(()) };
         let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(&*self.identity))
         else {

@@ -8,6 +8,7 @@
 //! translation is pure, and [`start()`] runs everything on a thread of its own, so that ten thousand routes do not delay anything else.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod index;
 mod lease;
 mod objects;
@@ -20,7 +21,7 @@ mod write;
 
 pub use reconciler::{Outcome, Refusal, Update};
 pub use settings::{INGRESS_CONTROLLER, Pool, Published, SecretRef, ServiceName, Settings};
-pub use start::{Handle, Options, start};
+pub use start::{Handle, NodeLeases, Options, start};
 pub use translate::{DRAIN_TIMEOUT, FLOWS_MAX};
 
 #[cfg(test)]

@@ -42,6 +42,8 @@ pub struct Settings {
     pub socket_cgroup: Option<PathBuf>,
     /// Serve every Service on this node, as kube-proxy does.
     pub kube_proxy_replacement: bool,
+    /// With it, cluster IPs are served to packets too.
+    pub cluster_ip_packets: bool,
     /// How the addresses of Services are announced.
     pub announce: Announce,
     /// What these announcements share.
@@ -82,6 +84,7 @@ impl Default for Settings {
             interfaces: Vec::new(),
             socket_cgroup: None,
             kube_proxy_replacement: false,
+            cluster_ip_packets: false,
             announce: Announce::None,
             announcing: Announcing::default(),
             node: None,
@@ -120,6 +123,9 @@ impl Settings {
             if self.node.is_none() {
                 return Err("--kube-proxy-replacement needs --node-name".to_owned());
             }
+        }
+        if self.cluster_ip_packets && !self.kube_proxy_replacement {
+            return Err("--cluster-ip-packets needs --kube-proxy-replacement".to_owned());
         }
         let pools: Vec<&Pool> = self.gateway_pools.iter().chain(&self.service_pools).collect();
         for (place, pool) in pools.iter().enumerate() {

@@ -1,16 +1,20 @@
 //! Starts the controller: a thread with the client, the watches, the Lease and the main loop.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
+use model::Announce;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::addresses::{self, AddressLeases, Leases};
 use crate::lease::Claim;
 use crate::reconciler::{Reconciler, Update};
 use crate::settings::Settings;
@@ -46,7 +50,11 @@ pub struct Options {
 pub struct Handle {
     updates: mpsc::Receiver<Update>,
     thread: JoinHandle<()>,
+    leases: Option<NodeLeases>,
 }
+
+/// The Leases of addresses, as the node sees them: the addresses that it can serve, and those that it holds (false: not confirmed for a while).
+pub type NodeLeases = (watch::Sender<BTreeSet<IpAddr>>, watch::Receiver<BTreeMap<IpAddr, bool>>);
 
 impl Handle {
     /// The next snapshot; `None` if there will be no more. It is safe to cancel and call again.
@@ -54,7 +62,12 @@ impl Handle {
         self.updates.recv().await
     }
 
-    /// Releases the Lease and ends the thread. Blocks until then, for a few seconds at most.
+    /// The Leases of addresses, if they are announced on links. The first call gets them.
+    pub fn take_leases(&mut self) -> Option<NodeLeases> {
+        self.leases.take()
+    }
+
+    /// Releases the Leases and ends the thread. Blocks until then, for a few seconds at most.
     pub fn end(self) {
         drop(self.updates);
         // A thread that panicked has already reported it.
@@ -85,11 +98,15 @@ pub fn start(options: Options) -> Result<Handle, String> {
         Client::try_from(config).map_err(|error| format!("cannot make a client for the cluster: {error}"))?
     };
     let (updates, receiver) = mpsc::channel(1);
+    let (wanted, held) = (watch::channel(BTreeSet::new()), watch::channel(BTreeMap::new()));
+    let is_on_links = options.settings.announce == Announce::L2;
+    let addresses = is_on_links.then_some(AddressLeases { wanted: wanted.1, held: held.0 });
+    let leases = is_on_links.then_some((wanted.0, held.1));
     let thread = std::thread::Builder::new().name("cluster".to_owned());
     let thread = thread
-        .spawn(move || work(&runtime, client, options, lease_namespace, updates))
+        .spawn(move || work(&runtime, client, options, lease_namespace, (updates, addresses)))
         .map_err(|error: io::Error| format!("cannot start a thread: {error}"))?;
-    Ok(Handle { updates: receiver, thread })
+    Ok(Handle { updates: receiver, thread, leases })
 }
 
 async fn config(options: &Options) -> Result<Config, String> {
@@ -107,16 +124,29 @@ async fn config(options: &Options) -> Result<Config, String> {
     }
 }
 
-fn work(runtime: &Runtime, client: Client, options: Options, lease_namespace: String, updates: mpsc::Sender<Update>) {
+fn work(
+    runtime: &Runtime,
+    client: Client,
+    options: Options,
+    lease_namespace: String,
+    (updates, addresses): (mpsc::Sender<Update>, Option<AddressLeases>),
+) {
     runtime.block_on(async {
         let expected = watches::expected(&options.namespaces);
         let (news, news_receiver): (mpsc::Sender<News>, _) = mpsc::channel(NEWS_MAX);
         let (held, leads) = watch::channel(false);
-        let claim = Claim {
+        let leases = Leases {
             api: Api::namespaced(client.clone(), &lease_namespace),
             name: options.lease_name,
             identity: options.identity,
         };
+        let claim = Claim { api: leases.api.clone(), name: leases.name.clone(), identity: leases.identity.clone() };
+        let (lives, ended) = watch::channel(());
+        let of_addresses = tokio::spawn(async move {
+            if let Some(addresses) = addresses {
+                addresses::hold(leases, addresses, ended).await;
+            }
+        });
         let mut tasks = JoinSet::new();
         let watching = Watching { client: client.clone(), namespaces: options.namespaces, news };
         watches::begin(&watching, &mut tasks);
@@ -124,7 +154,8 @@ fn work(runtime: &Runtime, client: Client, options: Options, lease_namespace: St
         let lease = tokio::spawn(claim.hold(held));
         Reconciler::new(options.settings, expected, updates, client).run(news_receiver, leads).await;
         // Its receiver is gone, so it ends by itself, unless the API server does not answer.
-        let _ = tokio::time::timeout(RELEASE_TIMEOUT, lease).await;
+        drop(lives);
+        let _ = tokio::time::timeout(RELEASE_TIMEOUT, async { (lease.await, of_addresses.await) }).await;
         tasks.abort_all();
     });
 }

@@ -12,7 +12,7 @@
 #include <linux/types.h>
 
 /* Increases when any layout below, or the meaning of a field, changes: maps of another version are not taken over. */
-#define LB_LAYOUT_VERSION 3
+#define LB_LAYOUT_VERSION 4
 
 #define LB_VIPS_MAX 8192u      /* a power of two */
 #define LB_VIP_KEYS_MAX 131072u /* addresses of all vips: one with every address of the host has many */
@@ -41,6 +41,7 @@ struct lb_flow_key {
 enum lb_action {
 	LB_ACTION_PEER = 1,     /* bpf_redirect_peer: the next hop is the other end of a veth */
 	LB_ACTION_NEIGH = 2,    /* bpf_redirect_neigh: the kernel's neighbour table writes the link layer */
+	LB_ACTION_HERE = 3,     /* rewritten and left to the host's own stack: the endpoint is an address of this host. lb_out sees its replies */
 };
 
 /* Bits of lb_flow.flags; fixed when the flow is made. */
@@ -48,6 +49,8 @@ enum lb_action {
 #define LB_FLOW_NEW_SADDR 0x02u /* the source is rewritten */
 #define LB_FLOW_NEW_DADDR 0x04u /* the destination is rewritten */
 #define LB_FLOW_DSR 0x08u       /* nothing is rewritten, and there is no entry for replies */
+#define LB_FLOW_IPIP 0x10u      /* dsr: each packet travels inside another one, see tunnel.h */
+#define LB_FLOW_GUE 0x20u       /* the same, inside a UDP datagram */
 
 /* Bits of lb_flow.state; set atomically, by this direction's packets. LB_SEEN_* describe what this direction has sent. */
 #define LB_SEEN_SYN 0x01u
@@ -75,7 +78,7 @@ struct lb_flow {
 	__u32 state;            /* LB_SEEN_*, and those below them */
 	__u32 touched_s;        /* coarse monotonic clock at the last packet of this direction; written at most once a second */
 	__u32 born_s;
-	__u16 mtu;              /* of the egress interface; 0: unknown */
+	__u16 mtu;              /* of the egress interface, less what a tunnel adds; 0: unknown */
 	__u8 action;            /* enum lb_action */
 	__u8 flags;             /* LB_FLOW_* */
 };
@@ -102,8 +105,15 @@ enum lb_mode {
 	LB_MODE_SOCKET = 5,     /* for sockets of this host alone: no packet finds it */
 };
 
+/* For LB_MODE_DSR: how packets reach an endpoint that is not on the link. */
+enum lb_tunnel {
+	LB_TUNNEL_NONE = 0,     /* not at all */
+	LB_TUNNEL_IPIP = 1,     /* IP in IP */
+	LB_TUNNEL_GUE = 2,      /* in UDP */
+};
+
 enum lb_algorithm {
-	LB_ROUND_ROBIN = 1,     /* a shared cursor over a table that holds each endpoint as often as its weight, interleaved */
+	LB_ROUND_ROBIN = 1,     /* a cursor of each CPU over a table that holds each endpoint as often as its weight, interleaved */
 	LB_MAGLEV = 2,          /* hash of addresses, ports and protocol */
 	LB_SOURCE_HASH = 3,     /* hash of the client's address alone */
 	LB_LEAST_CONNECTIONS = 4, /* the better of two random slots by active flows over weight */
@@ -128,7 +138,7 @@ struct lb_vip {
 	__u8 mode;              /* enum lb_mode; 0: this slot is free */
 	__u8 algorithm;         /* enum lb_algorithm */
 	__u8 flags;             /* LB_VIP_* */
-	__u8 pad;
+	__u8 tunnel;            /* enum lb_tunnel */
 };
 
 /* An address of any vip. Its port ranges are searched if no exact port was found. */
@@ -155,6 +165,9 @@ struct lb_address {
 
 /* ---- endpoints ---- */
 
+/* A bit of lb_endpoint.source: this host has the address itself, and lb_out is attached where the replies leave. */
+#define LB_ENDPOINT_HERE 0x80u
+
 enum lb_endpoint_state {
 	LB_ENDPOINT_FREE = 0,
 	LB_ENDPOINT_ACTIVE = 1,
@@ -169,7 +182,7 @@ struct lb_endpoint {
 	__u32 weight;
 	__u16 port;             /* be; 0: the port that the client connected to */
 	__u8 state;             /* enum lb_endpoint_state */
-	__u8 source;            /* full_nat: the only address of the pool to use for it, counted from 1; 0: any */
+	__u8 source;            /* the only address of the pool to use for it, counted from 1; 0: any. And LB_ENDPOINT_HERE */
 };
 
 /* Per CPU, index as lb_endpoints. [0] is towards the endpoint, [1] from it. */
@@ -179,7 +192,7 @@ struct lb_counters {
 	__u64 flows;            /* made */
 };
 
-/* Source addresses that a full_nat vip may use. Index as lb_vips. */
+/* Source addresses that a full_nat vip may use, one in mode nat if a client is its own endpoint, and those of tunnels. Index as lb_vips. */
 struct lb_pool {
 	__u32 addrs[LB_POOL_MAX][4];
 	__u32 addr_count;       /* 0 <= addr_count <= LB_POOL_MAX */

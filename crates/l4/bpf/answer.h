@@ -38,13 +38,6 @@ static __always_inline bool checksum_is_partial(struct __sk_buff *skb, __u32 off
 	return before == after;
 }
 
-static __always_inline __u32 csum_words(__u32 sum, const __u32 *words, __u32 count)
-{
-	for (__u32 i = 0; i < count; i++)
-		sum = csum_add(sum, words[i]);
-	return sum;
-}
-
 /* The pseudo header's sum (RFC 9293 3.1, RFC 8200 8.1). It is the same for both directions. */
 static __always_inline __u32 csum_pseudo(const struct packet *packet, __u8 proto, __u32 len)
 {

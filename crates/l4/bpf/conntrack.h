@@ -179,6 +179,8 @@ static __always_inline void conntrack_touch(struct __sk_buff *skb, const struct 
 	__u32 daddr[4];
 
 	flow->touched_s = now;
+	if (flow->action == LB_ACTION_HERE)
+		return;
 	address_copy(daddr, flow->daddr);
 	if (flow->flags & LB_FLOW_DSR) {
 		struct lb_endpoint *endpoint = endpoint_at(flow->endpoint);

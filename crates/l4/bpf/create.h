@@ -38,7 +38,7 @@ static __always_inline void flow_differences(struct lb_flow *flow, const struct 
 {
 	flow->addr_diff = 0;
 	flow->port_diff = 0;
-	flow->flags &= LB_FLOW_REPLY | LB_FLOW_DSR;
+	flow->flags &= LB_FLOW_REPLY | LB_FLOW_DSR | LB_FLOW_TUNNEL;
 	if (!address_equal(key->saddr, flow->saddr)) {
 		flow->flags |= LB_FLOW_NEW_SADDR;
 		flow->addr_diff = csum_diff_address(0, key->saddr, flow->saddr);
@@ -62,7 +62,18 @@ static __always_inline __u32 port_turn(__u32 endpoint, __u32 probe, const bool d
 	return dry ? *turns + probe : __sync_fetch_and_add(turns, 1);
 }
 
-/* full_nat: the source of a try, from the `only`th address of the pool, or (0) from any. False: the pool is empty. */
+/*
+ * Must the endpoint see an address of this host? With full_nat always. With nat, if the client is the endpoint: it would get a packet from
+ * itself, and its reply would never leave it. An endpoint on this host sees the client, because its replies are translated where they leave.
+ */
+static __always_inline bool flow_hides_client(const struct packet *packet, const struct lb_vip *vip, const struct lb_flow *flow)
+{
+	if (flow->action == LB_ACTION_HERE)
+		return false;
+	return vip->mode == LB_MODE_FULL_NAT || address_equal(packet->key.saddr, flow->daddr);
+}
+
+/* The source of a try, from the `only`th address of the pool, or (0) from any. False: the pool is empty. */
 static __always_inline bool flow_source(const struct packet *packet, struct lb_flow *flow, const struct lb_pool *pool, __u32 only,
 					__u32 probe, const bool dry)
 {
@@ -156,22 +167,32 @@ static __always_inline bool flow_prepare(struct __sk_buff *skb, const struct pac
 	address_copy(flow->daddr, endpoint->addr);
 	flow->sport = packet->key.sport;
 	flow->dport = endpoint->port ? endpoint->port : packet->key.dport;
-	if (!route(skb, flow->saddr, flow->daddr, packet->key.proto, skb->ifindex, flow))
+	if (vip->mode == LB_MODE_DSR)
+		flow->flags = LB_FLOW_DSR | tunnel_flags(vip);
+	if ((endpoint->source & LB_ENDPOINT_HERE) && vip->mode != LB_MODE_DSR) {
+		flow->action = LB_ACTION_HERE;
+		flow->ifindex = skb->ifindex;
+	} else if (!route(skb, flow->saddr, flow->daddr, packet->key.proto, skb->ifindex, flow)) {
 		return false;
+	}
 	if (vip->mode == LB_MODE_DSR) {
-		/* The endpoint must be the next hop itself: a router in between would send the packet back, because it is still addressed
-		 * to the vip. */
-		bool direct = address_equal(flow->next_hop, endpoint->addr);
+		/* Without a tunnel, the endpoint must be the next hop itself: a router in between would send the packet back, because it is
+		 * still addressed to the vip. */
+		bool direct = (flow->flags & LB_FLOW_TUNNEL) || address_equal(flow->next_hop, endpoint->addr);
 
 		address_copy(flow->daddr, packet->key.daddr);
 		flow->dport = packet->key.dport;
-		flow->flags = LB_FLOW_DSR;
 		return direct;
 	}
 	address_copy(reply->saddr, packet->key.daddr);
 	address_copy(reply->daddr, packet->key.saddr);
 	reply->sport = packet->key.dport;
 	reply->dport = packet->key.sport;
+	if (flow->action == LB_ACTION_HERE) {
+		reply->action = LB_ACTION_HERE;
+		reply->ifindex = skb->ifindex;
+		return true;
+	}
 	return route(skb, reply->saddr, reply->daddr, packet->key.proto, flow->ifindex, reply);
 }
 
@@ -183,14 +204,15 @@ static __always_inline enum lb_outcome reply_try(struct packet *packet, __u32 pr
 	struct lb_pool *pool = pool_at(packet->vip);
 	struct lb_endpoint *endpoint = scratch ? endpoint_at(scratch->flow.endpoint) : NULL;
 	enum lb_outcome outcome;
-	bool taken;
+	bool taken, hides;
 
 	if (!scratch || !vip || !pool || !endpoint)
 		return drop(packet, LB_REASON_no_route);
-	if (vip->mode == LB_MODE_FULL_NAT && !flow_source(packet, &scratch->flow, pool, endpoint->source, probe, dry))
+	hides = flow_hides_client(packet, vip, &scratch->flow);
+	if (hides && !flow_source(packet, &scratch->flow, pool, endpoint->source & ~LB_ENDPOINT_HERE, probe, dry))
 		return drop(packet, LB_REASON_ports_exhausted);
 	twin_key(&scratch->reply_key, &scratch->flow, packet->key.proto);
-	if (vip->mode == LB_MODE_FULL_NAT && tuple_rests(&scratch->reply_key, scratch->flow.born_s))
+	if (hides && tuple_rests(&scratch->reply_key, scratch->flow.born_s))
 		return LB_OPEN;
 	flow_differences(&scratch->reply, &scratch->reply_key);
 	outcome = reply_insert(packet, &scratch->reply_key, &scratch->reply, &taken, dry);
@@ -208,10 +230,9 @@ GLOBAL int lb_reply_dry(struct packet *packet, __u32 probe)
 }
 
 /* One try, or as many as there are source ports to try. */
-static __always_inline enum lb_outcome reply_place(struct packet *packet, const struct lb_vip *vip, const bool dry)
+static __always_inline enum lb_outcome reply_place(struct packet *packet, bool hides, const bool dry)
 {
-	bool full_nat = vip->mode == LB_MODE_FULL_NAT;
-	__u32 probes = full_nat ? PORT_PROBES_MAX : 1;
+	__u32 probes = hides ? PORT_PROBES_MAX : 1;
 
 	for (__u32 probe = 0; probe < PORT_PROBES_MAX && probe < probes; probe++) {
 		enum lb_outcome outcome = dry ? lb_reply_dry(packet, probe) : lb_reply(packet, probe);
@@ -219,7 +240,7 @@ static __always_inline enum lb_outcome reply_place(struct packet *packet, const 
 		if (outcome != LB_OPEN)
 			return outcome;
 	}
-	return drop(packet, full_nat ? LB_REASON_ports_exhausted : LB_REASON_flow_collision);
+	return drop(packet, hides ? LB_REASON_ports_exhausted : LB_REASON_flow_collision);
 }
 
 /*
@@ -240,7 +261,7 @@ static __always_inline enum lb_outcome flow_create(struct __sk_buff *skb, struct
 	if (!flow_prepare(skb, packet, vip, endpoint, &scratch->flow, &scratch->reply))
 		return drop(packet, LB_REASON_no_route);
 	if (vip->mode != LB_MODE_DSR) {
-		outcome = reply_place(packet, vip, dry);
+		outcome = reply_place(packet, flow_hides_client(packet, vip, &scratch->flow), dry);
 		if (outcome != LB_CONTINUE)
 			return outcome;
 	}

@@ -23,6 +23,13 @@ static __always_inline __u16 csum_fold(__u32 sum)
 	return (__u16)sum;
 }
 
+static __always_inline __u32 csum_words(__u32 sum, const __u32 *words, __u32 count)
+{
+	for (__u32 i = 0; i < count; i++)
+		sum = csum_add(sum, words[i]);
+	return sum;
+}
+
 /* The change of a sum when `from` becomes `to`. */
 static __always_inline __u32 csum_diff(__u32 from, __u32 to)
 {

@@ -14,7 +14,7 @@ enum lb_outcome {
 	LB_FORWARD = 3,  /* rewritten and on its way */
 	LB_ANSWER = 4,   /* answered here: echo, RST, ICMP. Counted as a drop if it has a reason */
 	LB_DROP = 5,     /* counted by its reason */
-	LB_STACK = 6,    /* rewritten, and left to the host's own forwarding, which can fragment */
+	LB_STACK = 6,    /* rewritten, and left to the host's own stack: it has the endpoint's address, or forwards the packet in fragments */
 	LB_OPEN = 7,     /* no known flow: the packet may begin one */
 };
 
@@ -31,7 +31,7 @@ enum lb_outcome {
 	X(9, flow_table_full, "the table of connections is full: raise flows_max, or look for a flood") \
 	X(10, ports_exhausted, "full_nat: no source port towards the endpoint is free: all that were tried have connections, or rest for a minute because the endpoint closed theirs first: add source addresses") \
 	X(11, flow_collision, "another connection already uses this tuple at every endpoint that was tried") \
-	X(12, no_route, "the host has no route to the endpoint, or to the client") \
+	X(12, no_route, "the host has no route to the endpoint, or to the client; or the endpoint of a vip in mode dsr is behind a router, and the vip has no `tunnel`") \
 	X(13, unknown_fragment, "a later fragment of a datagram whose first fragment was not seen") \
 	X(14, too_big, "too large for the next link, and cannot be fragmented here: answered by ICMP") \
 	X(15, icmp_unmatched, "an ICMP error about an unknown connection") \

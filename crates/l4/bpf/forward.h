@@ -4,6 +4,7 @@
 #define LB_FORWARD_H
 
 #include "rewrite.h"
+#include "tunnel.h"
 #include "verdict.h"
 
 #define LB_AF_INET 2
@@ -68,7 +69,7 @@ static __always_inline bool route(struct __sk_buff *skb, const __u32 *saddr, con
 {
 	struct bpf_fib_lookup fib;
 	struct lb_interface *interface;
-	__u32 ifindex, mtu;
+	__u32 ifindex, mtu, more = tunnel_bytes(flow->flags, !address_is_ipv4(daddr));
 	long result = route_ask(skb, &fib, saddr, daddr, proto, iif);
 
 	if (!is_way(result))
@@ -82,10 +83,13 @@ static __always_inline bool route(struct __sk_buff *skb, const __u32 *saddr, con
 	interface = bpf_map_lookup_elem(&lb_interfaces, &ifindex);
 	if (interface && !mtu)
 		mtu = interface->mtu < 65535 ? interface->mtu : 65535;
+	if (more && mtu)
+		mtu = mtu > more ? mtu - more : 1;
 	flow->ifindex = ifindex;
 	flow->mtu = (__u16)mtu;
 	flow->action = LB_ACTION_NEIGH;
-	if (interface && result == BPF_FIB_LKUP_RET_SUCCESS && is_peer(interface, fib.dmac))
+	/* The kernel's neighbour table also writes the type of the frame, which the outer packet may change. */
+	if (!more && interface && result == BPF_FIB_LKUP_RET_SUCCESS && is_peer(interface, fib.dmac))
 		flow->action = LB_ACTION_PEER;
 	return true;
 }
@@ -144,6 +148,9 @@ static __always_inline bool stack_takes(struct __sk_buff *skb, const struct lb_f
 	struct lb_address_key source;
 	struct lb_address *address;
 
+	/* The stack would send it to where the vip's address is routed. */
+	if (flow->flags & LB_FLOW_DSR)
+		return false;
 	if (!(flow->flags & LB_FLOW_NEW_SADDR))
 		return true;
 	address_copy(source.addr, flow->saddr);
@@ -169,7 +176,10 @@ static __always_inline enum lb_outcome forward(struct __sk_buff *skb, struct pac
 	bool fits = !flow->mtu || wire_len(skb, packet) <= flow->mtu;
 
 	packet->vip = flow->vip;
-	if (packet->ttl <= 1) {
+	if (unlikely(flow->action == LB_ACTION_HERE)) {
+		/* Not forwarded: the host's own stack is its end, or its beginning. */
+		outcome = LB_STACK;
+	} else if (packet->ttl <= 1) {
 		outcome = answer(packet, ANSWER_TIME_EXCEEDED, LB_REASON_ttl_expired);
 	} else if (!fits && (packet->dont_fragment || !lb_stack_takes(skb, flow, packet->key.proto))) {
 		packet->mtu = flow->mtu;
@@ -185,6 +195,8 @@ static __always_inline enum lb_outcome forward(struct __sk_buff *skb, struct pac
 		return drop(packet, LB_REASON_malformed);
 	if (!rewrite(skb, packet, flow, outcome != LB_STACK))
 		return drop(packet, LB_REASON_malformed);
+	if (unlikely(flow->flags & LB_FLOW_TUNNEL) && !lb_encapsulate(skb, packet, flow))
+		return drop(packet, LB_REASON_no_route);
 	if (outcome == LB_FORWARD && !hand_over(flow))
 		return drop(packet, LB_REASON_redirect_failed);
 	return outcome;

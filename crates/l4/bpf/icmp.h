@@ -150,6 +150,10 @@ static __always_inline enum lb_outcome icmp_translate(struct __sk_buff *skb, str
 	if (!outer_rewrite(skb, packet, flow, flow_saddr))
 		return drop(packet, LB_REASON_malformed);
 	count_packet(flow->endpoint, flow->flags & LB_FLOW_REPLY, skb->len);
+	if (flow->action == LB_ACTION_HERE)
+		return LB_STACK;
+	if ((flow->flags & LB_FLOW_TUNNEL) && !encapsulate(skb, packet, flow))
+		return drop(packet, LB_REASON_no_route);
 	return hand_over(flow) ? LB_FORWARD : drop(packet, LB_REASON_redirect_failed);
 }
 
@@ -168,31 +172,36 @@ GLOBAL int lb_walk_quoted(struct __sk_buff *skb, struct packet *quoted, __u32 st
 	return walk_quoted(&cursor, quoted, ipv6);
 }
 
-/* Finds the flow of the quoted packet: the one in the direction of the error. */
+/* Finds the flow of the quoted packet: the one in the direction of the error. NULL: none. */
+static __always_inline struct lb_flow *icmp_flow(struct __sk_buff *skb, const struct packet *packet, struct packet *quoted,
+						 struct lb_flow_key *key)
+{
+	__builtin_memset(quoted, 0, sizeof(*quoted));
+	if (lb_walk_quoted(skb, quoted, packet->l4 + ICMP_HEADER, packet->ipv6) != WALK_OK || quoted->fragment == FRAGMENT_LATER ||
+	    (quoted->key.proto != IPPROTO_TCP && quoted->key.proto != IPPROTO_UDP))
+		return NULL;
+	__builtin_memset(key, 0, sizeof(*key));
+	address_copy(key->saddr, quoted->key.daddr);
+	address_copy(key->daddr, quoted->key.saddr);
+	key->sport = quoted->key.dport;
+	key->dport = quoted->key.sport;
+	key->proto = quoted->key.proto;
+	return conntrack_find(key);
+}
+
 static __always_inline enum lb_outcome icmp_error(struct __sk_buff *skb, struct packet *packet, const bool dry)
 {
 	struct packet quoted;
-	struct lb_flow *flow = NULL;
 	struct lb_flow_key key;
+	struct lb_flow *flow = icmp_flow(skb, packet, &quoted, &key);
 
-	__builtin_memset(&quoted, 0, sizeof(quoted));
-	if (lb_walk_quoted(skb, &quoted, packet->l4 + ICMP_HEADER, packet->ipv6) == WALK_OK && quoted.fragment != FRAGMENT_LATER &&
-	    (quoted.key.proto == IPPROTO_TCP || quoted.key.proto == IPPROTO_UDP)) {
-		__builtin_memset(&key, 0, sizeof(key));
-		address_copy(key.saddr, quoted.key.daddr);
-		address_copy(key.daddr, quoted.key.saddr);
-		key.sport = quoted.key.dport;
-		key.dport = quoted.key.sport;
-		key.proto = quoted.key.proto;
-		flow = conntrack_find(&key);
-	}
 	if (!flow)
 		return stray(packet, LB_REASON_icmp_unmatched);
 	packet->vip = flow->vip;
-	if (packet->ttl <= 1)
+	if (packet->ttl <= 1 && flow->action != LB_ACTION_HERE)
 		return drop(packet, LB_REASON_ttl_expired);
 	if (dry)
-		return LB_FORWARD;
+		return flow->action == LB_ACTION_HERE ? LB_STACK : LB_FORWARD;
 	return icmp_translate(skb, packet, &quoted, flow, key.saddr);
 }
 

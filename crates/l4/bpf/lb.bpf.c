@@ -3,6 +3,7 @@
  * The one way of a packet. Each stage is a header of that name; docs/life-of-a-packet.md tells it in words.
  *
  *   lb_in     at tc or tcx ingress of each interface where packets for a vip, or their replies, arrive
+ *   lb_out    at the egress of the same interfaces, if an endpoint is an address of this host: its replies
  *   lb_trace  the same stages on the live tables, changing nothing, and writing down what each decided
  *   lb_gc     forgets idle flows, of those that user space names
  *   lb_here   does nothing: the end of its attachment to the loopback is the end of the namespace
@@ -17,6 +18,7 @@
 #include "forward.h"
 #include "finish.h"
 #include "gc.h"
+#include "out.h"
 
 static __always_inline int balance(struct __sk_buff *skb, const bool dry)
 {
@@ -51,6 +53,21 @@ SEC("tc")
 int lb_in(struct __sk_buff *skb)
 {
 	return balance(skb, false);
+}
+
+SEC("tc")
+int lb_out(struct __sk_buff *skb)
+{
+	struct packet packet;
+	enum lb_outcome outcome;
+
+	/* Not of this host: forwarded, or redirected by lb_in. */
+	if (skb->ingress_ifindex)
+		return NEXT;
+	outcome = out(skb, &packet, now_s());
+	if (packet.reason)
+		count_reason(&packet);
+	return outcome == LB_DROP ? TC_ACT_SHOT : NEXT;
 }
 
 SEC("tc")

@@ -63,9 +63,10 @@ struct {
 	__array(values, struct lb_table);
 } lb_tables SEC(".maps");
 
-/* The cursor of each vip's round. The CPUs share it, so that the order is exact. */
+/* The cursor of each vip's round. Each CPU has its own, so that new flows on several CPUs share no cache line for it: the order is exact for
+ * the flows of one CPU, and the shares are exact for all. */
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, LB_VIPS_MAX);
 	__type(key, __u32);
 	__type(value, __u32);

@@ -56,8 +56,10 @@ static __always_inline __u32 pick_in_turn(__u32 vip, __u32 attempt, __u32 slots,
 
 	if (!cursor)
 		return ENDPOINT_NONE;
+	/* Atomic, although it is this CPU's: a program at the socket can be interrupted by one of packets. Out of step with the other CPUs, so
+	 * that their first flows do not all reach the first endpoint. */
 	turn = dry ? *cursor + attempt : __sync_fetch_and_add(cursor, 1);
-	return table_at(vip, turn % slots);
+	return table_at(vip, (turn + bpf_get_smp_processor_id()) % slots);
 }
 
 /* Its flows, and the sockets of this host that are connected to it. */

@@ -136,7 +136,7 @@ mod tests {
         check!(btf, lb_flow_key: saddr, daddr, sport, dport, proto, pad);
         check!(btf, lb_flow: saddr, daddr, next_hop, sport, dport, addr_diff, port_diff, ifindex, endpoint, vip, state, touched_s, born_s, mtu, action, flags);
         check!(btf, lb_vip_key: addr, port, proto, scope);
-        check!(btf, lb_vip: table_slots, affinity_s, syn_s, idle_s, closing_s, rate_per_s, rate_burst, mode, algorithm, flags, pad);
+        check!(btf, lb_vip: table_slots, affinity_s, syn_s, idle_s, closing_s, rate_per_s, rate_burst, mode, algorithm, flags, tunnel);
         check!(btf, lb_range: first, last, vip, proto, pad);
         check!(btf, lb_address_key: addr);
         check!(btf, lb_address: range_count, flags, ranges);

@@ -1,8 +1,9 @@
 //! The interface of a build without the programs. Every call says that there is no kernel plane.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use model::{Endpoint, Transport, Vip};
@@ -38,6 +39,73 @@ pub fn detach(_: &Options) -> Result<bool, Refusal> {
 /// The addresses of this host among `addresses`. Nothing needs them without a kernel plane.
 pub fn addresses_of_host(_: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
     BTreeSet::new()
+}
+
+/// Would say when the network changes.
+#[derive(Debug)]
+pub enum Changes {}
+
+impl Changes {
+    /// # Errors
+    /// Always.
+    pub fn listen() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Nothing.
+    pub fn drain(&self) -> (bool, bool) {
+        match *self {}
+    }
+}
+
+impl AsRawFd for Changes {
+    fn as_raw_fd(&self) -> RawFd {
+        match *self {}
+    }
+}
+
+/// Would answer for addresses on links.
+#[derive(Debug)]
+pub enum Neighbours {}
+
+impl Neighbours {
+    /// # Errors
+    /// Always.
+    pub fn open() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// # Errors
+    /// None.
+    pub fn sockets(&self) -> io::Result<[OwnedFd; 2]> {
+        match *self {}
+    }
+
+    /// No.
+    pub fn is_on_link(&self, _: IpAddr) -> bool {
+        match *self {}
+    }
+
+    /// # Errors
+    /// None.
+    pub fn look(&mut self) -> io::Result<()> {
+        match *self {}
+    }
+
+    /// Nothing.
+    pub fn hold(&mut self, _: &BTreeSet<IpAddr>) {
+        match *self {}
+    }
+
+    /// Nothing.
+    pub fn answer(&mut self) -> BTreeMap<IpAddr, String> {
+        match *self {}
+    }
+
+    /// Nothing.
+    pub fn defend(&mut self, _: IpAddr) {
+        match *self {}
+    }
 }
 
 /// A route to an announced address. Nothing announces without a kernel plane.
@@ -131,6 +199,12 @@ impl Plane {
     /// # Errors
     /// None.
     pub fn collect(&mut self) -> Result<Option<Collected>, Refusal> {
+        match *self {}
+    }
+
+    /// # Errors
+    /// None.
+    pub fn look_again(&mut self) -> Result<bool, Refusal> {
         match *self {}
     }
 

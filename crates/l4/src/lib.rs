@@ -39,6 +39,8 @@ mod announce;
 #[cfg(kernel_plane)]
 mod attach;
 #[cfg(kernel_plane)]
+mod changes;
+#[cfg(kernel_plane)]
 mod collect;
 #[cfg(kernel_plane)]
 mod content;
@@ -56,6 +58,8 @@ mod host;
 mod interfaces;
 #[cfg(kernel_plane)]
 mod load;
+#[cfg(kernel_plane)]
+mod neighbours;
 #[cfg(kernel_plane)]
 mod own;
 #[cfg(kernel_plane)]
@@ -82,12 +86,16 @@ mod trace;
 mod vip_routes;
 
 #[cfg(not(kernel_plane))]
-pub use absent::{AnnouncedRoute, Plane, addresses_of_host, built, detach, pinned, withdraw_all};
+pub use absent::{AnnouncedRoute, Changes, Neighbours, Plane, addresses_of_host, built, detach, pinned, withdraw_all};
 #[cfg(kernel_plane)]
 pub use announce::{AnnouncedRoute, withdraw_all};
 #[cfg(kernel_plane)]
+pub use changes::Changes;
+#[cfg(kernel_plane)]
 #[doc(hidden)]
 pub use load::{OBJECT, SOCKET_OBJECT};
+#[cfg(kernel_plane)]
+pub use neighbours::Neighbours;
 #[cfg(kernel_plane)]
 pub use own::among as addresses_of_host;
 #[cfg(kernel_plane)]

@@ -23,6 +23,7 @@ pub static SOCKET_OBJECT: &[u8] = include_bytes!(env!("LB_SOCKET_OBJECT"));
 
 /// The names of the programs.
 pub(crate) const ENTRY: &str = "lb_in";
+pub(crate) const EXIT: &str = "lb_out";
 pub(crate) const TRACE: &str = "lb_trace";
 pub(crate) const COLLECT: &str = "lb_gc";
 pub(crate) const CONNECT_DRY: &str = "lb_connect_dry";
@@ -169,9 +170,13 @@ fn open(pins: &Pins, flows_max: u32) -> libbpf_rs::Result<OpenObject> {
             map.set_pin_path(pins.map(&name))?;
         }
     }
-    for mut program in object.progs_mut().filter(|program| program.name() == ENTRY || program.name() == HERE) {
+    for mut program in object.progs_mut() {
         // Ignored below 6.6, where there is no tcx.
-        program.set_attach_type(ProgramAttachType::TcxIngress);
+        if program.name() == ENTRY || program.name() == HERE {
+            program.set_attach_type(ProgramAttachType::TcxIngress);
+        } else if program.name() == EXIT {
+            program.set_attach_type(ProgramAttachType::TcxEgress);
+        }
     }
     Ok(object)
 }

@@ -37,22 +37,79 @@ const DATAGRAMS_MAX: usize = 1024;
 /// # Errors
 /// If the kernel refuses.
 pub(crate) fn every() -> io::Result<BTreeMap<IpAddr, u32>> {
+    let mut found = BTreeMap::new();
+    each(|address, index| {
+        if found.keys().filter(|other: &&IpAddr| other.is_ipv4() == address.is_ipv4()).count() < EVERY_MAX {
+            found.entry(address).or_insert(index);
+        }
+    })?;
+    Ok(found)
+}
+
+/// All addresses of interfaces that others can reach, of which there may be more. Unlike [`among`], leaves out what only a route assigns.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn assigned() -> io::Result<BTreeSet<IpAddr>> {
+    let mut found = BTreeSet::new();
+    each(|address, _| {
+        found.insert(address);
+    })?;
+    Ok(found)
+}
+
+/// A network that an interface is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OnLink {
+    pub(crate) interface: u32,
+    own: IpAddr,
+    prefix_bits: u8,
+}
+
+impl OnLink {
+    /// Whether others on the link expect the address there. The network of a single address has no others.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        let network = ipnet::IpNet::new(self.own, self.prefix_bits);
+        network.is_ok_and(|network| network.prefix_len() < network.max_prefix_len() && network.contains(&address))
+    }
+}
+
+/// The networks of this host's interfaces.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn on_links() -> io::Result<Vec<OnLink>> {
+    let mut found = Vec::new();
+    each_message(|message| {
+        let own = address_of(message).filter(is_reached_by_others);
+        let prefix_bits = message.header.prefix_len;
+        found.extend(own.map(|own| OnLink { interface: message.header.index, own, prefix_bits }));
+    })?;
+    Ok(found)
+}
+
+/// Passes each address that others can reach to `take`, with the index of its interface.
+fn each(mut take: impl FnMut(IpAddr, u32)) -> io::Result<()> {
+    each_message(|message| {
+        if let Some(address) = address_of(message).filter(is_reached_by_others) {
+            take(address, message.header.index);
+        }
+    })
+}
+
+fn each_message(mut take: impl FnMut(&AddressMessage)) -> io::Result<()> {
     let socket = interfaces::open()?;
     interfaces::send(&socket, RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
-    let mut found = BTreeMap::new();
     for _ in 0..DATAGRAMS_MAX {
         let (datagram, _) = socket.recv_from_full()?;
         let is_last = interfaces::for_each(&datagram, |message| {
-            if let RouteNetlinkMessage::NewAddress(message) = message
-                && let Some(address) = address_of(&message).filter(is_reached_by_others)
-                && found.keys().filter(|other: &&IpAddr| other.is_ipv4() == address.is_ipv4()).count() < EVERY_MAX
-            {
-                found.entry(address).or_insert(message.header.index);
+            if let RouteNetlinkMessage::NewAddress(message) = message {
+                take(&message);
             }
             ControlFlow::Continue(())
         })?;
         if is_last {
-            return Ok(found);
+            return Ok(());
         }
     }
     Err(io::Error::other("the answer does not end"))
@@ -120,6 +177,7 @@ mod tests {
         let lines: Vec<String> = (1..=2 * EVERY_MAX).map(|n| format!("addr add 10.7.0.{n}/32 dev v0")).collect();
         netns.ip(&lines.join("\n")).unwrap();
         let every = netns.inside(super::every).unwrap();
+        assert_eq!(netns.inside(assigned).unwrap().len(), 3 + 2 * EVERY_MAX);
         assert_eq!(every.keys().filter(|address| address.is_ipv4()).count(), EVERY_MAX);
         assert!(every.contains_key(&parse("10.0.0.1")) && every.contains_key(&parse("fd00::1")), "{every:?}");
     }

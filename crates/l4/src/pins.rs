@@ -1,7 +1,7 @@
 //! The directory in a BPF file system that keeps everything that outlives the process.
 //!
-//! `ROOT/v<version>/` has a file for each map, `link_<ifindex>` for each attachment by tcx, and `socket_<program>` for each attachment to the
-//! control group. `here` shows that the namespace exists as long as there is no attachment by tcx. The version is that of the layouts: maps of another version cannot be taken over.
+//! `ROOT/v<version>/` has a file for each map, `link_<ifindex>` and `out_<ifindex>` for each attachment by tcx to the ingress and the egress of
+//! an interface, and `socket_<program>` for each attachment to the control group. `here` shows that the namespace exists as long as there is no attachment by tcx. The version is that of the layouts: maps of another version cannot be taken over.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,6 +25,8 @@ const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 const OURS: &str = "/sys/fs/bpf/steelyard";
 /// The prefix of link files, followed by the index of the interface. Interface names may contain dots, which this file system reserves.
 const LINK: &str = "link_";
+/// The same for the egress.
+const OUT_LINK: &str = "out_";
 /// The prefix of the links to the control group, followed by the name of the program.
 const SOCKET_LINK: &str = "socket_";
 
@@ -119,6 +121,11 @@ impl Pins {
         self.folder.join(format!("{LINK}{ifindex}"))
     }
 
+    /// The same for the egress.
+    pub(crate) fn out_link(&self, ifindex: u32) -> PathBuf {
+        self.folder.join(format!("{OUT_LINK}{ifindex}"))
+    }
+
     /// The link of a program to the control group.
     pub(crate) fn socket_link(&self, program: &str) -> PathBuf {
         self.folder.join(format!("{SOCKET_LINK}{program}"))
@@ -139,9 +146,14 @@ impl Pins {
         socket_links(&self.folder)
     }
 
-    /// The existing links: interface and file.
+    /// The existing links to the ingress: interface and file.
     pub(crate) fn links(&self) -> Vec<(u32, PathBuf)> {
-        links(&self.folder)
+        links(&self.folder, LINK)
+    }
+
+    /// Those to the egress.
+    pub(crate) fn out_links(&self) -> Vec<(u32, PathBuf)> {
+        links(&self.folder, OUT_LINK)
     }
 
     /// Directories of other versions. Their programs keep working until ours are attached.
@@ -173,7 +185,7 @@ pub(crate) fn sweep(own: &Pins) {
         let at = |folder: &PathBuf| {
             let here = folder.join(HERE);
             let here = here.exists().then_some(here);
-            links(folder).into_iter().map(|(_, link)| link).chain(here).collect::<Vec<_>>()
+            links(folder, LINK).into_iter().map(|(_, link)| link).chain(here).collect::<Vec<_>>()
         };
         let attached: Vec<PathBuf> = versions.iter().flat_map(at).collect();
         if attached.is_empty() || !attached.iter().all(|link| link_ifindex(link) == Some(0)) {
@@ -210,7 +222,7 @@ pub(crate) fn remove_link(path: &Path) {
 }
 
 pub(crate) fn remove_folder(folder: &Path) -> io::Result<()> {
-    let to_interfaces = links(folder).into_iter().map(|(_, link)| link);
+    let to_interfaces = [LINK, OUT_LINK].into_iter().flat_map(|kind| links(folder, kind)).map(|(_, link)| link);
     to_interfaces.chain(socket_links(folder)).for_each(|link| remove_link(&link));
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -234,9 +246,9 @@ fn is_bpffs(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.f_type as u64 & 0xffff_ffff == BPF_FS_MAGIC)
 }
 
-fn links(folder: &Path) -> Vec<(u32, PathBuf)> {
+fn links(folder: &Path, kind: &'static str) -> Vec<(u32, PathBuf)> {
     let index = |(path, rest): (PathBuf, String)| Some((rest.parse().ok()?, path));
-    named(folder, LINK).filter_map(index).collect()
+    named(folder, kind).filter_map(index).collect()
 }
 
 fn socket_links(folder: &Path) -> Vec<PathBuf> {

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use model::{Endpoint, EndpointAddress, OnUnhealthy, Transport, Vip, VipAlgorithm, VipMode};
+use model::{Announce, Endpoint, EndpointAddress, OnUnhealthy, Transport, Tunnel, Vip, VipAlgorithm, VipMode};
 
 use crate::abi::*;
 use crate::content::Content;
@@ -30,10 +30,11 @@ pub(crate) struct Identity {
     pub(crate) scope: u8,
 }
 
-/// The source addresses of `full_nat` flows on this host.
+/// The addresses of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sources {
-    /// For vips without `sources`, by name: the source address that this host uses for each of its endpoints.
+    /// For `full_nat` vips without `sources`, vips in mode `nat` and those with a tunnel, by name: the source address that this host uses for
+    /// each endpoint.
     pub(crate) towards: BTreeMap<String, BTreeMap<SocketAddr, IpAddr>>,
     /// The first and the last of the ports that nothing else on this host uses unasked.
     pub(crate) ports: (u16, u16),
@@ -41,6 +42,8 @@ pub(crate) struct Sources {
     pub(crate) own: BTreeSet<IpAddr>,
     /// The addresses of vips that have every address of this host.
     pub(crate) every: BTreeSet<IpAddr>,
+    /// All addresses of this host's interfaces.
+    pub(crate) here: BTreeSet<IpAddr>,
 }
 
 /// Endpoints that this host cannot serve, by vip, and why. They count as down, whatever probes say.
@@ -76,6 +79,9 @@ pub(crate) struct Plan {
     local: BTreeSet<IpAddr>,
 }
 
+/// A flag of `lb_endpoint.source`.
+const HERE: u8 = LB_ENDPOINT_HERE as u8;
+
 /// A vip with the name that reports use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
@@ -83,6 +89,8 @@ pub(crate) struct Named {
     pub(crate) identity: Identity,
     /// It names no interfaces, so they are found by the routes to its endpoints.
     pub(crate) is_routed: bool,
+    /// It is announced on the link of its address, where its clients are.
+    pub(crate) is_on_link: bool,
     /// As configured, with the index of each.
     pub(crate) endpoints: BTreeMap<SocketAddr, u32>,
     /// The input of its table.
@@ -131,7 +139,7 @@ pub(crate) fn plan(
                 weight: endpoint.weight,
                 port: address.port().to_be(),
                 state: state(vip, endpoint.weight, usable(&vip.name, endpoint)),
-                source: sources.only(&own, &vip.name, address),
+                source: sources.only(&own, &vip.name, address) | if sources.has(vip, address.ip()) { HERE } else { 0 },
             };
             let known = known_endpoints.get(&(id, value.addr, value.port)).copied();
             let known = known.or_else(|| endpoints.get(&address).copied());
@@ -148,7 +156,8 @@ pub(crate) fn plan(
         plan.add(vip, id, table, sources);
         // Connections that are balanced at the socket need no interface.
         let (name, is_routed) = (vip.name.clone(), vip.interfaces.is_empty() && vip.mode != VipMode::Socket);
-        plan.vips.insert(id, Named { name, identity, is_routed, endpoints, basis });
+        let is_on_link = is_routed && vip.announce == Announce::L2;
+        plan.vips.insert(id, Named { name, identity, is_routed, is_on_link, endpoints, basis });
     }
     // A process that sends datagrams learns nothing of an endpoint that is gone, and would send to it as long as it gets no answer.
     let of_datagrams: BTreeSet<u32> =
@@ -178,11 +187,20 @@ impl Sources {
         all.into_iter().collect()
     }
 
+    /// Whether packets to an endpoint of the vip go to this host's own stack, and its replies are translated where they leave. A listener
+    /// gets TCP connections to an address of this host as they are, which costs packets nothing.
+    fn has(&self, vip: &Vip, endpoint: IpAddr) -> bool {
+        let is_rewritten = matches!(vip.mode, VipMode::Nat | VipMode::FullNat { .. });
+        let is_own = vip.address.is_unspecified() || self.own.contains(&vip.address);
+        is_rewritten && !(vip.transport == Transport::Tcp && is_own) && self.here.contains(&endpoint)
+    }
+
     /// Which of them to use for the endpoint, counted from 1, because it may know no way back to the others. 0 means any that the file
     /// names.
     fn only(&self, own: &[IpAddr], vip: &str, endpoint: SocketAddr) -> u8 {
         let source = self.towards.get(vip).and_then(|towards| towards.get(&endpoint));
         let at = source.and_then(|source| own.iter().position(|address| address == source));
+        let at = at.filter(|at| *at < LB_POOL_MAX as usize);
         at.map_or(0, |at| u8::try_from(at + 1).unwrap_or(0))
     }
 }
@@ -193,13 +211,21 @@ impl Plan {
         self.content.addresses.keys().map(|key| address_of(key.addr))
     }
 
-    /// Marks those that this host has itself.
-    pub(crate) fn set_own(&mut self, own: &BTreeSet<IpAddr>) {
+    /// Whether packets to an endpoint go to this host's own stack.
+    pub(crate) fn has_endpoint_here(&self) -> bool {
+        self.content.endpoints.values().any(|endpoint| endpoint.source & HERE != 0)
+    }
+
+    /// Marks those that this host has itself. Returns whether any has changed.
+    pub(crate) fn set_own(&mut self, own: &BTreeSet<IpAddr>) -> bool {
+        let mut differs = false;
         for (key, address) in &mut self.content.addresses {
             let at = address_of(key.addr);
             let is_own = own.contains(&at) || self.local.contains(&at);
-            address.flags = address.flags & !LB_ADDRESS_HOST | if is_own { LB_ADDRESS_HOST } else { 0 };
+            let flags = address.flags & !LB_ADDRESS_HOST | if is_own { LB_ADDRESS_HOST } else { 0 };
+            differs |= std::mem::replace(&mut address.flags, flags) != flags;
         }
+        differs
     }
 
     /// The addresses of endpoints, including leaving ones, of vips whose interfaces are found by routes. `held` is the content of the maps.
@@ -212,6 +238,11 @@ impl Plan {
     pub(crate) fn families_along(&self) -> [bool; 2] {
         let has = |ipv6| self.vips.values().any(|named| named.is_routed && named.identity.address.is_ipv6() == ipv6);
         [has(false), has(true)]
+    }
+
+    /// The addresses of vips that are announced on links and name no interfaces.
+    pub(crate) fn on_links(&self) -> BTreeSet<IpAddr> {
+        self.vips.values().filter(|named| named.is_on_link).map(|named| named.identity.address).collect()
     }
 
     /// Whether a vip has every address of this host, for packets or at the socket.
@@ -232,9 +263,16 @@ impl Plan {
         if !table.is_empty() {
             self.content.tables.insert(id, table);
         }
-        if let VipMode::FullNat { sources: named } = &vip.mode {
-            let own = sources.of(&vip.name);
-            self.content.pools.insert(id, pool(if named.is_empty() { &own } else { named }, sources.ports));
+        let own = sources.of(&vip.name);
+        match &vip.mode {
+            VipMode::FullNat { sources: named } => {
+                self.content.pools.insert(id, pool(if named.is_empty() { &own } else { named }, sources.ports));
+            }
+            // For clients that are endpoints themselves, and for tunnels.
+            VipMode::Nat | VipMode::Dsr if !own.is_empty() => {
+                self.content.pools.insert(id, pool(&own, sources.ports));
+            }
+            _ => {}
         }
         for (nets, verdict) in [(&vip.allow, LB_SOURCE_ALLOW), (&vip.deny, LB_SOURCE_DENY)] {
             self.content.sources.extend(nets.iter().map(|net| (source_key(id, net), verdict)));
@@ -397,7 +435,7 @@ fn value(vip: &Vip, table_slots: u32) -> lb_vip {
         mode: mode(&vip.mode) as u8,
         algorithm: algorithm(vip.algorithm) as u8,
         flags: flags as u8,
-        pad: 0,
+        tunnel: tunnel(vip) as u8,
     }
 }
 
@@ -421,6 +459,14 @@ fn mode(mode: &VipMode) -> u32 {
         VipMode::Dsr => LB_MODE_DSR,
         VipMode::Local => LB_MODE_LOCAL,
         VipMode::Socket => LB_MODE_SOCKET,
+    }
+}
+
+fn tunnel(vip: &Vip) -> u32 {
+    match vip.tunnel.filter(|_| vip.mode == VipMode::Dsr) {
+        None => LB_TUNNEL_NONE,
+        Some(Tunnel::Ipip) => LB_TUNNEL_IPIP,
+        Some(Tunnel::Gue) => LB_TUNNEL_GUE,
     }
 }
 

@@ -15,7 +15,7 @@ use telemetry::Sample;
 
 use crate::abi::*;
 use crate::announce::{AnnouncedRoute, withdraw_all};
-use crate::attach::{Attachments, detach_everywhere};
+use crate::attach::{Attachments, Side, detach_everywhere};
 use crate::collect::{Walk, Walked};
 use crate::content::Content;
 use crate::counters::Retired;
@@ -46,6 +46,8 @@ pub struct Plane {
     pins: Pins,
     _looked_after: Held,
     attachments: Attachments,
+    /// Those to the egress, if an endpoint is an address of this host.
+    attachments_out: Attachments,
     /// The programs that run when a process of this host connects.
     pub(crate) sockets: Option<AtSockets>,
     /// The control group whose processes should be served.
@@ -61,6 +63,8 @@ pub struct Plane {
     vip_routes: VipRoutes,
     /// The addresses of this host that others can reach, with an interface of each, for vips that have them all.
     pub(crate) every: BTreeMap<IpAddr, u32>,
+    /// All addresses of this host's interfaces, as the last plan knows them.
+    here: BTreeSet<IpAddr>,
     unreachable: Unreachable,
     /// Endpoints for which this host had no source address.
     sourceless: BTreeSet<SocketAddr>,
@@ -149,7 +153,8 @@ impl Plane {
         let maps = Maps::new(&object)?;
         let held = maps.recover()?;
         let mut plane = Self {
-            attachments: Attachments::new(&pins, options.force_tc),
+            attachments: Attachments::new(&pins, Side::Ingress, options.force_tc),
+            attachments_out: Attachments::new(&pins, Side::Egress, options.force_tc),
             sockets: None,
             sockets_wanted: None,
             sockets_refused: None,
@@ -158,6 +163,7 @@ impl Plane {
             attached: BTreeMap::new(),
             vip_routes: VipRoutes::default(),
             every: BTreeMap::new(),
+            here: BTreeSet::new(),
             unreachable: Unreachable::default(),
             sourceless: BTreeSet::new(),
             reach_differs: false,
@@ -228,6 +234,8 @@ impl Plane {
             self.every = own::every().map_err(|error| Refusal::kernel("list the addresses of this host", error))?;
             sources.every = self.every.keys().copied().collect();
         }
+        self.here = own::assigned().map_err(|error| Refusal::kernel("list the addresses of this host", error))?;
+        sources.here.clone_from(&self.here);
         let sourceless = unreachable.all().map(|(_, endpoint, _)| endpoint).collect();
         self.find_ways(vips, &mut unreachable);
         find_vips_of_vips(vips, &mut unreachable);
@@ -273,10 +281,7 @@ impl Plane {
         let mut walk = match self.walk.take() {
             Some(walk) => walk,
             None => {
-                self.refresh_interfaces()?;
-                self.refresh_own()?;
-                self.ask_again();
-                self.attach(true)?;
+                self.look(true)?;
                 self.follow_cgroup();
                 // A vip that is removed from here on may still be on pages that were already read, so its index rests until after the next
                 // walk.
@@ -299,6 +304,23 @@ impl Plane {
         let prodded = self.prodder.prod(&waiting);
         let reach_differs = std::mem::take(&mut self.reach_differs);
         Ok(Some(Collected { kept, expired, closed, freed, prodded, reach_differs }))
+    }
+
+    /// Follows interfaces, addresses and routes that have come or gone, as each collection does. Returns whether an endpoint has become
+    /// reachable or unreachable: then [`Plane::apply`] has something new to do.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn look_again(&mut self) -> Result<bool, Refusal> {
+        self.look(false)?;
+        Ok(std::mem::take(&mut self.reach_differs))
+    }
+
+    fn look(&mut self, collected: bool) -> Result<(), Refusal> {
+        self.refresh_interfaces()?;
+        self.refresh_own()?;
+        self.ask_again();
+        self.attach(collected)
     }
 
     /// The counters as Prometheus samples; empty if they cannot be read.
@@ -376,8 +398,13 @@ impl Plane {
                 Err(error) => tracing::error!(%error, "cannot list the addresses of this host"),
             }
         }
+        match own::assigned() {
+            // Endpoints may be among them.
+            Ok(here) => self.reach_differs |= here != self.here,
+            Err(error) => tracing::error!(%error, "cannot list the addresses of this host"),
+        }
         let own = own::among(self.plan.addresses());
-        self.plan.set_own(&own);
+        self.reach_differs |= self.plan.set_own(&own);
         self.maps.write_addresses(&mut self.held, &self.plan.content)
     }
 }

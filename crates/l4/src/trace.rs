@@ -145,6 +145,9 @@ impl Plane {
             (LB_STAGE_FORWARD, LB_FORWARD) => {
                 format!("leaves by {} for {}", self.interface_name(step.detail), self.destination(found))
             }
+            (LB_STAGE_FORWARD, LB_STACK) if u32::from(found.flow.action) == LB_ACTION_HERE => {
+                format!("rewritten for {}, which is an address of this host, and left to its own stack", self.destination(found))
+            }
             (LB_STAGE_FORWARD, LB_STACK) => {
                 format!("rewritten for {}, and left to this host for fragmentation", self.destination(found))
             }
@@ -164,6 +167,9 @@ impl Plane {
             return format!("connected to {}", self.endpoint_name(last.detail));
         }
         match (u32::from(last.outcome), DropReason::of(last.reason)) {
+            (LB_STACK, _) if u32::from(found.flow.action) == LB_ACTION_HERE => {
+                format!("delivered to {} on this host", self.destination(found))
+            }
             (LB_FORWARD | LB_STACK, _) => {
                 format!("forwarded to {} by {}", self.destination(found), self.interface_name(found.flow.ifindex))
             }
@@ -228,7 +234,12 @@ impl Plane {
         let to = if flow.flags & LB_FLOW_DSR as u8 == 0 {
             socket(flow.daddr, flow.dport).to_string()
         } else {
-            format!("{} (address unchanged)", self.endpoint_name(flow.endpoint))
+            let how = match u32::from(flow.flags) & (LB_FLOW_IPIP | LB_FLOW_GUE) {
+                LB_FLOW_IPIP => "in a packet to it, IP in IP",
+                LB_FLOW_GUE => "in a packet to it, by GUE",
+                _ => "address unchanged",
+            };
+            format!("{} ({how})", self.endpoint_name(flow.endpoint))
         };
         let hop: IpAddr = address_of(flow.next_hop);
         if hop == address_of(flow.daddr) || hop.is_unspecified() || flow.flags & LB_FLOW_DSR as u8 != 0 {

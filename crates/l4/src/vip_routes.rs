@@ -11,6 +11,7 @@ use std::ops::Bound;
 use netlink_sys::Socket;
 
 use crate::interfaces::{self, Interface, LOOPBACK};
+use crate::own::OnLink;
 use crate::routes;
 
 /// Endpoints whose route is looked up again in one collection, which takes some milliseconds. With more endpoints, a full round takes
@@ -28,6 +29,8 @@ pub(crate) struct VipRoutes {
     defaults: [BTreeSet<u32>; 2],
     /// The interfaces with addresses of this host, if a vip has them all: clients may come by any of them.
     clients: BTreeSet<u32>,
+    /// The interfaces on whose link the address of a vip is, if it is announced there.
+    links: BTreeMap<IpAddr, BTreeSet<u32>>,
     /// The last address that the last collection looked up.
     turn: Option<IpAddr>,
     /// The interfaces to attach to, with the number of collections since they were needed.
@@ -90,6 +93,15 @@ impl VipRoutes {
         self.clients = attachable(interfaces, present);
     }
 
+    /// Sets the interfaces on whose links these addresses are announced: their clients are there.
+    pub(crate) fn set_links(&mut self, addresses: &BTreeSet<IpAddr>, links: &[OnLink], present: &[Interface]) {
+        let of = |address: &IpAddr| {
+            let on = links.iter().filter(|link| link.contains(*address)).map(|link| link.interface);
+            (*address, attachable(on.collect(), present))
+        };
+        self.links = addresses.iter().map(of).collect();
+    }
+
     /// Why the endpoint cannot be served.
     pub(crate) fn why_not(&self, address: IpAddr) -> Option<&str> {
         self.endpoints.get(&address)?.why_not.as_deref()
@@ -102,6 +114,8 @@ impl VipRoutes {
         let mut found: Vec<u32> = if vip.is_ipv6() { v6 } else { v4 }.iter().copied().collect();
         let clients = self.clients.iter().filter(|index| vip.is_unspecified() && !found.contains(index));
         found.extend(clients.copied().collect::<Vec<_>>());
+        let on_link = self.links.get(&vip).into_iter().flatten().filter(|index| !found.contains(index));
+        found.extend(on_link.copied().collect::<Vec<_>>());
         let endpoints =
             endpoints.filter_map(|address| self.endpoints.get(&address)).flat_map(|route| &route.interfaces);
         let more: BTreeSet<u32> = endpoints.filter(|index| !found.contains(index)).copied().collect();
@@ -114,7 +128,7 @@ impl VipRoutes {
         if collected {
             self.kept.values_mut().for_each(|since| *since += 1);
         }
-        let of_clients = self.defaults.iter().chain([&self.clients]);
+        let of_clients = self.defaults.iter().chain([&self.clients]).chain(self.links.values());
         let needed = of_clients.chain(self.endpoints.values().map(|route| &route.interfaces)).flatten();
         self.kept.extend(needed.map(|index| (*index, 0)));
         self.kept.retain(|_, since| *since <= SPARE_COLLECTIONS);

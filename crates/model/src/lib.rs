@@ -86,7 +86,8 @@ pub use route::Route;
 pub use tls::{Certificate, ClientCa, ClusterTls, HostCertificates, ListenerTls, Pem, SubjectAltName, TlsVersion};
 pub use via::Via;
 pub use vip::{
-    Announce, Announcing, FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode,
+    Announce, Announcing, FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Tunnel, Vip, VipAlgorithm,
+    VipMode,
 };
 
 /// The version of the PROXY protocol header (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>) for an endpoint.

@@ -28,6 +28,8 @@ pub struct Vip {
     pub algorithm: VipAlgorithm,
     /// What is rewritten.
     pub mode: VipMode,
+    /// With [`VipMode::Dsr`]: how packets reach endpoints behind a router. `None` means that all endpoints are on the same link.
+    pub tunnel: Option<Tunnel>,
     /// A client stays with its endpoint for this long after its last new flow; `None` means that each flow is chosen anew.
     pub affinity: Option<Duration>,
     /// `None` means that endpoints count as healthy.
@@ -64,6 +66,7 @@ impl Vip {
             endpoints: Vec::new(),
             algorithm: VipAlgorithm::RoundRobin,
             mode: VipMode::Nat,
+            tunnel: None,
             affinity: None,
             health_check: None,
             on_unhealthy: OnUnhealthy::Keep,
@@ -122,13 +125,22 @@ pub enum VipMode {
         /// Source addresses; empty means the one that this host would use to reach the endpoint.
         sources: Vec<IpAddr>,
     },
-    /// Only the link layer: the endpoint holds the virtual address itself and answers the client directly.
+    /// Only the link layer, or nothing with a [`Tunnel`]: the endpoint holds the virtual address itself and answers the client directly.
     Dsr,
     /// Not forwarded: a listener on this host serves the address.
     Local,
     /// Packets are not touched. Processes of this host get an endpoint when they connect, if the snapshot wants that. Another vip may serve
     /// the packets of the same address; these processes do not reach it.
     Socket,
+}
+
+/// What the packets of a client travel in, on their way to an endpoint, which takes them out again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tunnel {
+    /// IP in IP (RFC 2003, RFC 2473): 20 bytes more with IPv4, 40 with IPv6.
+    Ipip,
+    /// Generic UDP Encapsulation to port 6080: 32 bytes more with IPv4, 52 with IPv6. Routers can spread flows by the source port.
+    Gue,
 }
 
 /// What happens to TCP connections to an endpoint whose probes fail. Datagrams go to another endpoint in any case,
@@ -149,6 +161,9 @@ pub enum Announce {
     None,
     /// By a route of this host, which a routing daemon passes on, for as long as the vip is usable.
     Route,
+    /// On the link that the address belongs to, for as long as the vip is usable: this host answers ARP and neighbour discovery for it. Of
+    /// several hosts, one does.
+    L2,
 }
 
 /// What all announcements of a snapshot share.

@@ -402,7 +402,7 @@ pub(crate) struct VipAddArgs {
     /// Keep a client with its endpoint for this long: 10m
     #[arg(long, value_name = "DURATION")]
     pub(crate) affinity: Option<String>,
-    /// Announce the address: route
+    /// Announce the address: route or l2
     #[arg(long, value_name = "HOW")]
     pub(crate) announce: Option<String>,
     /// Probe the endpoints: tcp, or a path to request over HTTP

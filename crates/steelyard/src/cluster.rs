@@ -3,7 +3,7 @@
 //! Job: turn the command's arguments into settings, pass the cluster's snapshots to the loop, and pass the outcome
 //! back. Not its job: what objects mean; that is the job of the crate `controller`.
 
-pub(crate) use controller::{Handle, Update};
+pub(crate) use controller::{Handle, NodeLeases, Update};
 use controller::{Options, Outcome, Refusal, Settings};
 use model::{AccessLog, Announce, Announcing, Dns, Generation, Snapshot};
 
@@ -64,6 +64,7 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         interfaces: args.vip_interface,
         socket_cgroup: args.socket_cgroup,
         kube_proxy_replacement: args.kube_proxy_replacement,
+        cluster_ip_packets: args.cluster_ip_packets,
         announce: args.announce.map_or(Announce::None, Announce::from),
         announcing: Announcing { after: args.announce_after, table: args.route_table, metric: args.route_metric },
         node: args.node_name,

@@ -149,6 +149,11 @@ impl Control {
         self.kernel().collect(&|| self.state().checker.unproven())
     }
 
+    /// The host's network has changed.
+    pub(crate) fn look_again(&self) {
+        self.kernel().look_again(&|| self.state().checker.unproven());
+    }
+
     pub(crate) fn compiled(&self) -> Option<Arc<Compiled>> {
         self.state().compiled.clone()
     }

@@ -9,6 +9,7 @@ mod status;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,17 +17,18 @@ use std::time::{Duration, Instant};
 use admin::{
     AnnouncementState, AnnouncementStatus, Flows, KernelPlaneStatus, STATUS_VERSION, SocketsStatus, VipStatus,
 };
-use l4::{Counters, EndpointVerdict, FlowClient, Plane, Refusal};
-use model::{Announce, Announcing, EndpointAddress, Transport, Vip, VipMode};
+use l4::{Counters, EndpointVerdict, FlowClient, Neighbours, Plane, Refusal};
+use model::{Announce, Announcing, EndpointAddress, Vip, VipMode};
 use net::clock;
 use telemetry::{EndpointKey, Kind, Sample};
 
+use crate::cluster::NodeLeases;
 use crate::control::answers::Probes;
 use crate::exit::{Exit, Refused};
 use crate::handover;
 use crate::sole::Sole;
 use crate::vips::VipPlan;
-use announce::{Announcements, Usable};
+use announce::{Announcements, Leases, Usable};
 use status::{Rates, Recent, occurred, transport, vip_status};
 
 /// The interval between two collections. A finished connection stays in the table for up to this long, or longer if the
@@ -57,6 +59,8 @@ pub(crate) struct KernelPlane {
     here: BTreeSet<IpAddr>,
     /// The addresses of vips that this process announces.
     announcements: Announcements,
+    /// Answers for addresses on links, if any is to be announced there.
+    neighbours: Option<Neighbours>,
     rates: Rates,
     recent: Recent,
 }
@@ -72,6 +76,7 @@ impl KernelPlane {
             told: Vec::new(),
             here: BTreeSet::new(),
             announcements: Announcements::default(),
+            neighbours: None,
             rates: Rates::default(),
             recent: Recent::default(),
         }
@@ -141,8 +146,10 @@ impl KernelPlane {
             return self.detach();
         }
         // Routers are told before packets are no longer forwarded.
-        let announced = vips.iter().filter(|plan| plan.vip.announce != Announce::None).map(|plan| plan.vip.address);
-        self.announcements.want(&announced.collect(), announcing);
+        let announced = vips.iter().filter(|plan| plan.vip.announce != Announce::None);
+        let announced = announced.map(|plan| (plan.vip.address, plan.vip.announce)).collect();
+        self.announcements.want(&announced, announcing);
+        self.open_neighbours();
         if let Some(plane) = &mut self.plane {
             tell(plane, &vips)?;
             plane.balance_sockets(socket_cgroup);
@@ -153,28 +160,78 @@ impl KernelPlane {
         Ok(())
     }
 
-    /// The kernel plane forwards packets between interfaces, and cannot deliver any to this host's own sockets. It is
-    /// nothing wrong if connections are balanced at the socket: such an endpoint serves this host's processes.
+    fn open_neighbours(&mut self) {
+        if !self.announcements.are_on_links() {
+            self.neighbours = None;
+        } else if self.neighbours.is_none() {
+            match Neighbours::open() {
+                Ok(neighbours) => self.neighbours = Some(neighbours),
+                Err(error) => {
+                    tracing::error!(%error, "cannot answer for addresses on links (CAP_NET_RAW is probably missing): they are not announced");
+                }
+            }
+        }
+        self.answer_on_links();
+    }
+
+    /// Answers for the addresses that are announced on their links, and for no others.
+    fn answer_on_links(&mut self) {
+        if let Some(neighbours) = &mut self.neighbours {
+            neighbours.hold(&self.announcements.on_links());
+        }
+    }
+
+    /// Has the Leases of a cluster decide which addresses this node answers for.
+    pub(crate) fn set_leases(&mut self, (wanted, held): NodeLeases) {
+        self.announcements.set_leases(Leases { wanted, held });
+    }
+
+    /// Whether there are addresses that are announced on links.
+    pub(crate) fn answers_on_links(&self) -> bool {
+        self.neighbours.is_some()
+    }
+
+    /// The sockets by which others on links ask for addresses, as long as there are such addresses.
+    pub(crate) fn link_sockets(&self) -> Option<std::io::Result<[OwnedFd; 2]>> {
+        self.neighbours.as_ref().map(Neighbours::sockets)
+    }
+
+    /// Answers whoever has asked on a link.
+    pub(crate) fn answer(&mut self) {
+        let Some(neighbours) = &mut self.neighbours else { return };
+        let mut gives_way = false;
+        for (address, by) in neighbours.answer() {
+            match self.announcements.claimed(address, &by) {
+                true => neighbours.defend(address),
+                false => gives_way = true,
+            }
+        }
+        if gives_way {
+            self.answer_on_links();
+        }
+    }
+
+    /// With dsr, the kernel plane cannot deliver packets to this host's own sockets, nor in any mode to the loopback
+    /// network. It is nothing wrong if connections are balanced at the socket: such an endpoint serves this host's
+    /// processes.
     fn find_endpoints_here(&mut self) {
         let sockets = self.plane.as_ref().and_then(Plane::sockets);
         if sockets.is_some_and(|sockets| sockets.why_not.is_none()) {
             return self.here.clear();
         }
-        let packets = self.vips.iter().filter(|plan| plan.vip.mode != VipMode::Socket);
-        let own = l4::addresses_of_host(packets.map(|plan| plan.vip.address));
-        // There a listener gets the connection itself.
-        let is_listened = |vip: &Vip| {
-            let has_it = vip.address.is_unspecified() || own.contains(&vip.address);
-            vip.transport == Transport::Tcp && vip.mode != VipMode::Dsr && has_it
+        let with_packets = self.vips.iter().filter(|plan| plan.vip.mode != VipMode::Socket);
+        let of = |plan: &Arc<VipPlan>| {
+            let is_dsr = plan.vip.mode == VipMode::Dsr;
+            let addresses = plan.state.endpoints().iter().map(|endpoint| endpoint.address().ip());
+            addresses.filter(|address| is_dsr || address.is_loopback()).collect::<Vec<_>>()
         };
-        let with_packets = self.vips.iter().filter(|plan| plan.vip.mode != VipMode::Socket && !is_listened(&plan.vip));
-        let addresses: BTreeSet<IpAddr> =
-            with_packets.flat_map(|plan| plan.state.endpoints()).map(|endpoint| endpoint.address().ip()).collect();
+        let addresses: BTreeSet<IpAddr> = with_packets.flat_map(of).collect();
         let here = l4::addresses_of_host(addresses.into_iter());
         for address in here.difference(&self.here) {
             tracing::warn!(
                 endpoint = %address,
-                "an endpoint of a vip is on this host: the kernel plane cannot serve it; use `mode: local` and a listener"
+                "an endpoint of a vip is on this host, and the kernel plane cannot serve it with `mode: dsr` or at a \
+                 loopback address: use another mode and another address of this host, or `mode: local` and a listener"
             );
         }
         self.here = here;
@@ -200,7 +257,8 @@ impl KernelPlane {
             tracing::info!("no vips: detaching the kernel plane");
         }
         // A process that ends announces nothing, even if a reload attaches the plane again.
-        *self = Self { announcements: self.announcements.emptied(), ..Self::new() };
+        let announcements = self.announcements.emptied();
+        *self = Self { announcements, ..Self::new() };
         Ok(())
     }
 
@@ -255,13 +313,20 @@ impl KernelPlane {
         let Some(plane) = self.plane.as_ref().filter(|_| !self.announcements.is_empty()) else { return };
         let unproven = if self.announcements.waits_for_proof() { unproven() } else { HashSet::new() };
         let announced = self.vips.iter().filter(|plan| plan.vip.announce != Announce::None);
-        let usable = announced.map(|plan| (plan.vip.address, usability(plan, plane, &self.here, &unproven)));
+        let neighbours = self.neighbours.as_ref();
+        let usable = announced.map(|plan| {
+            let usable =
+                on_link(&plan.vip, neighbours).unwrap_or_else(|| usability(plan, plane, &self.here, &unproven));
+            (plan.vip.address, usable)
+        });
         self.announcements.follow(usable, clock::now_ms(), again);
+        self.answer_on_links();
     }
 
     /// Withdraws all addresses, because this process ends. The kernel plane still forwards.
     pub(crate) fn withdraw(&mut self) {
         self.announcements.end("this process ends");
+        self.answer_on_links();
     }
 
     /// Runs one step of the collection, which removes finished flows, and records how much there was. Returns true if
@@ -289,8 +354,30 @@ impl KernelPlane {
         self.follow_verdicts(unproven);
         // The host may have gained or lost an address.
         self.find_endpoints_here();
+        self.look_at_links();
         self.announce(unproven, true);
         false
+    }
+
+    /// Follows what has changed in the host's network.
+    pub(crate) fn look_again(&mut self, unproven: &dyn Fn() -> HashSet<EndpointKey>) {
+        let Some(plane) = &mut self.plane else { return };
+        match plane.look_again() {
+            Ok(true) => self.told.clear(),
+            Ok(false) => {}
+            Err(error) => tracing::error!(%error, "cannot follow a change of the network"),
+        }
+        self.follow_verdicts(unproven);
+        self.look_at_links();
+        self.announce(unproven, false);
+    }
+
+    fn look_at_links(&mut self) {
+        if let Some(neighbours) = &mut self.neighbours
+            && let Err(error) = neighbours.look()
+        {
+            tracing::error!(%error, "cannot read the networks of this host's interfaces");
+        }
     }
 
     pub(crate) fn samples(&self) -> Vec<Sample> {
@@ -400,6 +487,18 @@ const ANNOUNCEMENT_METRICS: [AnnouncementMetric; 2] = [
 
 fn is_announced(plan: &VipPlan) -> bool {
     plan.vip.announce != Announce::None
+}
+
+/// Why an address cannot be announced on a link; `None` if it can, or need not be.
+fn on_link(vip: &Vip, neighbours: Option<&Neighbours>) -> Option<Usable> {
+    if vip.announce != Announce::L2 {
+        return None;
+    }
+    match neighbours {
+        None => Some(Usable::No("this process cannot answer on links: it needs CAP_NET_RAW".to_owned())),
+        Some(neighbours) if neighbours.is_on_link(vip.address) => None,
+        Some(_) => Some(Usable::No("no interface of this host is in the network of the address".to_owned())),
+    }
 }
 
 /// Whether a vip can serve new connections from here.

@@ -17,6 +17,7 @@ mod kernel;
 mod limits;
 mod logging;
 mod manager;
+mod network;
 mod operate;
 mod overlay;
 #[cfg(test)]

@@ -10,7 +10,17 @@ pub(crate) enum Handle {}
 /// An update from it.
 pub(crate) enum Update {}
 
+/// The Leases of addresses, which only a cluster has.
+pub(crate) type NodeLeases = (
+    tokio::sync::watch::Sender<std::collections::BTreeSet<std::net::IpAddr>>,
+    tokio::sync::watch::Receiver<std::collections::BTreeMap<std::net::IpAddr, bool>>,
+);
+
 impl Handle {
+    pub(crate) fn take_leases(&mut self) -> Option<NodeLeases> {
+        match *self {}
+    }
+
     pub(crate) fn end(self) {
         match self {}
     }

@@ -30,6 +30,7 @@ use crate::jwks::Fetchers;
 use crate::kernel::{self, COLLECT_EVERY, COLLECT_ON};
 use crate::limits::OpenFiles;
 use crate::manager::Told;
+use crate::network::{Heard, Network};
 use crate::overlay::Overlay;
 use crate::resolve::{self, Addresses, Resolver};
 use crate::signals::{Ending, Signals};
@@ -168,6 +169,9 @@ pub(crate) struct Running {
     watch: Watch,
     probes: watch::Receiver<u64>,
     collect: Interval,
+    network: Network,
+    /// The Leases of addresses that this node holds, in a cluster that announces them on links.
+    held: Option<watch::Receiver<std::collections::BTreeMap<std::net::IpAddr, bool>>>,
     tidy: Interval,
     signals: Signals,
     pub(crate) ending: Ending,
@@ -192,6 +196,9 @@ enum Event {
     Cluster(Option<Box<Update>>),
     ProbeEnded,
     Collect,
+    NetworkChanged,
+    Asked,
+    LeaseChanged,
     Tidy,
     Order(Order),
 }
@@ -229,6 +236,8 @@ impl Running {
             keep_vips: false,
             probes: control.probes(),
             collect,
+            network: Network::new(),
+            held: None,
             tidy,
             control,
             plane,
@@ -252,6 +261,10 @@ impl Running {
 
     /// Puts the first snapshot to use, and takes over from the process that serves now.
     async fn begin(&mut self, file: config::File) -> Result<(), Refused> {
+        if let Some(leases) = self.cluster.as_mut().and_then(Handle::take_leases) {
+            self.held = Some(leases.1.clone());
+            self.control.kernel().set_leases(leases);
+        }
         if self.cluster.is_some() {
             self.begin_with_cluster().await?;
         } else {
@@ -438,6 +451,9 @@ impl Running {
             // A starting successor writes the same tables, and two processes would undo each other's work.
             let serves_vips = self.control.kernel().serves() && handover::successor().is_none();
             let closes_unhealthy = self.wanted.clusters.iter().any(|cluster| cluster.closes_on_unhealthy);
+            self.network.listen(serves_vips);
+            let on_links = serves_vips && self.control.kernel().answers_on_links();
+            self.network.listen_on_links(|| self.control.kernel().link_sockets(), on_links);
             let (signals, close_at) = (&mut self.signals, self.close_at);
             let event = tokio::select! {
                 biased;
@@ -451,6 +467,11 @@ impl Running {
                 update = cluster::next(&mut self.cluster) => Event::Cluster(update.map(Box::new)),
                 Some(order) = self.orders.recv() => Event::Order(order),
                 _ = self.collect.tick(), if serves_vips => Event::Collect,
+                event = self.network.next() => match event {
+                    Heard::Changed => Event::NetworkChanged,
+                    Heard::Asked => Event::Asked,
+                },
+                () = changed(&mut self.held), if serves_vips => Event::LeaseChanged,
                 _ = self.tidy.tick() => Event::Tidy,
                 // This comes last, because there are always such events if many endpoints are probed.
                 Ok(()) = self.probes.changed(), if serves_vips || closes_unhealthy => Event::ProbeEnded,
@@ -494,6 +515,17 @@ impl Running {
                         self.collect.reset_after(COLLECT_ON);
                     }
                 }
+                Event::NetworkChanged => {
+                    let begun = Instant::now();
+                    self.control.look_again();
+                    self.network.looked(begun.elapsed());
+                }
+                Event::Asked => {
+                    let begun = Instant::now();
+                    self.control.kernel().answer();
+                    self.network.answered(begun.elapsed());
+                }
+                Event::LeaseChanged => self.control.announce(),
                 Event::Tidy => {
                     net::memory::give_back_after_bursts();
                     self.control.sample();
@@ -583,6 +615,16 @@ async fn told_to_cut(ending: &mut Ending, handed_over: bool) {
         tracing::info!("received a signal to end: already draining");
     }
     ending.told_again().await;
+}
+
+/// Waits until it changes, or forever if there is nothing that can.
+async fn changed<T>(watched: &mut Option<watch::Receiver<T>>) {
+    if let Some(watched) = watched
+        && watched.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// Waits until this time, or forever if there is none.

@@ -117,6 +117,9 @@ spec:
         {{- end }}
         {{- if and $kernel .Values.kubeProxyReplacement }}
         - --kube-proxy-replacement
+        {{- if .Values.clusterIPPackets }}
+        - --cluster-ip-packets
+        {{- end }}
         {{- end }}
         {{- if and $kernel .Values.announce }}
         - --announce={{ .Values.announce }}

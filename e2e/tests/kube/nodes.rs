@@ -21,10 +21,10 @@ struct Node {
 }
 
 impl Node {
-    fn start(edge: &Edge, cgroup: &Cgroup) -> Self {
+    fn start(edge: &Edge, cgroup: &Cgroup, more: &[&str]) -> Self {
         let listen = Family::V4.balancer(0).to_string();
         let node = ["--kube-proxy-replacement", "--node-name", NODE, "--node-zone", "zone-a"];
-        let arguments = [&["--listen-address", &listen, "--socket-cgroup", cgroup.path()], &node[..]].concat();
+        let arguments = [&["--listen-address", &listen, "--socket-cgroup", cgroup.path()], &node[..], more].concat();
         Self { steelyard: edge.controller_with("one", &arguments) }
     }
 
@@ -122,7 +122,7 @@ fn cluster_ips_and_node_ports() {
         let made = service(edge, "web", "type: NodePort, externalIPs: ['198.51.100.7']");
         let (web, port) = (cluster_ip(&made), node_port(&made));
         endpoints(edge, "web", &[(0, NODE, "{}"), (1, "node-b", "{}")]);
-        let node = Node::start(edge, cgroup);
+        let node = Node::start(edge, cgroup, &[]);
         node.until_endpoints(web, "socket", &[0, 1]);
         let external = SocketAddr::from(([198, 51, 100, 7], 80));
         let at_node = [Family::V4.gateway(), Family::V4.balancer(2)].map(|address| SocketAddr::new(address, port));
@@ -172,6 +172,58 @@ fn cluster_ips_and_node_ports() {
 }
 
 #[test]
+fn cluster_ips_by_packets() {
+    with_node("cluster_ips_by_packets", |edge, network, cgroup| {
+        let _echoes = network.echoes();
+        let web = cluster_ip(&service(edge, "web", "type: ClusterIP"));
+        endpoints(edge, "web", &[(0, NODE, "{}"), (1, "node-b", "{}")]);
+        let node = Node::start(edge, cgroup, &["--cluster-ip-packets"]);
+        node.until_endpoints(web, "full_nat", &[0, 1]);
+        // Clients in no control group of the node: elsewhere, and a pod that is an endpoint.
+        let flows = |count: usize| (0..count).map(|_| network.connect(web)).collect::<Vec<_>>();
+        for stream in flows(8) {
+            exchange(&stream, "by packets").unwrap();
+        }
+        datagram(&network.talk(web), 3);
+        for _ in 0..8 {
+            let stream = network.endpoints[0].inside(|| std::net::TcpStream::connect_timeout(&web, PATIENCE)).unwrap();
+            exchange(&stream, "to itself or the other").unwrap();
+        }
+        let traced = node.steelyard.ask(&[
+            "trace",
+            "--vip",
+            &format!("{web}/tcp"),
+            "--from",
+            "10.10.10.1",
+            "--interface",
+            "client0",
+        ]);
+        assert!(traced.stdout.contains("forwarded to"), "{}", traced.stdout);
+        // Processes in the group need no packets to be translated.
+        let mut client = cgroup.client(&network.client, "tcp", web, 4);
+        sees_the_vip(&client.report(), &format!("{} 80", web.ip()), true, 4);
+        // An endpoint in the network of the node: an API server, or a name server.
+        let _here = crate::support::echo::Echo::start();
+        edge.cluster.apply(&format!(
+            "
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: web-a, labels: {{kubernetes.io/service-name: web}}}}
+addressType: IPv4
+ports: [{{name: tcp, port: {ECHO_PORT}}}, {{name: udp, port: {ECHO_PORT}, protocol: UDP}}]
+endpoints: [{{addresses: ['{}'], nodeName: {NODE}}}]
+",
+            Family::V4.balancer(2)
+        ));
+        let status = || node.steelyard.status();
+        let has = || status()["vips"].to_string().contains("33.33.33.254:7").then_some(());
+        assert!(until(PATIENCE, has).is_some(), "{:#}", status());
+        exchange(&network.connect(web), "to the node itself").unwrap();
+        datagram(&network.talk(web), 3);
+    });
+}
+
+#[test]
 fn policies_and_hints() {
     with_node("policies_and_hints", |edge, network, cgroup| {
         let _echoes = network.echoes();
@@ -180,7 +232,7 @@ fn policies_and_hints() {
         let (web, port) = (cluster_ip(&made), node_port(&made));
         let health = made["spec"]["healthCheckNodePort"].as_u64().unwrap();
         endpoints(edge, "web", &[(0, NODE, "{}"), (1, "node-b", "{}")]);
-        let node = Node::start(edge, cgroup);
+        let node = Node::start(edge, cgroup, &[]);
         node.until_endpoints(web, "socket", &[0]);
         node.until_endpoints(every(port), "nat", &[0]);
         // Clients of the node's own get all endpoints there.

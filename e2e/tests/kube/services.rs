@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 use testkit::{Exit, PATIENCE, Signal, until};
 
-use crate::edge::{Edge, within_network};
+use crate::edge::{Edge, api_server, within_network};
+use crate::harness::{ADDRESS, Link, PORT, Relay};
 use crate::support::echo::{ECHO_PORT, datagram};
 use crate::support::network::{Family, detach};
 use crate::support::{Origin, Steelyard};
@@ -170,6 +171,105 @@ endpoints: [{{addresses: ['{}']}}, {{addresses: ['{}']}}]
         edge.until_served("UDPRoute", "dns");
         edge.until_programmed();
         datagram(&network.talk(SocketAddr::new(Family::V4.balancer(0), 53)), 100);
+    });
+}
+
+/// Two nodes on one link: a Lease decides which one answers for the address.
+#[test]
+fn one_node_at_a_time_answers_on_the_link() {
+    within_network("one_node_at_a_time_answers_on_the_link", |edge, network| {
+        let _echoes = network.echoes();
+        let other = network.beside();
+        // As the chart does with `announce: l2`.
+        edge.cluster.apply(&format!(
+            "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {{name: addresses}}
+rules: [{{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, update]}}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: addresses}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: addresses}}
+subjects: [{{kind: ServiceAccount, name: steelyard, namespace: {}}}]
+",
+            edge.name
+        ));
+        service(edge, "web", "", ECHO_PORT, &[0]);
+        let arguments = [
+            "--listen-address",
+            "127.0.0.1",
+            "--address-pool",
+            "10.10.10.64/31",
+            "--announce",
+            "l2",
+            "--announce-after",
+            "0s",
+            "--drain-delay",
+            "1s",
+        ];
+        let mut first = Plane { steelyard: edge.controller_with("one", &arguments) };
+        let web = address(edge, "web");
+        let of = |steelyard: &Steelyard| {
+            let status = crate::support::status(steelyard.admin)?;
+            let vips = status["vips"].as_array()?;
+            Some(vips.first()?["announcement"].clone())
+        };
+        let is = |steelyard: &Steelyard, expect: &str| {
+            let found = until(PATIENCE, || of(steelyard).filter(|it| it["state"] == expect));
+            found.unwrap_or_else(|| panic!("not {expect}: {:?}", of(steelyard)))
+        };
+        is(&first.steelyard, "announced");
+        let at = |netns| crate::support::network::mac_of(netns, "client0");
+        let is_at = |netns| {
+            let expect = at(netns);
+            let found = || crate::support::network::found_at(&network.client, "switch", web.ip());
+            assert!(
+                until(PATIENCE, || (found().as_ref() == Some(&expect)).then_some(())).is_some(),
+                "not at {expect} but {:?}",
+                found()
+            );
+            crate::support::echo::exchange(&network.connect(web), "hello").unwrap();
+        };
+        is_at(&network.balancer);
+        let lease = format!("steelyard-{}", web.ip());
+        edge.cluster.until("held by one", "Lease", &lease, |lease| lease["spec"]["holderIdentity"] == "one");
+
+        // A second node waits.
+        let second = other.inside(|| {
+            let link = Link::new(api_server(), &other);
+            let relay = Relay::start((ADDRESS, PORT).into());
+            let steelyard = edge.controller_through(&relay, "two", &arguments);
+            (steelyard, relay, link)
+        });
+        let (mut second, relay, _link) = second;
+        let waits = other.inside(|| is(&second, "waiting"));
+        assert!(waits["why"].as_str().unwrap_or_default().contains("does not hold its Lease"), "{waits}");
+        is_at(&network.balancer);
+
+        // The first drains, and the second takes over.
+        first.steelyard.program.signal(Signal::TERM).unwrap();
+        edge.cluster.until("taken over", "Lease", &lease, |lease| lease["spec"]["holderIdentity"] == "two");
+        other.inside(|| is(&second, "announced"));
+        is_at(&other);
+        first.steelyard.program.exit_within(PATIENCE).unwrap();
+
+        // The API server does not answer: nobody else can take the Lease, so the holder goes on.
+        relay.close();
+        second.program.says("sure=false").unwrap();
+        is_at(&other);
+        relay.open();
+
+        // The second dies without a word.
+        let again = Plane { steelyard: edge.controller_with("three", &arguments) };
+        is(&again.steelyard, "waiting");
+        second.program.signal(Signal::KILL).unwrap();
+        second.program.exit_within(PATIENCE).unwrap();
+        is(&again.steelyard, "announced");
+        is_at(&network.balancer);
+        let detached = other.inside(detach);
+        assert_eq!(detached.exit, Exit::Code(0), "{}{}", detached.stdout, detached.stderr);
     });
 }
 

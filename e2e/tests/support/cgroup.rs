@@ -44,10 +44,12 @@ impl Cgroup {
         self.path.to_str().unwrap()
     }
 
-    /// A command that moves into the control group before it makes any socket.
+    /// A command that moves into the control group before it makes any socket. On one CPU, because `round_robin` has a cursor for each.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("sh");
-        command.args(["-c", r#"echo $$ >"$0/cgroup.procs" && exec "$@""#, self.path()]).args(words);
+        command
+            .args(["-c", r#"echo $$ >"$0/cgroup.procs" && exec taskset --cpu-list 0 "$@""#, self.path()])
+            .args(words);
         command
     }
 

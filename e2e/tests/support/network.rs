@@ -212,6 +212,36 @@ impl Network {
         other.ip(&lines).unwrap();
     }
 
+    /// A second balancer beside the first, on the link to the client, with a route to the endpoints through the first. The client's addresses are on a bridge
+    /// `switch` from now on, and the link is a switch.
+    pub fn beside(&self) -> Netns {
+        let other = Netns::new("beside").unwrap();
+        other.forward().unwrap();
+        join((&self.client, "port1"), (&other, "client0"), 1500).unwrap();
+        let ports = "link set eth0 master switch\nlink set port1 master switch";
+        self.client
+            .ip(&format!("link add switch type bridge\nlink set switch up\naddr flush dev eth0\n{ports}"))
+            .unwrap();
+        let mut here = String::new();
+        let mut there = String::new();
+        for family in FAMILIES {
+            let bits = family.prefix_bits();
+            here += &format!(
+                "addr add {}/{bits} dev switch\nroute replace default via {}\n",
+                family.client(),
+                family.gateway()
+            );
+            there += &format!(
+                "addr add {}/{bits} dev client0\nroute add default via {}\n",
+                family.host(CLIENT, 253),
+                family.gateway()
+            );
+        }
+        self.client.ip(&here).unwrap();
+        other.ip(&there).unwrap();
+        other
+    }
+
     /// Makes the endpoints hold these addresses themselves, for dsr. None of them announces that on its link.
     pub fn hold(&self, hosts: &[u8]) {
         for endpoint in &self.endpoints {
@@ -249,6 +279,7 @@ impl Network {
     /// The same, whatever the result.
     pub fn try_get(&self, to: SocketAddr, connections: usize, requests: u64) -> LoadReport {
         self.client.inside(|| {
+            on_one_cpu();
             let target = Target::resolve(&format!("http://{to}/")).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(run_http(&HttpLoad::get(target, connections, Until::Requests(requests)))).unwrap()
@@ -258,7 +289,10 @@ impl Network {
     /// A connection of the client.
     #[track_caller]
     pub fn connect(&self, to: SocketAddr) -> TcpStream {
-        let stream = self.client.inside(|| TcpStream::connect_timeout(&to, PATIENCE));
+        let stream = self.client.inside(|| {
+            on_one_cpu();
+            TcpStream::connect_timeout(&to, PATIENCE)
+        });
         let stream = stream.unwrap_or_else(|error| panic!("{to}: {error}"));
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -268,7 +302,11 @@ impl Network {
 
     /// The same, for a connection that may fail quickly.
     pub fn try_connect(&self, to: SocketAddr) -> Option<TcpStream> {
-        let stream = self.client.inside(|| TcpStream::connect_timeout(&to, SILENCE)).ok()?;
+        let stream = self.client.inside(|| {
+            on_one_cpu();
+            TcpStream::connect_timeout(&to, SILENCE)
+        });
+        let stream = stream.ok()?;
         stream.set_read_timeout(Some(PATIENCE)).ok()?;
         Some(stream)
     }
@@ -276,6 +314,7 @@ impl Network {
     /// A UDP socket of the client that is connected to `to`, and gets its ICMP errors.
     pub fn talk(&self, to: SocketAddr) -> UdpSocket {
         let socket = self.client.inside(|| {
+            on_one_cpu();
             let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let socket = UdpSocket::bind(any).unwrap();
             socket.connect(to).unwrap();
@@ -284,6 +323,30 @@ impl Network {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
     }
+}
+
+/// The link-layer address that the client has for an address, after it has forgotten it and asked again.
+pub fn found_at(client: &Netns, interface: &str, address: IpAddr) -> Option<String> {
+    client.ip(&format!("neigh flush dev {interface}")).unwrap();
+    _ = client.run(&["ping", "-c1", "-W1", &address.to_string()]);
+    let said = client.run(&["ip", "neigh", "show", "dev", interface, &address.to_string()]).unwrap();
+    let mut words = said.split_whitespace();
+    words.find(|word| *word == "lladdr").and_then(|_| words.next()).map(str::to_owned)
+}
+
+/// That of an interface.
+pub fn mac_of(netns: &Netns, interface: &str) -> String {
+    let said = netns.run(&["ip", "-o", "link", "show", "dev", interface]).unwrap();
+    let mut words = said.split_whitespace();
+    words.find(|word| *word == "link/ether").and_then(|_| words.next()).unwrap().to_owned()
+}
+
+/// `round_robin` has a cursor for each CPU, and the first packet of a connection is balanced on the CPU that sent it. So what this thread begins
+/// is balanced in turn.
+fn on_one_cpu() {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(0);
+    rustix::thread::sched_setaffinity(None, &set).unwrap();
 }
 
 /// The link's end below a bridge.

@@ -11,9 +11,13 @@ exchange on each, and another report.
 
 import errno
 import json
+import os
 import signal
 import socket
 import sys
+
+# `round_robin` has a cursor for each CPU.
+os.sched_setaffinity(0, {0})
 
 kind, addresses, port, count = sys.argv[1], sys.argv[2].split(","), int(sys.argv[3]), int(sys.argv[4])
 address = addresses[0]

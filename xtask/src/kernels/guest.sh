@@ -78,7 +78,14 @@ for object in /objects/*.o; do
 done
 rm -f /tmp/load.log
 
+# An endpoint on the balancer itself, and endpoints that take packets out of tunnels.
+steelyard origin http --listen 10.2.0.1:80 >/tmp/origin-here.log 2>&1 &
 for name in one two; do
+    ip -n $name link set tunl0 up && ip -n $name link set ip6tnl0 up || fail "no tunnels in $name"
+    ip -n $name fou add port 6080 gue || fail "no GUE in $name"
+    for address in 10.9.0.5 10.9.0.6 fd09::5; do
+        ip -n $name address add $address dev lo
+    done
     ip netns exec $name steelyard origin http --listen '[::]:80' >/tmp/origin-$name.log 2>&1 &
     ip netns exec $name perl /udp_echo.pl >/tmp/echo-$name.log 2>&1 &
 done
@@ -96,7 +103,7 @@ begin() {
 }
 
 ask_all() {
-    for address in 10.9.0.1 '[fd09::1]' 10.9.0.2; do
+    for address in 10.9.0.1 '[fd09::1]' 10.9.0.2 10.9.0.4 10.9.0.5 '[fd09::5]' 10.9.0.6; do
         for turn in 1 2 3; do
             ip netns exec client curl -gsfm 30 -o /tmp/body "http://$address/" || fail "$address does not answer $1"
             [ -s /tmp/body ] || fail "$address answers with nothing $1"
@@ -139,5 +146,5 @@ wait $steelyard
 steelyard vip detach >/tmp/detach.log 2>&1 || fail "vip detach"
 ip netns exec client curl -sfm 2 -o /tmp/body http://10.9.0.1/ && fail "10.9.0.1 answers after vip detach"
 in_sockets curl -sfm 2 -o /tmp/body http://10.9.0.1/ && fail "10.9.0.1 answers to a process of this host after vip detach"
-echo "guest: passed: $(uname -r): served by $by, and at the socket (TCP, UDP); loaded what was made by$loaded"
+echo "guest: passed: $(uname -r): served by $by (nat, full_nat, an endpoint here, dsr by IPIP and GUE), and at the socket (TCP, UDP); loaded what was made by$loaded"
 end

@@ -20,8 +20,20 @@ const UDP_CLIENT: &str = include_str!("udp_client.pl");
 /// The configuration that it serves.
 const CONFIG: &str = include_str!("vips.yaml");
 
-/// In this order: no module needs a later one.
-const MODULES: &[&str] = &["veth", "sch_ingress", "cls_bpf"];
+/// In this order: no module needs a later one. The tunnels are for endpoints, which take packets out of them.
+const MODULES: &[&str] = &[
+    "veth",
+    "sch_ingress",
+    "cls_bpf",
+    "tunnel4",
+    "ip_tunnel",
+    "ipip",
+    "tunnel6",
+    "ip6_tunnel",
+    "ip6_udp_tunnel",
+    "udp_tunnel",
+    "fou",
+];
 
 /// Creates the archive in `folder`.
 pub fn build(folder: &Path, kernel: &Unpacked, steelyard: &Path, objects: &[PathBuf]) -> Result<PathBuf, String> {
@@ -80,7 +92,8 @@ fn libraries_of(program: &Path) -> Result<Vec<String>, String> {
 }
 
 fn find_module(modules: &Path, name: &str) -> Result<PathBuf, String> {
-    let mut folders = vec![modules.join("kernel/drivers/net"), modules.join("kernel/net/sched")];
+    let below = ["kernel/drivers/net", "kernel/net/sched", "kernel/net/ipv4", "kernel/net/ipv6"];
+    let mut folders: Vec<PathBuf> = below.iter().map(|below| modules.join(below)).collect();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?.flatten() {
             let file = entry.file_name().to_string_lossy().into_owned();

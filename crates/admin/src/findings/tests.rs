@@ -445,8 +445,8 @@ fn endpoints_on_the_balancer_itself() {
     status.vips = vec![vip()];
     status.vips[0].endpoints.truncate(1);
     status.vips[0].endpoints[0].is_here = true;
-    let text = "endpoints of dns are on this host, and the kernel plane cannot serve them: 10.0.0.1; run them on another \
-                host, or use `mode: local` and a listener";
+    let text = "endpoints of dns are on this host, and the kernel plane cannot serve them with `mode: dsr` or at a loopback \
+                address: 10.0.0.1; run them on another host, or use another mode and another address";
     check(&status, &[("vip_endpoint_here", Wrong, text)]);
 }
 

@@ -269,6 +269,7 @@ pub(crate) fn vip() -> VipStatus {
         name: "dns".into(),
         address: "192.0.2.1:53/udp".into(),
         mode: "nat".into(),
+        tunnel: None,
         algorithm: "maglev".into(),
         interfaces: vec!["eth0".into(), "eth1".into()],
         along_routes: false,

@@ -17,7 +17,7 @@ pub fn render_vips_text(status: &Status) -> String {
         let cells = [
             vip.name.clone(),
             vip.address.clone(),
-            vip.mode.clone(),
+            vip.tunnel.as_ref().map_or_else(|| vip.mode.clone(), |tunnel| format!("{}, {tunnel}", vip.mode)),
             vip.algorithm.clone(),
             if vip.added { "a command" } else { "the file" }.to_owned(),
         ];

@@ -85,6 +85,18 @@ pub fn vips(raw: Located<Named<Label, RawVip>>, announce: Announce, binds: &Bind
         }
         vips.extend(vip(&entry.name.0, raw, mode, announce, report));
     }
+    let mut ways: HashMap<IpAddr, &Vip> = HashMap::new();
+    for vip in vips.iter().filter(|vip| vip.announce != Announce::None) {
+        let other = *ways.entry(vip.address).or_insert(vip);
+        if other.announce != vip.announce {
+            let (one, two) = (ticked(&other.name), ticked(&vip.name));
+            let wrong = Wrong::new(format!("{one} and {two} announce {} in different ways", vip.address));
+            report.add(
+                whole,
+                wrong.hint("an address is announced in one way: set the same `announce` in both, or none in one"),
+            );
+        }
+    }
     let endpoints: usize = vips.iter().map(|vip| vip.endpoints.len()).sum();
     for (count, max, what) in [(vips.len(), VIPS_MAX, "vips"), (endpoints, VIP_ENDPOINTS_MAX, "endpoints of vips")] {
         if count > max {
@@ -146,6 +158,7 @@ fn vip(name: &str, raw: RawVip, mode: ModeName, announce: Announce, report: &mut
             ModeName::Local => VipMode::Local,
             ModeName::Socket => VipMode::Socket,
         },
+        tunnel: raw.tunnel.map(|tunnel| tunnel.value.0).filter(|_| mode == ModeName::Dsr),
         affinity: raw.affinity.map(|affinity| affinity.value.0),
         health_check,
         on_unhealthy: raw.on_unhealthy.map_or(OnUnhealthy::Keep, |on_unhealthy| on_unhealthy.value.0),
@@ -187,6 +200,10 @@ fn refuse_keys_of_other_modes(raw: &RawVip, mode: ModeName, report: &mut Report)
             ("sources", ModeName::Nat | ModeName::Dsr | ModeName::Socket) => {
                 Wrong::new(format!("`sources` has no effect in mode {}", mode.name()))
                     .hint("remove it, or use `mode: full_nat`: in this mode endpoints see the client's address")
+            }
+            ("tunnel", ModeName::Nat | ModeName::FullNat | ModeName::Socket) => {
+                Wrong::new(format!("`tunnel` has no effect in mode {}", mode.name()))
+                    .hint("remove it, or use `mode: dsr`: in this mode packets carry the endpoint's address")
             }
             ("on_unhealthy", ModeName::Dsr)
                 if raw.on_unhealthy.as_ref().is_some_and(|it| it.value.0 == OnUnhealthy::Reset) =>

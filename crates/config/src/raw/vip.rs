@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use model::{Announce, Announcing, FlowTimeouts, OnUnhealthy, Transport, VipAlgorithm};
+use model::{Announce, Announcing, FlowTimeouts, OnUnhealthy, Transport, Tunnel, VipAlgorithm};
 
 use super::{RawHealthCheck, word};
 use crate::defaults;
@@ -58,6 +58,8 @@ keys! {
         optional balance: OneOf<VipAlgorithm>, default word(&defaults::VIP_ALGORITHM);
         /// Which addresses and ports are rewritten.
         optional mode: OneOf<ModeName>, default word(&ModeName::Nat);
+        /// What packets travel in on their way to endpoints behind a router, which take them out again. Only with `mode: dsr`.
+        optional tunnel: OneOf<Tunnel>, default "none: the endpoints are on the same link";
         /// The addresses from which endpoints see connections. Only with `mode: full_nat`; at most 8.
         optional sources: OneOrMany<Address>, default "the address that this host would use to reach the endpoint";
         /// A client stays with its endpoint for this long after its last new connection.
@@ -161,7 +163,7 @@ impl Choice for ModeName {
         (
             "dsr",
             Self::Dsr,
-            "only the link layer: each endpoint is on the same link, holds the address itself and answers the client directly",
+            "only the link layer: each endpoint is on the same link, or behind a `tunnel`, holds the address itself and answers the client directly",
         ),
         ("local", Self::Local, "nothing: a listener on this host serves the address, and there are no endpoints"),
         (
@@ -181,6 +183,28 @@ impl Choice for Announce {
             Self::Route,
             "a route of this host, which a routing daemon passes on; it exists as long as the vip has a usable endpoint",
         ),
+        (
+            "l2",
+            Self::L2,
+            "this host answers ARP and neighbour discovery for the address, on the link that it belongs to, as long as the vip has a usable \
+            endpoint. For one host: nothing keeps two with this setting from answering both",
+        ),
+    ];
+}
+
+impl Choice for Tunnel {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        (
+            "ipip",
+            Self::Ipip,
+            "another IP packet (RFC 2003, RFC 2473); the MTU shrinks by 20 bytes with IPv4 and by 40 with IPv6",
+        ),
+        (
+            "gue",
+            Self::Gue,
+            "a UDP datagram to port 6080 (Generic UDP Encapsulation), whose source port differs by connection, so that routers and network \
+            cards spread them; the MTU shrinks by 32 bytes with IPv4 and by 52 with IPv6",
+        ),
     ];
 }
 
@@ -197,7 +221,11 @@ impl Choice for OnUnhealthy {
 
 impl Choice for VipAlgorithm {
     const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
-        ("round_robin", Self::RoundRobin, "in turn, each by its weight"),
+        (
+            "round_robin",
+            Self::RoundRobin,
+            "in turn, each by its weight; each CPU that gets connections has its own turn",
+        ),
         ("random", Self::Random, "at random, by weight"),
         (
             "maglev",

@@ -73,6 +73,14 @@ fn endpoints_and_modes_of_a_vip() {
         "1:87: `on_unhealthy: reset` cannot work in mode dsr; remove it: endpoints answer clients directly, so this host cannot reset their connections",
     );
     with(
+        "endpoints: [10.0.0.2], tunnel: ipip, mode: full_nat",
+        "1:76: `tunnel` has no effect in mode full_nat; remove it, or use `mode: dsr`: in this mode packets carry the endpoint's address",
+    );
+    with(
+        "endpoints: [10.0.0.2], mode: dsr, tunnel: gre",
+        r#"1:95: `tunnel`: "gre" is not valid; it must be ipip or gue"#,
+    );
+    with(
         "endpoints: [10.0.0.2], on_unhealthy: reset",
         "1:76: `on_unhealthy: reset` needs a `health_check`; without one, no endpoint ever becomes unhealthy; add one, such as `health_check: {tcp: true}`",
     );
@@ -117,7 +125,7 @@ kernel_plane: {flows_max: 10, socket_cgroup: cgroup, announce: bgp, route_table:
         r#"3:15: `a` and `b` share a port of 10.0.0.1; the first is at line 2; a port belongs to one vip
 4:27: `flows_max`: "10" is not a whole number from 1024 to 16777216
 4:46: `socket_cgroup`: "cgroup" is not a whole path; begin it with a slash
-4:64: `announce`: "bgp" is not valid; it must be none or route
+4:64: `announce`: "bgp" is not valid; it must be none, route or l2
 4:82: table 255 has the addresses of this host itself: use 254, the main table, or a table of your own
 4:101: `route_metric`: "0" is not a whole number from 1 to 4294967295"#,
     );
@@ -164,5 +172,16 @@ vips:
     check(
         "vips: {v: {address: 10.0.0.1:80/tcp, mode: socket, endpoints: [10.0.0.2]}}",
         "1:44: mode socket needs `kernel_plane.socket_cgroup`; name the control group of the processes, such as /sys/fs/cgroup",
+    );
+}
+
+#[test]
+fn one_way_to_announce_an_address() {
+    check(
+        "vips:
+ a: {address: 10.0.0.1:80/tcp, announce: l2, endpoints: [10.0.0.2]}
+ b: {address: 10.0.0.1:81/tcp, announce: route, endpoints: [10.0.0.2]}
+ c: {address: 10.0.0.1:82/tcp, endpoints: [10.0.0.2]}",
+        "2:2: `a` and `b` announce 10.0.0.1 in different ways; an address is announced in one way: set the same `announce` in both, or none in one",
     );
 }

@@ -51,6 +51,7 @@ fn settings(written: &Value) -> Settings {
                 settings.kube_proxy_replacement = value.as_bool().unwrap();
                 settings.socket_cgroup = Some("/sys/fs/cgroup".into());
             }
+            "cluster_ip_packets" => settings.cluster_ip_packets = value.as_bool().unwrap(),
             "node" => settings.node = Some(value.as_str().unwrap().to_owned()),
             "zone" => settings.zone = Some(value.as_str().unwrap().to_owned()),
             "gateway_class" => settings.gateway_class = Some(value.as_str().unwrap().to_owned()),

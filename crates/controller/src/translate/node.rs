@@ -3,6 +3,7 @@
 //! | address | clients | endpoints |
 //! |---|---|---|
 //! | the cluster's | processes and pods of this node, at the socket | near ones; with `internalTrafficPolicy: Local` those of this node |
+//! | the same, with `--cluster-ip-packets` | all others, by packets | the same, which see this node |
 //! | external, of a balancer, of this node with a node port | the same | near ones |
 //! | the same | all others, by packets | near ones, which see this node; with `externalTrafficPolicy: Local` those of this node, which see the client |
 //!
@@ -106,6 +107,9 @@ impl Served<'_> {
             for address in &self.on_nodes.cluster_ips {
                 let place = SocketAddr::new(*address, port.port);
                 self.add_for_sockets(index, vips, port, place, self.on_nodes.internal_local);
+                if self.settings.cluster_ip_packets {
+                    self.add_cluster_ip_for_packets(index, vips, port, place);
+                }
             }
             let external = self.on_nodes.external_ips.iter().map(|address| (*address, false));
             let balancers = self.on_nodes.balancer_ips.iter().map(|address| (*address, true));
@@ -180,6 +184,16 @@ impl Served<'_> {
                 vip.deny = everybody(place.ip());
             }
         }
+        self.serve(index, vips, port, vip, is_local);
+    }
+
+    /// Clients may share a link with the endpoints, where replies would not come back through this node. So endpoints see the node.
+    fn add_cluster_ip_for_packets(&self, index: &Index, vips: &mut Vips, port: &ServicePort, place: SocketAddr) {
+        let is_local = self.on_nodes.internal_local;
+        let mut vip = self.vip(port, place, VipMode::FullNat { sources: Vec::new() }, "");
+        vip.interfaces.clone_from(&self.settings.interfaces);
+        vip.at_sockets = false;
+        vip.is_of_node = is_local;
         self.serve(index, vips, port, vip, is_local);
     }
 

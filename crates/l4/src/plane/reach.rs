@@ -12,7 +12,7 @@ use model::{EndpointAddress, PortRange, Vip, VipMode};
 use super::Plane;
 use crate::abi::LB_POOL_MAX;
 use crate::interfaces::{self, Interface, LOOPBACK};
-use crate::load::{self, ENTRY, HERE};
+use crate::load::{self, ENTRY, EXIT, HERE};
 use crate::plan::{Sources, Unreachable};
 use crate::vip_routes::LOOKUPS_MAX;
 use crate::{Refusal, host, own};
@@ -85,6 +85,12 @@ impl Plane {
         say(self.vip_routes.follow(&self.plan.routed_endpoints(&self.held), &self.interfaces));
         let of_clients = if self.plan.has_every() { self.every.values().copied().collect() } else { BTreeSet::new() };
         self.vip_routes.set_clients(of_clients, &self.interfaces);
+        let on_links = self.plan.on_links();
+        let links = if on_links.is_empty() { Ok(Vec::new()) } else { own::on_links() };
+        match links {
+            Ok(links) => self.vip_routes.set_links(&on_links, &links, &self.interfaces),
+            Err(error) => tracing::error!(%error, "cannot list the networks of this host's interfaces"),
+        }
         match self.vip_routes.ask_defaults(families, &self.interfaces) {
             Ok(unreadable) => self.warn_of_unreadable(unreadable),
             Err(error) => say(Err(error)),
@@ -143,7 +149,7 @@ impl Plane {
                     self.warned.remove(&(name.clone(), GONE));
                     wanted.insert(interface.index, name.clone());
                 }
-                None if self.warned.insert((name.clone(), GONE)) => {
+                None if self.warned.insert((name.clone(), GONE)) && self.attachments.said(name) => {
                     tracing::warn!(
                         interface = name,
                         "an interface of a vip is gone; Steelyard attaches to it again when it comes back"
@@ -154,6 +160,10 @@ impl Plane {
         }
         let program = load::program(&self.object, ENTRY)?;
         self.attachments.sync(&program, &wanted, &self.interfaces)?;
+        // Their replies leave by one of these.
+        let out = if self.plan.has_endpoint_here() { wanted.clone() } else { BTreeMap::new() };
+        let exit = load::program(&self.object, EXIT)?;
+        self.attachments_out.sync(&exit, &out, &self.interfaces)?;
         let nothing = load::program(&self.object, HERE)?;
         self.attachments.mark(&nothing)?;
         self.attached = wanted;
@@ -236,14 +246,20 @@ pub(super) fn find_vips_of_vips(vips: &[Vip], unreachable: &mut Unreachable) {
     }
 }
 
-/// The source addresses of `full_nat` vips that name none. Endpoints without one go to `unreachable`.
+/// The source addresses of `full_nat` vips that name none, of tunnels, and of vips in mode `nat`. Endpoints of the former two without one go
+/// to `unreachable`.
 ///
 /// # Errors
 /// Names every vip that has too many, so that the caller may continue without these.
 pub(super) fn sources(vips: &[Vip], unreachable: &mut Unreachable) -> Result<Sources, Refusal> {
     let (mut towards, mut known) = (BTreeMap::new(), Known::new());
     let mut refused = Vec::new();
-    for vip in vips.iter().filter(|vip| matches!(&vip.mode, VipMode::FullNat { sources } if sources.is_empty())) {
+    let needs_sources = |vip: &&Vip| match &vip.mode {
+        VipMode::FullNat { sources } => sources.is_empty(),
+        VipMode::Dsr => vip.tunnel.is_some(),
+        _ => false,
+    };
+    for vip in vips.iter().filter(needs_sources) {
         match sources_of(vip, &mut known, unreachable) {
             Ok(found) => drop(towards.insert(vip.name.clone(), found)),
             Err(refusal) => refused.push(refusal),
@@ -251,11 +267,17 @@ pub(super) fn sources(vips: &[Vip], unreachable: &mut Unreachable) -> Result<Sou
     }
     match refused.pop() {
         None => {
+            for vip in vips.iter().filter(|vip| vip.mode == VipMode::Nat) {
+                // Only clients that are endpoints themselves need one, so a vip does without.
+                let none = &mut Unreachable::default();
+                let found = sources_of_all(vip, &mut known, none);
+                towards.insert(vip.name.clone(), found);
+            }
             // Many vips have one address, at many ports.
             let is_one = |vip: &&Vip| vip.mode != VipMode::Socket && !vip.address.is_unspecified();
             let addresses: BTreeSet<IpAddr> = vips.iter().filter(is_one).map(|vip| vip.address).collect();
             let own = own::among(addresses.into_iter());
-            Ok(Sources { towards, ports: host::free_ports(), own, every: BTreeSet::new() })
+            Ok(Sources { towards, ports: host::free_ports(), own, ..Sources::default() })
         }
         Some(only) if refused.is_empty() => Err(only),
         Some(last) => {
@@ -273,6 +295,15 @@ fn sources_of(
     known: &mut Known,
     unreachable: &mut Unreachable,
 ) -> Result<BTreeMap<SocketAddr, IpAddr>, Refusal> {
+    let found = sources_of_all(vip, known, unreachable);
+    let have = found.values().collect::<BTreeSet<_>>().len();
+    if have > LB_POOL_MAX as usize {
+        return Err(Refusal::TooManySources { vip: vip.name.clone(), have, max: LB_POOL_MAX });
+    }
+    Ok(found)
+}
+
+fn sources_of_all(vip: &Vip, known: &mut Known, unreachable: &mut Unreachable) -> BTreeMap<SocketAddr, IpAddr> {
     let mut found = BTreeMap::new();
     for endpoint in sockets(vip) {
         let ask = || host::source_towards(endpoint).map_err(|error| error.to_string());
@@ -280,15 +311,11 @@ fn sources_of(
             Ok(source) => drop(found.insert(endpoint, *source)),
             Err(error) => {
                 let why = format!(
-                    "this host has no source address for it ({error}): add a route, or name an address in `sources`"
+                    "this host has no source address for it ({error}): add a route, or name an address in `sources` (mode full_nat)"
                 );
                 unreachable.add(&vip.name, endpoint, why);
             }
         }
     }
-    let have = found.values().collect::<BTreeSet<_>>().len();
-    if have > LB_POOL_MAX as usize {
-        return Err(Refusal::TooManySources { vip: vip.name.clone(), have, max: LB_POOL_MAX });
-    }
-    Ok(found)
+    found
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use testkit::packet::{ACK, Packet, RST, SYN};
 
 use super::layout::{AFFINITY, COUNTED, SEEN_ACK, TCP, UDP, algorithm, state};
-use super::plane::{Action, CLIENT, Plane, Vip, with_plane, with_plane_of};
+use super::plane::{Action, CLIENT, Plane, Vip, on_cpu, with_plane, with_plane_of};
 
 const VIP: &str = "20.20.20.1:2020";
 const NO_ENDPOINT: u32 = 6;
@@ -43,6 +43,22 @@ fn round_robin_is_exact() {
         plane.add(&vip(algorithm::ROUND_ROBIN, endpoints(3)));
         let order: Vec<u32> = (1..=9).map(|port| open(plane, &format!("10.10.10.1:{port}"))).collect();
         assert_eq!(order, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
+    });
+}
+
+#[test]
+fn each_cpu_has_its_own_round() {
+    with_plane("each_cpu_has_its_own_round", |plane| {
+        plane.add(&vip(algorithm::ROUND_ROBIN, endpoints(3)));
+        if !on_cpu(1) {
+            return;
+        }
+        // One endpoint further on, so that the first flows of all CPUs do not meet.
+        let of_second: Vec<u32> = (1..=3).map(|port| open(plane, &format!("10.10.10.1:{port}"))).collect();
+        on_cpu(0);
+        let of_first: Vec<u32> = (4..=7).map(|port| open(plane, &format!("10.10.10.1:{port}"))).collect();
+        assert_eq!((of_second, of_first), (vec![1, 2, 0], vec![0, 1, 2, 0]));
+        assert_eq!(plane.cursors(0)[..2], [4, 3]);
     });
 }
 
@@ -205,7 +221,7 @@ fn a_client_comes_back_to_its_endpoint() {
             value[4..8].copy_from_slice(&0u32.to_ne_bytes());
             plane.put("lb_affinity", &key, &value);
         }
-        let cursor = u32::from_ne_bytes(plane.look("lb_cursors", &0u32.to_ne_bytes()).unwrap().try_into().unwrap());
+        let cursor = plane.cursors(0)[0];
         assert_eq!(open(plane, "10.10.10.2:9"), cursor % 3);
     });
 }

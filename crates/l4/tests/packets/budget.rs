@@ -13,7 +13,7 @@ const INSTRUCTIONS_MAX: u32 = 50_000;
 #[test]
 fn each_program_is_far_below_the_verifiers_limit() {
     with_plane("each_program_is_far_below_the_verifiers_limit", |plane| {
-        for name in ["lb_in", "lb_trace", "lb_gc"] {
+        for name in ["lb_in", "lb_out", "lb_trace", "lb_gc"] {
             check(name, &plane.program_info(name));
         }
         let sockets = ObjectBuilder::default().open_memory(l4::SOCKET_OBJECT).unwrap().load().unwrap();

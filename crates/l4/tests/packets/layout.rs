@@ -45,6 +45,9 @@ pub const ECHO: u32 = 1;
 /// `LB_ADDRESS_*`.
 pub const HOST: u32 = 2;
 
+/// `LB_ENDPOINT_HERE`.
+pub const HERE: u8 = 0x80;
+
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
 

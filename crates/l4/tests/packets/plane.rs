@@ -89,6 +89,14 @@ impl Sent {
         assert_eq!(&found, expect, "\n found {found}\nexpect {expect}");
     }
 
+    /// Checks that it goes on to the host's own stack, or on its way from there, and now equals `expect`.
+    #[track_caller]
+    pub fn passed(self, expect: &Packet) {
+        assert_eq!(self.action, Action::Next, "{}", Packet::describe(&self.frame));
+        let found = Packet::read(&self.frame).unwrap().right();
+        assert_eq!(&found, expect, "\n found {found}\nexpect {expect}");
+    }
+
     /// Checks that it goes on unchanged.
     #[track_caller]
     pub fn untouched(self, packet: &[u8]) {
@@ -110,6 +118,8 @@ pub struct Vip {
     pub ports: (u16, u16),
     pub proto: u8,
     pub mode: u8,
+    /// `enum lb_tunnel`.
+    pub tunnel: u8,
     pub algorithm: u8,
     pub flags: u8,
     pub affinity_s: u32,
@@ -134,6 +144,7 @@ impl Vip {
             ports: (at.port(), at.port()),
             proto,
             mode: mode::NAT,
+            tunnel: 0,
             algorithm: algorithm::ROUND_ROBIN,
             flags: 0,
             affinity_s: 0,
@@ -176,6 +187,8 @@ pub fn with_plane_of(name: &str, flows_max: u32, test: impl FnOnce(&mut Plane) +
             let flags = u32::from(*name == ENDPOINT[1]);
             plane.set_interface(name, flags);
         }
+        // Each CPU has its own cursor.
+        on_cpu(0);
         // However long the test takes, user space counts as alive.
         plane.collected(monotonic_s() + 3600);
         test(&mut plane);
@@ -186,6 +199,13 @@ pub fn with_plane_of(name: &str, flows_max: u32, test: impl FnOnce(&mut Plane) +
 pub fn monotonic_s() -> u32 {
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
     uptime.split('.').next().and_then(|seconds| seconds.parse().ok()).unwrap()
+}
+
+/// Runs the rest of this thread on one CPU. False: there is no such CPU.
+pub fn on_cpu(cpu: usize) -> bool {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).is_ok()
 }
 
 fn is_root() -> bool {
@@ -239,7 +259,11 @@ impl Plane {
     /// All entries.
     pub fn entries(&self, map: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
         let map = self.map(map);
-        map.keys().filter_map(|key| Some((key.clone(), map.lookup(&key, MapFlags::ANY).ok()??))).collect()
+        let value = |key: &[u8]| match map.lookup(key, MapFlags::ANY) {
+            Ok(value) => value,
+            Err(_) => Some(map.lookup_percpu(key, MapFlags::ANY).ok()??.concat()),
+        };
+        map.keys().filter_map(|key| Some((key.clone(), value(&key)?))).collect()
     }
 
     /// Adds a vip with its endpoints, and returns the index of the first of them.
@@ -293,7 +317,7 @@ impl Plane {
     pub fn set_vip(&self, vip: &Vip, slots: u32) {
         let [syn_s, idle_s, closing_s] = vip.times_s;
         let value = Writer::default().u32(slots).u32(vip.affinity_s).u32(syn_s).u32(idle_s).u32(closing_s);
-        let value = value.u32(vip.rate.0).u32(vip.rate.1).u8(vip.mode).u8(vip.algorithm).u8(vip.flags).u8(0);
+        let value = value.u32(vip.rate.0).u32(vip.rate.1).u8(vip.mode).u8(vip.algorithm).u8(vip.flags).u8(vip.tunnel);
         self.put("lb_vips", &vip.index.to_ne_bytes(), &value.0);
     }
 
@@ -326,9 +350,20 @@ impl Plane {
         self.put("lb_endpoints", &endpoint.to_ne_bytes(), &value);
     }
 
+    /// Runs `ip` in the plane's namespace.
+    pub fn run_ip(&self, words: &str) {
+        let output = std::process::Command::new("ip").args(words.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
     /// The outcome of a packet that arrives on an interface.
     pub fn send(&self, interface: &str, packet: &Packet) -> Sent {
         self.send_bytes(interface, &packet.build())
+    }
+
+    /// The outcome of a packet that this host sends by an interface.
+    pub fn leave(&self, interface: &str, packet: &Packet) -> Sent {
+        self.run("lb_out", interface, &packet.build(), 0)
     }
 
     /// The same for bytes.
@@ -436,6 +471,12 @@ impl Plane {
     pub fn collected(&self, at_s: u32) {
         let shared = Writer::default().u32(0).u32(0).u32(at_s).u32(0);
         self.put("lb_shared", &0u32.to_ne_bytes(), &shared.0);
+    }
+
+    /// How many turns of a vip each CPU has had.
+    pub fn cursors(&self, vip: u32) -> Vec<u32> {
+        let values = self.map("lb_cursors").lookup_percpu(&vip.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+        values.iter().map(|value| layout::u32_at(value, 0)).collect()
     }
 
     /// The clock that stamps flows, as the last packets saw it.

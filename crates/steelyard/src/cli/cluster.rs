@@ -69,7 +69,8 @@ pub(crate) struct ControllerArgs {
     /// version 2 and of all below it, such as the root of the hierarchy, /sys/fs/cgroup
     #[arg(long, value_name = "PATH")]
     pub(crate) socket_cgroup: Option<PathBuf>,
-    /// Announce the addresses of Services that this node can serve; use it together with a routing daemon on the node
+    /// Announce the addresses of Services that this node can serve: `route` together with a routing daemon on the node, or
+    /// `l2` on the link, where one node at a time answers for each address
     #[arg(long, value_name = "HOW")]
     pub(crate) announce: Option<AnnounceBy>,
     /// After an address was withdrawn, announce it again once it has been usable for this long
@@ -85,6 +86,10 @@ pub(crate) struct ControllerArgs {
     /// ports, external IPs and balancers' addresses at the socket and by packets. Needs --socket-cgroup and --node-name
     #[arg(long)]
     pub(crate) kube_proxy_replacement: bool,
+    /// Serve cluster IPs to packets too, for clients without a process on this node, such as virtual machines; their
+    /// endpoints see an address of this node. Needs --kube-proxy-replacement
+    #[arg(long)]
+    pub(crate) cluster_ip_packets: bool,
     /// The node that this runs on, for Services with a traffic policy Local
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     pub(crate) node_name: Option<String>,
@@ -126,12 +131,15 @@ pub(crate) struct ControllerArgs {
 pub(crate) enum AnnounceBy {
     /// By a route of this node, which a routing daemon such as FRR passes on
     Route,
+    /// By answering ARP and neighbour discovery; a Lease for each address decides which node does
+    L2,
 }
 
 impl From<AnnounceBy> for model::Announce {
     fn from(by: AnnounceBy) -> Self {
         match by {
             AnnounceBy::Route => Self::Route,
+            AnnounceBy::L2 => Self::L2,
         }
     }
 }

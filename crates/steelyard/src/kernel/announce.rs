@@ -1,7 +1,7 @@
 //! Which addresses of vips are announced, and since when.
 //!
 //! Job: decide by the usability of the vips, and have the routes of the decision. Not its job: what is usable
-//! ([`super::KernelPlane`]), and passing routes on to routers, which a routing daemon does.
+//! ([`super::KernelPlane`]), passing routes on to routers, which a routing daemon does, and answering on a link (`l2`).
 //!
 //! An address is withdrawn as soon as none of its vips is usable, and comes back when one has been usable for
 //! `announce_after`: an endpoint that comes and goes moves clients once. What an earlier process announced stays
@@ -13,7 +13,8 @@ use std::net::IpAddr;
 
 use admin::{AnnouncementState, AnnouncementStatus};
 use l4::AnnouncedRoute;
-use model::Announcing;
+use model::{Announce, Announcing};
+use tokio::sync::watch;
 
 /// The usability of a vip.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,13 +35,32 @@ pub(super) struct Announcements {
     begun: bool,
     /// The process ends, or a command has detached the plane: nothing is announced any more.
     ended: bool,
+    /// With a cluster, a Lease for each address decides which node answers for it on its link.
+    leases: Option<Leases>,
+}
+
+/// The Leases of addresses that are announced on links.
+pub(super) struct Leases {
+    /// The addresses that this node could serve.
+    pub(super) wanted: watch::Sender<BTreeSet<IpAddr>>,
+    /// Those whose Lease it holds. False: the cluster has not confirmed it for a while, and does not say that another
+    /// node holds it.
+    pub(super) held: watch::Receiver<BTreeMap<IpAddr, bool>>,
 }
 
 /// An address to announce.
 #[derive(Debug, Default)]
 struct Address {
-    /// It has its route.
+    by: Announce,
+    /// It has its route, or this host answers for it on its link.
     announced: bool,
+    /// It could be announced on its link. With a cluster, this node wants its Lease.
+    ready: bool,
+    /// Somebody else claims to have it, while the cluster does not confirm that this node holds its Lease: this node has
+    /// given way until the cluster does.
+    yields: bool,
+    /// Somebody has claimed it since the last collection.
+    claimed: bool,
     /// It was announced before, so it returns only after it has been usable for a time.
     returns: bool,
     /// Since when it is usable, while it is not announced.
@@ -57,12 +77,14 @@ enum Step {
     Keep,
     Announce,
     Withdraw,
+    /// Withdraw it because another node has it. It may come back at once.
+    Release,
 }
 
 impl Announcements {
     /// Withdraws addresses that are no longer wanted, before their vips go, and takes over what an earlier process
     /// left.
-    pub(super) fn want(&mut self, wanted: &BTreeSet<IpAddr>, settings: Announcing) {
+    pub(super) fn want(&mut self, wanted: &BTreeMap<IpAddr, Announce>, settings: Announcing) {
         let moves = self.begun && (settings.table, settings.metric) != (self.settings.table, self.settings.metric);
         let old = std::mem::replace(&mut self.settings, settings);
         if wanted.is_empty() && self.addresses.is_empty() && self.begun {
@@ -71,24 +93,31 @@ impl Announcements {
         if !self.begun {
             self.take_over(wanted);
         }
-        let gone: Vec<IpAddr> = self.addresses.keys().filter(|address| !wanted.contains(address)).copied().collect();
-        for address in gone {
+        let is_as_before = |(address, known): (&IpAddr, &Address)| wanted.get(address) == Some(&known.by);
+        let gone = self.addresses.iter().filter(|known| !is_as_before(*known)).map(|(address, _)| *address);
+        for address in gone.collect::<Vec<_>>() {
             let known = self.addresses.remove(&address).unwrap_or_default();
             if known.announced {
-                note(address, false, "no vip asks for it any more", route(address, old).remove());
+                let removed = if known.by == Announce::Route { route(address, old).remove() } else { Ok(()) };
+                note(address, false, "no vip asks for it any more", removed);
             }
         }
-        for address in wanted {
-            let known = self.addresses.entry(*address).or_default();
+        for (address, by) in wanted {
+            let fresh = || Address { by: *by, ..Address::default() };
+            let known = self.addresses.entry(*address).or_insert_with(fresh);
             // The new route is there before the old one goes.
-            if moves && known.announced && known.set(*address, settings, true, "the table or the metric has changed") {
+            if moves
+                && known.by == Announce::Route
+                && known.announced
+                && known.set(*address, settings, true, "the table or the metric has changed")
+            {
                 note(*address, false, "the table or the metric has changed", route(*address, old).remove());
             }
         }
     }
 
     /// Reads the routes of an earlier process. Those that are wanted stay, and the others go.
-    fn take_over(&mut self, wanted: &BTreeSet<IpAddr>) {
+    fn take_over(&mut self, wanted: &BTreeMap<IpAddr, Announce>) {
         let routes = match AnnouncedRoute::all() {
             Ok(routes) => routes,
             // The next snapshot tries again.
@@ -96,9 +125,10 @@ impl Announcements {
         };
         self.begun = true;
         for found in routes {
-            let is_wanted = wanted.contains(&found.address) && found == route(found.address, self.settings);
+            let is_wanted =
+                wanted.get(&found.address) == Some(&Announce::Route) && found == route(found.address, self.settings);
             if is_wanted {
-                let known = Address { announced: true, ..Address::default() };
+                let known = Address { by: Announce::Route, announced: true, ..Address::default() };
                 self.addresses.insert(found.address, known);
                 tracing::info!(address = %found.address, "an earlier process has announced the address: it stays so");
             } else {
@@ -108,8 +138,44 @@ impl Announcements {
     }
 
     /// Without any address: the routes are gone with the programs.
-    pub(super) fn emptied(&self) -> Self {
-        Self { ended: self.ended, ..Self::default() }
+    pub(super) fn emptied(&mut self) -> Self {
+        let leases = self.leases.take();
+        leases.iter().for_each(|leases| leases.want(BTreeSet::new()));
+        Self { ended: self.ended, leases, ..Self::default() }
+    }
+
+    /// Has the Leases of a cluster decide from now on.
+    pub(super) fn set_leases(&mut self, leases: Leases) {
+        self.leases = Some(leases);
+    }
+
+    /// Whether an address is to be announced on its link.
+    pub(super) fn are_on_links(&self) -> bool {
+        self.addresses.values().any(|known| known.by == Announce::L2)
+    }
+
+    /// Those that this host answers for now.
+    pub(super) fn on_links(&self) -> BTreeSet<IpAddr> {
+        let answered = |(_, known): &(&IpAddr, &Address)| known.by == Announce::L2 && known.announced;
+        self.addresses.iter().filter(answered).map(|(address, _)| *address).collect()
+    }
+
+    /// Somebody else on the link claims an address. Returns whether this host claims it again. It gives way if the
+    /// cluster has not confirmed its Lease for a while: another node may hold it by now.
+    pub(super) fn claimed(&mut self, address: IpAddr, by: &str) -> bool {
+        let sure = self.leases.as_ref().is_none_or(|leases| leases.held.borrow().get(&address) == Some(&true));
+        let Some(known) = self.addresses.get_mut(&address).filter(|known| known.announced) else { return false };
+        let text = format!("{by} on the link claims the address too");
+        if known.why.as_ref() != Some(&text) {
+            tracing::warn!(%address, by, gives_way = !sure, "another host on the link claims the address");
+        }
+        if !sure {
+            known.yields = true;
+            known.set(address, self.settings, false, "another host on the link claims it");
+        }
+        known.why = Some(text);
+        known.claimed = true;
+        sure
     }
 
     /// Whether an address waits for a proof that it is usable.
@@ -140,17 +206,35 @@ impl Announcements {
             }
         }
         let settings = self.settings;
+        let held = self.leases.as_ref().map(|leases| leases.held.borrow().clone());
         for (address, known) in &mut self.addresses {
             let usable = best.remove(address).unwrap_or_else(|| Usable::No("it has no vip".to_owned()));
-            match known.step(&usable, now_ms, settings.after.as_millis()) {
+            let lease = held.as_ref().filter(|_| known.by == Announce::L2).map(|held| held.get(address).copied());
+            match known.step_with(lease, &usable, now_ms, settings.after.as_millis()) {
                 Step::Announce => drop(known.set(*address, settings, true, "it is usable")),
                 Step::Withdraw => {
                     let why = known.why.clone().unwrap_or_default();
                     known.set(*address, settings, false, &why);
                 }
-                Step::Keep if again && known.announced => known.repair(*address, settings),
+                Step::Release => {
+                    let (why, returns) = (known.why.clone().unwrap_or_default(), known.returns);
+                    known.set(*address, settings, false, &why);
+                    known.returns = returns;
+                }
+                Step::Keep if again && known.announced && known.by == Announce::Route => {
+                    known.repair(*address, settings);
+                }
+                // A claim is over if nobody repeats it.
+                Step::Keep if again && known.announced && !std::mem::take(&mut known.claimed) => known.why = None,
                 Step::Keep => {}
             }
+        }
+        self.want_leases();
+    }
+
+    fn want_leases(&self) {
+        if let Some(leases) = &self.leases {
+            leases.want(self.addresses.iter().filter(|(_, known)| known.ready).map(|(address, _)| *address).collect());
         }
     }
 
@@ -161,8 +245,10 @@ impl Announcements {
             if known.announced {
                 known.set(*address, self.settings, false, why);
             }
+            known.ready = false;
             known.why = Some(why.to_owned());
         }
+        self.want_leases();
     }
 
     /// The state of an address; `None` if it is not to be announced.
@@ -173,11 +259,45 @@ impl Announcements {
             (false, Some(_)) => AnnouncementState::Waiting,
             (false, None) => AnnouncementState::Withdrawn,
         };
-        Some(AnnouncementStatus { by: "route".to_owned(), state, why: known.why.clone(), changes: known.changes })
+        let by = if known.by == Announce::L2 { "l2" } else { "route" };
+        Some(AnnouncementStatus { by: by.to_owned(), state, why: known.why.clone(), changes: known.changes })
+    }
+}
+
+impl Leases {
+    fn want(&self, addresses: BTreeSet<IpAddr>) {
+        self.wanted.send_if_modified(|wanted| std::mem::replace(wanted, addresses.clone()) != addresses);
     }
 }
 
 impl Address {
+    /// What to do, if a Lease decides too: whether it is held, and if so, whether the cluster is sure of that.
+    fn step_with(&mut self, lease: Option<Option<bool>>, usable: &Usable, now_ms: u64, after_ms: u128) -> Step {
+        let step = self.step(usable, now_ms, after_ms);
+        let Some(lease) = lease else {
+            self.ready = step == Step::Announce || self.announced && step == Step::Keep;
+            return step;
+        };
+        if lease == Some(true) {
+            self.yields = false;
+        }
+        // A node whose endpoints have just begun to be usable waits as long as it would without a Lease.
+        self.ready = step == Step::Announce || self.ready && step == Step::Keep && !matches!(usable, Usable::No(_));
+        let may = lease.is_some() && !self.yields;
+        match step {
+            Step::Announce if may => Step::Announce,
+            Step::Keep if self.announced && lease.is_none() => {
+                self.why = Some("another node holds its Lease".to_owned());
+                Step::Release
+            }
+            Step::Announce => {
+                self.why = Some("this node does not hold its Lease".to_owned());
+                Step::Keep
+            }
+            other => other,
+        }
+    }
+
     fn step(&mut self, usable: &Usable, now_ms: u64, after_ms: u128) -> Step {
         match (usable, self.announced) {
             (Usable::No(why), true) => {
@@ -209,9 +329,10 @@ impl Address {
     /// Adds or removes the route. Returns false if the kernel refused; the next collection tries again.
     fn set(&mut self, address: IpAddr, settings: Announcing, announced: bool, why: &str) -> bool {
         let wanted = route(address, settings);
-        let outcome = match announced {
-            true => added(wanted),
-            false => wanted.remove(),
+        let outcome = match (self.by, announced) {
+            (Announce::L2, _) => Ok(()),
+            (_, true) => added(wanted),
+            (_, false) => wanted.remove(),
         };
         if let Err(error) = &outcome {
             let text = match announced {
@@ -302,7 +423,7 @@ mod tests {
             match step {
                 Step::Announce => (address.announced, address.usable_since_ms) = (true, None),
                 Step::Withdraw => (address.announced, address.returns) = (false, true),
-                Step::Keep => {}
+                Step::Keep | Step::Release => {}
             }
         };
         check(no(), 0, Step::Keep);
@@ -320,6 +441,60 @@ mod tests {
         check(Usable::Yes, 10_007, Step::Keep);
         check(Usable::Yes, 20_006, Step::Keep);
         check(Usable::Yes, 20_007, Step::Announce);
+    }
+
+    #[test]
+    fn one_node_at_a_time_on_a_link() {
+        let no = || Usable::No("none".to_owned());
+        let mut address = Address { by: Announce::L2, ..Address::default() };
+        let mut check = |lease: Option<bool>, usable: Usable, now_ms: u64, expect: (Step, bool)| {
+            let step = address.step_with(Some(lease), &usable, now_ms, 10_000);
+            assert_eq!((step, address.ready), expect, "{lease:?} {usable:?} at {now_ms}: {address:?}");
+            match step {
+                Step::Announce => (address.announced, address.usable_since_ms) = (true, None),
+                Step::Withdraw => (address.announced, address.returns) = (false, true),
+                Step::Release => address.announced = false,
+                Step::Keep => {}
+            }
+        };
+        check(None, no(), 0, (Step::Keep, false));
+        // It wants the Lease, and waits for it.
+        check(None, Usable::Yes, 1, (Step::Keep, true));
+        check(None, Usable::Yes, 2, (Step::Keep, true));
+        check(Some(true), Usable::Yes, 3, (Step::Announce, true));
+        check(Some(true), Usable::Unproven, 4, (Step::Keep, true));
+        // The API server does not answer: nobody else can hold it now.
+        check(Some(false), Usable::Yes, 5, (Step::Keep, true));
+        // Another node holds it, and this one takes over as soon as it gets it.
+        check(None, Usable::Yes, 6, (Step::Release, true));
+        check(Some(true), Usable::Yes, 7, (Step::Announce, true));
+        // It cannot serve any more, and lets another node have it.
+        check(Some(true), no(), 8, (Step::Withdraw, false));
+        check(Some(true), Usable::Yes, 9, (Step::Keep, false));
+        check(None, Usable::Yes, 10_008, (Step::Keep, false));
+        check(None, Usable::Yes, 10_009, (Step::Keep, true));
+    }
+
+    #[test]
+    fn a_claim_of_another_host_is_heeded_when_the_lease_is_not_sure() {
+        let at: IpAddr = "192.0.2.7".parse().unwrap();
+        let (wanted, _wants) = watch::channel(BTreeSet::new());
+        let (hold, held) = watch::channel(BTreeMap::from([(at, true)]));
+        let mut all = Announcements { begun: true, ..Announcements::default() };
+        all.set_leases(Leases { wanted, held });
+        all.want(&BTreeMap::from([(at, Announce::L2)]), Announcing::default());
+        let follow = |all: &mut Announcements, now_ms| {
+            all.follow([(at, Usable::Yes)].into_iter(), now_ms, true);
+            all.on_links().contains(&at)
+        };
+        assert!(follow(&mut all, 1));
+        assert!(all.claimed(at, "02:00:00:00:00:09"), "the cluster says that it is ours");
+        hold.send_replace(BTreeMap::from([(at, false)]));
+        assert!(follow(&mut all, 2), "nobody has claimed it since");
+        assert!(!all.claimed(at, "02:00:00:00:00:09"));
+        assert!(!follow(&mut all, 20_000), "it has given way");
+        hold.send_replace(BTreeMap::from([(at, true)]));
+        assert!(follow(&mut all, 40_000));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Instant;
 use admin::{EndpointState, VipEndpointRecent, VipEndpointStatus, VipRates, VipStatus};
 use balance::EndpointStatus;
 use l4::{Counters, Plane, Traffic};
-use model::{Transport, Vip, VipAlgorithm, VipMode};
+use model::{Transport, Tunnel, Vip, VipAlgorithm, VipMode};
 use telemetry::Window;
 
 use crate::control::answers::Probes;
@@ -144,6 +144,7 @@ pub(super) fn vip_status(
         name: vip.name.clone(),
         address: written(vip),
         mode: mode(&vip.mode).to_owned(),
+        tunnel: vip.tunnel.map(|tunnel| self::tunnel(tunnel).to_owned()),
         algorithm: algorithm(vip.algorithm).to_owned(),
         interfaces: plane.interfaces_of(vip),
         along_routes: vip.interfaces.is_empty() && vip.mode != VipMode::Socket,
@@ -176,6 +177,13 @@ pub(super) fn transport(transport: Transport) -> &'static str {
     match transport {
         Transport::Tcp => "tcp",
         Transport::Udp => "udp",
+    }
+}
+
+fn tunnel(tunnel: Tunnel) -> &'static str {
+    match tunnel {
+        Tunnel::Ipip => "ipip",
+        Tunnel::Gue => "gue",
     }
 }
 
