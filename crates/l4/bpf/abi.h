@@ -13,6 +13,8 @@
 
 /* Increases when any layout below, or the meaning of a field, changes: maps of another version are not taken over. */
 #define LB_LAYOUT_VERSION 4
+/* The oldest version whose flows, vips, endpoints, affinity, rests and sockets have the same layout and meaning: src/earlier.rs copies them. */
+#define LB_FLOWS_SINCE 2
 
 #define LB_VIPS_MAX 8192u      /* a power of two */
 #define LB_VIP_KEYS_MAX 131072u /* addresses of all vips: one with every address of the host has many */

@@ -49,6 +49,8 @@ mod counters;
 #[cfg(kernel_plane)]
 mod destroy;
 #[cfg(kernel_plane)]
+mod earlier;
+#[cfg(kernel_plane)]
 mod flows;
 #[cfg(kernel_plane)]
 mod frame;

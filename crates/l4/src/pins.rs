@@ -1,7 +1,8 @@
 //! The directory in a BPF file system that keeps everything that outlives the process.
 //!
 //! `ROOT/v<version>/` has a file for each map, `link_<ifindex>` and `out_<ifindex>` for each attachment by tcx to the ingress and the egress of
-//! an interface, and `socket_<program>` for each attachment to the control group. `here` shows that the namespace exists as long as there is no attachment by tcx. The version is that of the layouts: maps of another version cannot be taken over.
+//! an interface, and `socket_<program>` for each attachment to the control group. `here` shows that the namespace exists as long as there is no attachment by tcx. The version is that of the layouts:
+//! maps of another version cannot be taken over, but `earlier` copies what connections need.
 
 use std::fs::{self, File};
 use std::io;
@@ -221,9 +222,15 @@ pub(crate) fn remove_link(path: &Path) {
     _ = fs::remove_file(path);
 }
 
+/// Ends the attachments to interfaces.
+pub(crate) fn remove_interface_links(folder: &Path) {
+    let links = [LINK, OUT_LINK].into_iter().flat_map(|kind| links(folder, kind));
+    links.for_each(|(_, link)| remove_link(&link));
+}
+
 pub(crate) fn remove_folder(folder: &Path) -> io::Result<()> {
-    let to_interfaces = [LINK, OUT_LINK].into_iter().flat_map(|kind| links(folder, kind)).map(|(_, link)| link);
-    to_interfaces.chain(socket_links(folder)).for_each(|link| remove_link(&link));
+    remove_interface_links(folder);
+    socket_links(folder).iter().for_each(|link| remove_link(link));
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,

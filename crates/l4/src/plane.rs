@@ -19,6 +19,7 @@ use crate::attach::{Attachments, Side, detach_everywhere};
 use crate::collect::{Walk, Walked};
 use crate::content::Content;
 use crate::counters::Retired;
+use crate::earlier::Earlier;
 use crate::flows::socket;
 use crate::interfaces::{self, Interface};
 use crate::load::{self, HERE};
@@ -58,6 +59,8 @@ pub struct Plane {
     ending: BTreeSet<String>,
     /// How far ending them has come.
     ends: Ends,
+    /// The tables of an earlier process with another layout, until everything that they hold is ours.
+    earlier: Option<Earlier>,
     /// The interfaces to which the programs should be attached, by index.
     pub(crate) attached: BTreeMap<u32, String>,
     vip_routes: VipRoutes,
@@ -151,6 +154,7 @@ impl Plane {
             sweep(&pins);
         }
         let maps = Maps::new(&object)?;
+        let earlier = Self::earlier(&pins, &maps, fresh);
         let held = maps.recover()?;
         let mut plane = Self {
             attachments: Attachments::new(&pins, Side::Ingress, options.force_tc),
@@ -160,6 +164,7 @@ impl Plane {
             sockets_refused: None,
             ending: BTreeSet::new(),
             ends: Ends::default(),
+            earlier,
             attached: BTreeMap::new(),
             vip_routes: VipRoutes::default(),
             every: BTreeMap::new(),
@@ -262,11 +267,34 @@ impl Plane {
         (self.unreachable, self.sourceless) = (unreachable, sourceless);
         self.applied = true;
         self.follow_routes();
-        self.attach(false)?;
+        self.attach_after_earlier()?;
         self.warn_of_forwarding(vips);
-        for folder in self.pins.other_versions() {
+        Ok(())
+    }
+
+    /// Finds the tables of an earlier process with another layout. A failure is logged, because the plane serves without them.
+    fn earlier(pins: &Pins, maps: &Maps, fresh: bool) -> Option<Earlier> {
+        let earlier = Earlier::find(pins, fresh)?;
+        let given = earlier.give_identities(maps);
+        given.inspect_err(|refusal| tracing::warn!(%refusal, "cannot read the tables of an earlier version")).ok()?;
+        Some(earlier)
+    }
+
+    /// Attaches to the interfaces. Connections that an earlier process with another layout has made become ours first.
+    fn attach_after_earlier(&mut self) -> Result<(), Refusal> {
+        let first_s = host::now_s();
+        let given = self.earlier.as_mut().map_or(Ok(()), |earlier| earlier.give_flows(&self.maps));
+        self.attach(false)?;
+        let maps = &self.maps;
+        let ended = given.and_then(|()| self.earlier.as_mut().map_or(Ok(()), |it| it.end_at_interfaces(maps, first_s)));
+        if let Err(refusal) = ended {
+            tracing::warn!(%refusal, "cannot take over all connections of an earlier version");
+            self.earlier = None;
+        }
+        let kept = self.earlier.as_ref().map(Earlier::folder);
+        for folder in self.pins.other_versions().iter().filter(|folder| Some(folder.as_path()) != kept) {
             tracing::warn!(folder = %folder.display(), "removing the tables of another version; its connections end");
-            remove_folder(&folder).map_err(|error| Refusal::kernel(format!("remove {}", folder.display()), error))?;
+            remove_folder(folder).map_err(|error| Refusal::kernel(format!("remove {}", folder.display()), error))?;
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use rustix::fs::fstatfs;
 use crate::Refusal;
 use crate::abi::*;
 use crate::content::Content;
+use crate::earlier::Earlier;
 use crate::load::{self, DATAGRAMS, FORGET, RELEASE, SOCKETS};
 use crate::pins::{Pins, remove_link};
 use crate::sync::{Maps, get, set};
@@ -51,11 +52,15 @@ pub(crate) struct AtSockets {
 
 impl AtSockets {
     /// Loads the programs and attaches them to this control group and to no other. If this fails, the attachments stay as they are.
-    pub(crate) fn attach(pins: &Pins, cgroup: &Path) -> Result<Self, Refusal> {
+    /// `earlier` has the sockets that the programs of another layout have connected.
+    pub(crate) fn attach(pins: &Pins, earlier: Option<(&Earlier, &Maps)>, cgroup: &Path) -> Result<Self, Refusal> {
         let (file, id) = open(cgroup)?;
         // The low bits of an inode number tell any two groups apart that one host has in turn.
         let object = load::load_at_sockets(pins, id as u32)?;
         let map = load::map(&object, SOCKETS)?;
+        if let Some((earlier, maps)) = earlier {
+            earlier.give_sockets(maps, &map, &load::map(&object, DATAGRAMS)?)?;
+        }
         let failed = |name: &str, error: libbpf_rs::Error| {
             let hint =
                 "; if another program is attached to it or above without sharing, `bpftool cgroup tree` shows it";
@@ -247,7 +252,7 @@ mod tests {
         let pins = Pins::new(&Options { flows_max: 64, pin_dir: Some(pin_dir), force_tc: false }).unwrap();
         let held = pins.hold().unwrap();
         let _maps = load::load(&pins, 64, true).unwrap();
-        let first = AtSockets::attach(&pins, &groups[0]).unwrap();
+        let first = AtSockets::attach(&pins, None, &groups[0]).unwrap();
         let at = || PROGRAMS.map(|name| cgroup_of(&pins.socket_link(name)));
         assert_eq!(at(), [Some(first.id); PROGRAMS.len()]);
         let (file, id) = open(&groups[1]).unwrap();
@@ -257,7 +262,7 @@ mod tests {
         assert!(links.replace_old().is_err());
         assert_eq!(at(), [Some(first.id); PROGRAMS.len()]);
         assert!(PROGRAMS.iter().all(|name| !pins.next_socket_link(name).exists()));
-        let second = AtSockets::attach(&pins, &groups[1]).unwrap();
+        let second = AtSockets::attach(&pins, None, &groups[1]).unwrap();
         assert_eq!(at(), [Some(second.id); PROGRAMS.len()]);
         drop(held);
         pins.remove().unwrap();

@@ -94,7 +94,13 @@ impl Plane {
     pub fn balance_sockets(&mut self, cgroup: Option<&Path>) {
         self.sockets_wanted = cgroup.map(Path::to_owned);
         self.sockets_refused = None;
-        let Err(refusal) = self.set_cgroup(cgroup) else { return };
+        let set = self.set_cgroup(cgroup);
+        if let Some(earlier) = self.earlier.take()
+            && let Err(refusal) = earlier.remove()
+        {
+            tracing::warn!(%refusal, "cannot remove the tables of an earlier version");
+        }
+        let Err(refusal) = set else { return };
         tracing::error!(%refusal, "cannot change how connections of this host's processes are balanced; packets of vips still are");
         let Some(cgroup) = cgroup.map(Path::to_owned).or_else(|| self.sockets.as_ref().map(|it| it.cgroup.clone()))
         else {
@@ -107,7 +113,10 @@ impl Plane {
     fn set_cgroup(&mut self, cgroup: Option<&Path>) -> Result<(), Refusal> {
         match cgroup {
             Some(cgroup) if self.sockets.as_ref().is_some_and(|sockets| sockets.is_at(cgroup)) => {}
-            Some(cgroup) => self.sockets = Some(AtSockets::attach(&self.pins, cgroup)?),
+            Some(cgroup) => {
+                let earlier = self.earlier.as_ref().map(|earlier| (earlier, &self.maps));
+                self.sockets = Some(AtSockets::attach(&self.pins, earlier, cgroup)?);
+            }
             None => {
                 sockets::detach(&self.pins, &self.maps, &self.held)?;
                 self.sockets = None;

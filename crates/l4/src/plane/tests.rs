@@ -1,5 +1,6 @@
 //! Tests of the plane in namespaces of its own: a client, this host, and endpoints, joined by veth pairs.
 
+mod earlier;
 mod routes;
 
 use std::io::{ErrorKind, Read, Write};
