@@ -17,7 +17,7 @@ use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar
 use crate::text::{
     Admin, Bind, ByteSize, CertificateName, ClaimName, ClientNetwork, CookieName, EndpointText, FileName, GrpcName,
     HeaderName, HostHeader, HostText, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName,
-    RouteName, RoutePath, Server, Text, Wait, duration_text, percent_text, size_text,
+    RouteName, RoutePath, Server, ServiceName, Text, Wait, duration_text, percent_text, size_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -379,9 +379,12 @@ keys! {
 
 keys! {
     /// One address of a cluster.
-    pub struct RawEndpointObject as "an endpoint" {
+    pub struct RawEndpointObject as "an endpoint", one of [address, srv] {
         /// `address:port` or `name:port`.
-        required address: EndpointText;
+        optional address: EndpointText;
+        /// A service in DNS: `_http._tcp.shop.example.com`. Its SRV records say which names and ports serve it, with which weights and priorities. They are
+        /// looked up again as their TTL says.
+        optional srv: ServiceName;
         /// Relative to the other weights; an endpoint with weight 0 takes no new work.
         optional weight: Int<0, 65535>, default defaults::WEIGHT.to_string();
         /// Backups have a higher number than the endpoints that they stand in for. The endpoints with the lowest number of which at least

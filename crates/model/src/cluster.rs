@@ -107,6 +107,12 @@ pub enum EndpointAddress {
         /// TCP port.
         port: u16,
     },
+    /// A service whose SRV records (RFC 2782) are looked up at run time: each address of each target is an endpoint, with the port of the record, and
+    /// the weight and the priority that follow from it. [`Endpoint::weight`] and [`Endpoint::priority`] have no meaning.
+    Service {
+        /// `_service._protocol.name`, in lower case, without the trailing dot.
+        name: String,
+    },
 }
 
 /// How an endpoint is chosen.

@@ -577,7 +577,7 @@ fn tell(plane: &mut Plane, plans: &[Arc<VipPlan>]) -> Result<(), Refusal> {
         .collect();
     plane.apply(&vips, &|vip, endpoint| match endpoint.address {
         EndpointAddress::Socket(address) => verdicts.get(&(vip, address)).copied().unwrap_or(EndpointVerdict::Active),
-        EndpointAddress::Name { .. } => EndpointVerdict::Down,
+        EndpointAddress::Name { .. } | EndpointAddress::Service { .. } => EndpointVerdict::Down,
     })
 }
 

@@ -1,4 +1,4 @@
-//! Resolves the names among the endpoints, and resolves them again when their TTL is over.
+//! Resolves the names and services among the endpoints, and resolves them again when their TTL is over.
 //!
 //! A name that can no longer be resolved keeps its last addresses (RFC 8767 gives the reasons). A name that never could
 //! has none.
@@ -11,6 +11,7 @@ use std::time::Duration;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::rr::{RData, RecordType};
 use model::{Cluster, Dns, Endpoint, EndpointAddress, Snapshot};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -22,14 +23,45 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after a failed lookup.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// The addresses of every name that has been resolved, in ascending order.
-pub(crate) type Addresses = HashMap<String, Vec<IpAddr>>;
+/// Targets of one service that are used. Each is a name to look up.
+const TARGETS_MAX: usize = 256;
+
+/// How finely the weights of a service are kept: a target with weight 0 gets a hundredth of what one with weight 1 gets (RFC 2782).
+const WEIGHT_PARTS: u32 = 100;
+
+/// What names and services were resolved to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    /// The addresses of every name that has been resolved, in ascending order.
+    hosts: HashMap<String, Vec<IpAddr>>,
+    /// The targets of every service that has been looked up, in ascending order.
+    services: HashMap<String, Vec<Target>>,
+}
+
+/// One target of a service, with the addresses of its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Target {
+    priority: u16,
+    weight: u16,
+    host: String,
+    port: u16,
+    ips: Vec<IpAddr>,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Wanted {
+    /// The addresses of a name.
+    Host(String),
+    /// The SRV records of a service, and the addresses of their targets.
+    Service(String),
+}
 
 /// Resolves the names of one snapshot in the background, until it is dropped.
 ///
 /// Each snapshot has a resolver of its own, so a refused snapshot does not disturb the one in use.
 pub(crate) struct Resolver {
-    names: Arc<BTreeSet<String>>,
+    names: Arc<BTreeSet<Wanted>>,
     dns: Dns,
     found: watch::Receiver<Found>,
     /// The only task. Dropping the set ends it.
@@ -40,7 +72,7 @@ pub(crate) struct Resolver {
 struct Found {
     addresses: Addresses,
     /// When each name is due again. A name that is absent has not been asked for yet, whether successfully or not.
-    due: HashMap<String, Instant>,
+    due: HashMap<Wanted, Instant>,
 }
 
 impl Resolver {
@@ -53,10 +85,11 @@ impl Resolver {
     /// Starts with the names of a snapshot and with the addresses that `previous` has found. Names that `previous` has
     /// asked for in the same way are asked for again when they are due, all others at once.
     pub(crate) fn start(snapshot: &Snapshot, previous: Option<&Self>) -> Self {
-        let names: Arc<BTreeSet<String>> = Arc::new(names(snapshot).map(str::to_owned).collect());
+        let names: Arc<BTreeSet<Wanted>> = Arc::new(names(snapshot).collect());
         let dns = snapshot.dns.clone();
         let mut known = previous.map(|previous| previous.found.borrow().clone()).unwrap_or_default();
-        known.addresses.retain(|name, _| names.contains(name));
+        known.addresses.hosts.retain(|name, _| names.contains(&Wanted::Host(name.clone())));
+        known.addresses.services.retain(|name, _| names.contains(&Wanted::Service(name.clone())));
         known.due.retain(|name, _| names.contains(name) && previous.is_some_and(|previous| previous.dns == dns));
         let (found_tx, found) = watch::channel(known);
         let mut task = JoinSet::new();
@@ -84,10 +117,11 @@ impl Resolver {
     }
 }
 
-fn names(snapshot: &Snapshot) -> impl Iterator<Item = &str> {
+fn names(snapshot: &Snapshot) -> impl Iterator<Item = Wanted> {
     let endpoints = snapshot.clusters.iter().flat_map(|cluster| &cluster.endpoints);
     endpoints.filter_map(|endpoint| match &endpoint.address {
-        EndpointAddress::Name { host, .. } => Some(host.as_str()),
+        EndpointAddress::Name { host, .. } => Some(Wanted::Host(host.clone())),
+        EndpointAddress::Service { name } => Some(Wanted::Service(name.clone())),
         EndpointAddress::Socket(_) => None,
     })
 }
@@ -98,41 +132,78 @@ fn names(snapshot: &Snapshot) -> impl Iterator<Item = &str> {
 /// Why it has no address.
 pub(crate) async fn addresses(dns: &Dns, name: &str) -> Result<Vec<IpAddr>, String> {
     let resolver = make(dns)?;
-    let answers = look_up(&resolver, &[name.to_owned()]).await;
-    let answer = answers.into_iter().next().ok_or_else(|| "no answer".to_owned())?;
-    answer.1.map(|(addresses, _)| addresses)
+    look_up_host(&resolver, name).await.map(|(addresses, _)| addresses)
 }
 
 /// Returns the snapshot with every name replaced by its addresses. Each becomes an endpoint with the weight of the
 /// name.
 pub(crate) fn expand(snapshot: &Snapshot, addresses: &Addresses) -> Snapshot {
     let mut expanded = snapshot.clone();
-    let is_name = |endpoint: &Endpoint| matches!(endpoint.address, EndpointAddress::Name { .. });
+    let is_name = |endpoint: &Endpoint| !matches!(endpoint.address, EndpointAddress::Socket(_));
     for cluster in expanded.clusters.iter_mut().filter(|cluster| cluster.endpoints.iter().any(is_name)) {
         let cluster = Arc::make_mut(cluster);
         let endpoints = std::mem::take(&mut cluster.endpoints);
         for endpoint in endpoints {
-            let EndpointAddress::Name { host, port } = &endpoint.address else {
-                cluster.endpoints.push(endpoint);
-                continue;
+            let resolved = match &endpoint.address {
+                EndpointAddress::Socket(_) => vec![endpoint],
+                EndpointAddress::Name { host, port } => {
+                    let ips = addresses.hosts.get(host).map(Vec::as_slice).unwrap_or_default();
+                    let at = |ip: &IpAddr| Endpoint {
+                        address: EndpointAddress::Socket(SocketAddr::new(*ip, *port)),
+                        host: Some(host.clone()),
+                        ..endpoint.clone()
+                    };
+                    ips.iter().map(at).collect()
+                }
+                EndpointAddress::Service { name } => {
+                    let targets = addresses.services.get(name).map(Vec::as_slice).unwrap_or_default();
+                    of_service(targets, &endpoint)
+                }
             };
-            let ips = addresses.get(host).map(Vec::as_slice).unwrap_or_default();
-            cluster.endpoints.extend(ips.iter().map(|ip| Endpoint {
-                address: EndpointAddress::Socket(SocketAddr::new(*ip, *port)),
-                weight: endpoint.weight,
-                priority: endpoint.priority,
-                zone: endpoint.zone,
-                host: Some(host.clone()),
-            }));
+            cluster.endpoints.extend(resolved);
         }
     }
     expanded
 }
 
+/// The endpoints of a service. All addresses of a target share its weight. The priorities become the numbers from 0 on, as an endpoint can have 8 of
+/// them; those after the seventh are one.
+fn of_service(targets: &[Target], endpoint: &Endpoint) -> Vec<Endpoint> {
+    let priorities: BTreeSet<u16> = targets.iter().map(|target| target.priority).collect();
+    let mut endpoints: Vec<Endpoint> = Vec::new();
+    for target in targets {
+        let rank = priorities.range(..target.priority).count().min(PRIORITY_MAX);
+        // Without any weights, all are alike.
+        let is_weighted = targets.iter().any(|other| other.priority == target.priority && other.weight > 0);
+        let share = if is_weighted { u32::from(target.weight) * WEIGHT_PARTS } else { WEIGHT_PARTS };
+        let heaviest = targets.iter().map(|target| u32::from(target.weight) * WEIGHT_PARTS).max().unwrap_or(0);
+        let scale = heaviest.div_ceil(WEIGHT_MAX).max(1);
+        let weight = (share / scale / u32::try_from(target.ips.len()).unwrap_or(u32::MAX).max(1)).max(1);
+        for ip in &target.ips {
+            let address = EndpointAddress::Socket(SocketAddr::new(*ip, target.port));
+            // Two names may have one address.
+            if endpoints.iter().any(|known| known.address == address) {
+                continue;
+            }
+            let priority = u8::try_from(rank).unwrap_or(u8::MAX);
+            let host = Some(target.host.clone());
+            endpoints.push(Endpoint { address, weight, priority, zone: endpoint.zone, host });
+        }
+    }
+    endpoints
+}
+
+/// The largest number of an endpoint's priority, and its largest weight.
+const PRIORITY_MAX: usize = 7;
+const WEIGHT_MAX: u32 = 65_535;
+
 /// Returns a cluster that has endpoints in the snapshot, but none of whose names has an address.
 pub(crate) fn unreachable<'s>(snapshot: &'s Snapshot, addresses: &Addresses) -> Option<&'s str> {
     let has_address = |endpoint: &Endpoint| match &endpoint.address {
-        EndpointAddress::Name { host, .. } => addresses.get(host).is_some_and(|ips| !ips.is_empty()),
+        EndpointAddress::Name { host, .. } => addresses.hosts.get(host).is_some_and(|ips| !ips.is_empty()),
+        EndpointAddress::Service { name } => {
+            addresses.services.get(name).is_some_and(|targets| targets.iter().any(|target| !target.ips.is_empty()))
+        }
         EndpointAddress::Socket(_) => true,
     };
     let is_without =
@@ -140,7 +211,7 @@ pub(crate) fn unreachable<'s>(snapshot: &'s Snapshot, addresses: &Addresses) -> 
     snapshot.clusters.iter().find(is_without).map(|cluster| cluster.name.as_str())
 }
 
-async fn run(names: Arc<BTreeSet<String>>, dns: Dns, found: watch::Sender<Found>) {
+async fn run(names: Arc<BTreeSet<Wanted>>, dns: Dns, found: watch::Sender<Found>) {
     if names.is_empty() {
         return;
     }
@@ -154,7 +225,7 @@ async fn run(names: Arc<BTreeSet<String>>, dns: Dns, found: watch::Sender<Found>
         if let Some(at) = next {
             tokio::time::sleep_until(at).await;
         }
-        let asking: Vec<String> = {
+        let asking: Vec<Wanted> = {
             let (due, now) = (&found.borrow().due, Instant::now());
             names.iter().filter(|name| due.get(*name).is_none_or(|at| *at <= now)).cloned().collect()
         };
@@ -166,7 +237,14 @@ async fn run(names: Arc<BTreeSet<String>>, dns: Dns, found: watch::Sender<Found>
     }
 }
 
-type Answer = Result<(Vec<IpAddr>, Duration), String>;
+/// What was found, and for how long it is valid.
+type Answer = Result<(Resolved, Duration), String>;
+
+enum Resolved {
+    Ips(Vec<IpAddr>),
+    /// A target whose name could not be resolved has no addresses.
+    Targets(Vec<Target>),
+}
 
 fn make(dns: &Dns) -> Result<TokioResolver, String> {
     let mut builder = if dns.servers.is_empty() {
@@ -187,24 +265,14 @@ fn make(dns: &Dns) -> Result<TokioResolver, String> {
     builder.build().map_err(|error| error.to_string())
 }
 
-async fn look_up(resolver: &TokioResolver, names: &[String]) -> Vec<(String, Answer)> {
+async fn look_up(resolver: &TokioResolver, names: &[Wanted]) -> Vec<(Wanted, Answer)> {
     let mut lookups = JoinSet::new();
     for name in names {
         let (resolver, name) = (resolver.clone(), name.clone());
         lookups.spawn(async move {
-            // The trailing dot disables the search list of resolv.conf: an endpoint's name is complete, unless it is a
-            // single label.
-            let asked = if name.contains('.') { format!("{name}.") } else { name.clone() };
-            let answer = match tokio::time::timeout(LOOKUP_TIMEOUT, resolver.lookup_ip(asked)).await {
-                Ok(Ok(found)) => {
-                    let mut ips: Vec<IpAddr> = found.iter().collect();
-                    ips.sort_unstable();
-                    ips.dedup();
-                    let ttl = found.valid_until().saturating_duration_since(Instant::now().into_std());
-                    Ok((ips, ttl))
-                }
-                Ok(Err(error)) => Err(error.to_string()),
-                Err(_) => Err(format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs())),
+            let answer = match &name {
+                Wanted::Host(host) => look_up_host(&resolver, host).await.map(|(ips, ttl)| (Resolved::Ips(ips), ttl)),
+                Wanted::Service(service) => look_up_service(&resolver, service).await,
             };
             (name, answer)
         });
@@ -212,21 +280,87 @@ async fn look_up(resolver: &TokioResolver, names: &[String]) -> Vec<(String, Ans
     lookups.join_all().await
 }
 
-fn publish(found: &watch::Sender<Found>, dns: &Dns, answers: Vec<(String, Answer)>) {
+async fn look_up_host(resolver: &TokioResolver, name: &str) -> Result<(Vec<IpAddr>, Duration), String> {
+    // The trailing dot disables the search list of resolv.conf: an endpoint's name is complete, unless it is a
+    // single label.
+    let asked = if name.contains('.') { format!("{name}.") } else { name.to_owned() };
+    match tokio::time::timeout(LOOKUP_TIMEOUT, resolver.lookup_ip(asked)).await {
+        Ok(Ok(found)) => {
+            let mut ips: Vec<IpAddr> = found.iter().collect();
+            ips.sort_unstable();
+            ips.dedup();
+            Ok((ips, found.valid_until().saturating_duration_since(Instant::now().into_std())))
+        }
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(no_answer()),
+    }
+}
+
+async fn look_up_service(resolver: &TokioResolver, name: &str) -> Answer {
+    let found = match tokio::time::timeout(LOOKUP_TIMEOUT, resolver.lookup(format!("{name}."), RecordType::SRV)).await {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => return Err(error.to_string()),
+        Err(_) => return Err(no_answer()),
+    };
+    let mut ttl = found.valid_until().saturating_duration_since(Instant::now().into_std());
+    let records = found.answers().iter().filter_map(|record| match &record.data {
+        RData::SRV(record) => Some(record),
+        _ => None,
+    });
+    let mut targets: Vec<Target> = Vec::new();
+    for record in records {
+        let host = record.target.to_ascii().trim_end_matches('.').to_ascii_lowercase();
+        // RFC 2782: a single dot says that the service is not available.
+        if host.is_empty() || record.port == 0 {
+            continue;
+        }
+        if targets.len() == TARGETS_MAX {
+            tracing::warn!(name, used = TARGETS_MAX, "the service has more targets than are used");
+            break;
+        }
+        let (priority, weight, port) = (record.priority, record.weight, record.port);
+        targets.push(Target { priority, weight, host, port, ips: Vec::new() });
+    }
+    let hosts: BTreeSet<String> = targets.iter().map(|target| target.host.clone()).collect();
+    let mut lookups = JoinSet::new();
+    for host in hosts {
+        let resolver = resolver.clone();
+        lookups.spawn(async move {
+            let found = look_up_host(&resolver, &host).await;
+            (host, found)
+        });
+    }
+    for (host, found) in lookups.join_all().await {
+        match found {
+            Ok((ips, valid)) => {
+                ttl = ttl.min(valid);
+                targets.iter_mut().filter(|target| target.host == host).for_each(|target| target.ips.clone_from(&ips));
+            }
+            Err(error) => {
+                tracing::warn!(name, host, error, "cannot resolve a target of the service");
+                ttl = ttl.min(RETRY_AFTER);
+            }
+        }
+    }
+    targets.sort_unstable();
+    Ok((Resolved::Targets(targets), ttl))
+}
+
+fn no_answer() -> String {
+    format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs())
+}
+
+fn publish(found: &watch::Sender<Found>, dns: &Dns, answers: Vec<(Wanted, Answer)>) {
     found.send_if_modified(|Found { addresses, due }| {
         let mut changed = false;
         for (name, answer) in answers {
             let wait = match answer {
-                Ok((ips, ttl)) => {
-                    if addresses.get(&name) != Some(&ips) {
-                        tracing::info!(name, ?ips, "resolved");
-                        addresses.insert(name.clone(), ips);
-                        changed = true;
-                    }
+                Ok((resolved, ttl)) => {
+                    changed |= addresses.take(&name, resolved);
                     ttl.clamp(dns.ttl_min, dns.ttl_max)
                 }
                 Err(error) => {
-                    tracing::warn!(name, error, kept = ?addresses.get(&name), "cannot resolve");
+                    tracing::warn!(?name, error, kept = ?addresses.of(&name), "cannot resolve");
                     RETRY_AFTER
                 }
             };
@@ -235,6 +369,47 @@ fn publish(found: &watch::Sender<Found>, dns: &Dns, answers: Vec<(String, Answer
         }
         changed
     });
+}
+
+impl Addresses {
+    /// Takes an answer. Returns whether it says something new.
+    fn take(&mut self, name: &Wanted, resolved: Resolved) -> bool {
+        match (name, resolved) {
+            (Wanted::Host(host), Resolved::Ips(ips)) if self.hosts.get(host) != Some(&ips) => {
+                tracing::info!(name = host, ?ips, "resolved");
+                self.hosts.insert(host.clone(), ips);
+                true
+            }
+            (Wanted::Service(service), Resolved::Targets(mut targets)) => {
+                let known = self.services.get(service);
+                // A name that can no longer be resolved keeps its last addresses.
+                for target in targets.iter_mut().filter(|target| target.ips.is_empty()) {
+                    let is_it = |known: &&Target| (&known.host, known.port) == (&target.host, target.port);
+                    if let Some(known) = known.and_then(|known| known.iter().find(is_it)) {
+                        target.ips.clone_from(&known.ips);
+                    }
+                }
+                if known == Some(&targets) {
+                    return false;
+                }
+                tracing::info!(name = service, ?targets, "resolved");
+                self.services.insert(service.clone(), targets);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The addresses that a name or a service has.
+    fn of(&self, name: &Wanted) -> Vec<IpAddr> {
+        match name {
+            Wanted::Host(host) => self.hosts.get(host).cloned().unwrap_or_default(),
+            Wanted::Service(service) => {
+                let targets = self.services.get(service).map(Vec::as_slice).unwrap_or_default();
+                targets.iter().flat_map(|target| target.ips.iter().copied()).collect()
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -271,11 +446,57 @@ mod tests {
 
     #[test]
     fn a_name_becomes_all_its_addresses() {
-        let addresses = Addresses::from([("a".to_owned(), vec!["1.1.1.1".parse().unwrap(), "::1".parse().unwrap()])]);
+        let hosts = HashMap::from([("a".to_owned(), vec!["1.1.1.1".parse().unwrap(), "::1".parse().unwrap()])]);
+        let addresses = Addresses { hosts, ..Addresses::default() };
         let expanded = expand(&snapshot(&[("a", 3), ("unknown", 1)], Vec::new()), &addresses);
         let got: Vec<_> = expanded.clusters[0].endpoints.iter().map(|e| (e.address.clone(), e.weight)).collect();
         let at = |text: &str| EndpointAddress::Socket(text.parse().unwrap());
         assert_eq!(got, [(at("1.1.1.1:80"), 3), (at("[::1]:80"), 3)]);
+    }
+
+    #[test]
+    fn the_records_of_a_service_become_endpoints() {
+        let target = |priority, weight, host: &str, port, ips: &[&str]| {
+            let ips = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+            Target { priority, weight, host: host.to_owned(), port, ips }
+        };
+        let check = |targets: &[Target], expect: &str| {
+            let mut wanted = snapshot(&[("unused", 1)], Vec::new());
+            let cluster = Arc::make_mut(&mut wanted.clusters[0]);
+            cluster.endpoints[0].address = EndpointAddress::Service { name: "_http._tcp.a".to_owned() };
+            let services = HashMap::from([("_http._tcp.a".to_owned(), targets.to_vec())]);
+            let addresses = Addresses { services, ..Addresses::default() };
+            assert_eq!(unreachable(&wanted, &addresses), expect.is_empty().then_some("c"));
+            let told = |endpoint: &Endpoint| {
+                let EndpointAddress::Socket(address) = endpoint.address else { panic!("not resolved") };
+                format!("{address} {} {} {}", endpoint.weight, endpoint.priority, endpoint.host.as_deref().unwrap())
+            };
+            let got: Vec<String> = expand(&wanted, &addresses).clusters[0].endpoints.iter().map(told).collect();
+            assert_eq!(got.join(", "), expect);
+        };
+        check(&[], "");
+        check(&[target(0, 0, "a", 80, &[])], "");
+        check(
+            &[target(0, 0, "a", 80, &["1.1.1.1"]), target(0, 0, "b", 81, &["1.1.1.2"])],
+            "1.1.1.1:80 100 0 a, 1.1.1.2:81 100 0 b",
+        );
+        // Ten to one, and hardly ever; two addresses share a weight; the next priority stands in.
+        check(
+            &[
+                target(5, 0, "z", 80, &["1.1.1.9"]),
+                target(5, 1, "a", 80, &["1.1.1.1"]),
+                target(5, 10, "b", 80, &["1.1.1.2", "1.1.1.3"]),
+                target(70, 0, "c", 90, &["1.1.1.4", "1.1.1.2"]),
+            ],
+            "1.1.1.9:80 1 0 z, 1.1.1.1:80 100 0 a, 1.1.1.2:80 500 0 b, 1.1.1.3:80 500 0 b, 1.1.1.4:90 50 1 c, 1.1.1.2:90 50 1 c",
+        );
+        check(&[target(0, 65_535, "a", 80, &["1.1.1.1"]), target(0, 1, "a", 80, &["1.1.1.1"])], "1.1.1.1:80 65535 0 a");
+        let many: Vec<Target> = (0..9).map(|number| target(number, 1, "a", 80 + number, &["1.1.1.1"])).collect();
+        assert!(
+            of_service(&many, &snapshot(&[("a", 1)], Vec::new()).clusters[0].endpoints[0])
+                .iter()
+                .all(|endpoint| endpoint.priority <= 7)
+        );
     }
 
     /// Answers every A query with the address that `next` gives and a TTL of one second, and every other query with no
@@ -308,7 +529,7 @@ mod tests {
         let mut resolver = Resolver::start(&snapshot(&[("api.example.com", 1)], vec![server]), None);
         resolver.asked().await;
         let first = resolver.addresses();
-        assert_eq!(first["api.example.com"].len(), 1);
+        assert_eq!(first.hosts["api.example.com"].len(), 1);
         resolver.changed().await;
         assert_ne!(resolver.addresses(), first);
         serving.abort();
@@ -322,7 +543,7 @@ mod tests {
         let mut resolver = Resolver::start(&wanted, None);
         tokio::time::pause();
         resolver.asked().await;
-        assert!(resolver.addresses().is_empty());
+        assert_eq!(resolver.addresses(), Addresses::default());
     }
 
     #[tokio::test]
@@ -339,7 +560,7 @@ mod tests {
         tokio::time::pause();
         let mut refused = Resolver::start(&snapshot(&[("b.example.com", 1)], vec![server]), Some(&in_use));
         refused.asked().await;
-        assert!(refused.addresses().is_empty());
+        assert_eq!(refused.addresses(), Addresses::default());
         assert_eq!(in_use.addresses(), found);
         drop(refused);
         // ... and one that wants the same names has them, even if it asks another server in vain.
@@ -357,7 +578,8 @@ mod tests {
             let ip = |name: &str, ips: &[&str]| {
                 (name.to_owned(), ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>())
             };
-            let addresses = Addresses::from([ip("a", &["1.1.1.1"]), ip("empty", &[])]);
+            let hosts = HashMap::from([ip("a", &["1.1.1.1"]), ip("empty", &[])]);
+            let addresses = Addresses { hosts, ..Addresses::default() };
             assert_eq!(unreachable(&snapshot(endpoints, Vec::new()), &addresses), expect, "{endpoints:?}");
         };
         check(&[("a", 1), ("unknown", 1)], None);

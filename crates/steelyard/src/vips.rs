@@ -50,7 +50,7 @@ pub(crate) fn plans<'v>(
 fn addresses(vip: &Vip) -> impl Iterator<Item = (SocketAddr, u32)> {
     vip.endpoints.iter().filter_map(|endpoint| match endpoint.address {
         EndpointAddress::Socket(address) => Some((address, endpoint.weight)),
-        EndpointAddress::Name { .. } => None,
+        EndpointAddress::Name { .. } | EndpointAddress::Service { .. } => None,
     })
 }
 

@@ -273,6 +273,7 @@ fn has_endpoint(cluster: &Cluster, address: SocketAddr, held: bool) -> bool {
     cluster.endpoints.iter().any(|endpoint| match &endpoint.address {
         EndpointAddress::Socket(socket) => *socket == address,
         EndpointAddress::Name { port, .. } => *port == address.port() && held,
+        EndpointAddress::Service { .. } => held,
     })
 }
 

@@ -12,11 +12,11 @@ use super::{count, policy, positive, tls};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
-    OnUnhealthyWord, RawBalance, RawCluster, RawClusterLimits, RawEndpoint, RawHashKey, RawHealthCheck, RawOutlier,
-    RawOutlierObject, UpstreamName,
+    OnUnhealthyWord, RawBalance, RawCluster, RawClusterLimits, RawEndpoint, RawEndpointObject, RawHashKey,
+    RawHealthCheck, RawOutlier, RawOutlierObject, UpstreamName,
 };
 use crate::read::{Keyed, Located, Many};
-use crate::text::Label;
+use crate::text::{EndpointText, Label};
 
 /// Returns `None` if no endpoint could be read; the report says why.
 pub fn cluster(
@@ -126,7 +126,14 @@ fn endpoints(
         let (address, weight, priority, zone) = match value {
             RawEndpoint::Text(address) => (Some(address), None, None, None),
             RawEndpoint::Object(object) => {
-                (object.address.map(|address| address.value), object.weight, object.priority, object.zone)
+                let address = match &object.srv {
+                    Some(service) => {
+                        refuse_beside_srv(&object, report);
+                        Some(EndpointText(EndpointAddress::Service { name: service.value.0.clone() }))
+                    }
+                    None => object.address.map(|address| address.value),
+                };
+                (address, object.weight, object.priority, object.zone)
             }
         };
         let zone = zone.map_or(Zone::Unknown, |zone| self::zone(&zone, own_zone, report));
@@ -144,6 +151,20 @@ fn endpoints(
         report.add(whole, Wrong::new(format!("every endpoint of {} has weight 0", ticked(name))).hint(hint));
     }
     endpoints
+}
+
+/// The records say these.
+fn refuse_beside_srv(object: &RawEndpointObject, report: &mut Report) {
+    let written = [
+        ("weight", object.weight.as_ref().map(|weight| weight.location)),
+        ("priority", object.priority.as_ref().map(|priority| priority.location)),
+    ];
+    for (key, location) in written {
+        if let Some(location) = location {
+            let wrong = Wrong::new(format!("`{key}` has no effect beside `srv`: the records of the service say it"));
+            report.add(location, wrong.hint("remove it"));
+        }
+    }
 }
 
 fn zone(zone: &Located<Label>, own_zone: Option<&str>, report: &mut Report) -> Zone {

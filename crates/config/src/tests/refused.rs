@@ -454,7 +454,7 @@ fn clusters_and_their_endpoints() {
 2:37: an entry of `endpoints`: "80" is only a port; write 127.0.0.1:80
 2:43: an entry of `endpoints`: "a" has no port; add the port, for example a:80
 2:48: an entry of `endpoints`: "3" is only a port; write 127.0.0.1:3
-2:51: an endpoint needs `address`; it must be an address and port such as 127.0.0.1:9001
+2:51: an endpoint needs `address` or `srv`
 2:89: `weight`: "70000" is not a whole number from 0 to 65535"#,
     );
     cluster(

@@ -24,6 +24,10 @@ pub struct Bind(pub SocketAddr);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointText(pub EndpointAddress);
 
+/// A service in DNS (RFC 2782).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceName(pub String);
+
 /// A name server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server(pub SocketAddr);
@@ -150,11 +154,33 @@ impl Formed for EndpointText {
         let port = match &address {
             EndpointAddress::Socket(address) => address.port(),
             EndpointAddress::Name { port, .. } => *port,
+            // Written in another key.
+            EndpointAddress::Service { .. } => return Ok(Self(address)),
         };
         if port == 0 {
             return Err(Wrong::new(format!("{} has port 0, which cannot be reached", quoted(text))));
         }
         Ok(Self(address))
+    }
+}
+
+impl Formed for ServiceName {
+    const FORM: Form = Form {
+        noun: "the name of a service in DNS",
+        example: "_http._tcp.shop.example.com",
+        pattern: Some("^_.+\\._.+\\..+$"),
+    };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let name = dns_name(text)?;
+        let mut labels = name.split('.');
+        let has_both =
+            [labels.next(), labels.next()].iter().flatten().filter(|label| label.starts_with('_')).count() == 2;
+        if !has_both || labels.next().is_none() {
+            let hint = "write the service, the protocol and the domain, such as _http._tcp.shop.example.com";
+            return Err(Wrong::new(format!("{} is not the name of a service", quoted(text))).hint(hint));
+        }
+        Ok(Self(name))
     }
 }
 

@@ -13,7 +13,8 @@ mod variables;
 mod vip;
 
 pub use address::{
-    Admin, Bind, ClientNetwork, EndpointText, Network, Server, dns_name, parse_admin, parse_bind, parse_endpoint,
+    Admin, Bind, ClientNetwork, EndpointText, Network, Server, ServiceName, dns_name, parse_admin, parse_bind,
+    parse_endpoint,
 };
 pub use grpc::{GrpcName, GrpcService};
 pub use http::{

@@ -313,6 +313,7 @@ fn endpoints(endpoints: &[Endpoint]) -> String {
             (EndpointAddress::Socket(address), 1) => format!(" {address}{zone}"),
             (EndpointAddress::Socket(address), weight) => format!(" {address}={weight}{zone}"),
             (EndpointAddress::Name { host, port }, _) => format!(" {host}:{port}{zone}"),
+            (EndpointAddress::Service { name }, _) => format!(" {name}{zone}"),
         }
     };
     endpoints.iter().map(one).collect()

@@ -194,7 +194,7 @@ impl Plane {
 fn sockets(vip: &Vip) -> impl Iterator<Item = SocketAddr> {
     vip.endpoints.iter().filter_map(|endpoint| match endpoint.address {
         EndpointAddress::Socket(address) => Some(address),
-        EndpointAddress::Name { .. } => None,
+        EndpointAddress::Name { .. } | EndpointAddress::Service { .. } => None,
     })
 }
 
