@@ -158,12 +158,10 @@ spec:
           valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
         - name: NODE_NAME
           valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
-        {{- if and $kernel .Values.kubeProxyReplacement }}
         # The API server copies the labels about the topology from the node to its pods (Kubernetes 1.35). Without it, or in a cluster without
         # zones, this is empty.
         - name: NODE_ZONE
           valueFrom: {fieldRef: {fieldPath: "metadata.labels['topology.kubernetes.io/zone']"}}
-        {{- end }}
         {{- with .Values.apiServer.host }}
         # Nothing leads to the Service of the API server before this pod serves it.
         - {name: KUBERNETES_SERVICE_HOST, value: {{ . | quote }}}
