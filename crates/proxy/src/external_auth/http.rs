@@ -8,7 +8,8 @@
 //! | `X-Forwarded-Port` | the port that the client connected to |
 //! | `X-Original-Url` | scheme, host, path and query |
 //!
-//! The request has one path, or as GEP-1494 wants it, the method and path of the client's request behind a prefix.
+//! The request has one path, or as GEP-1494 wants it, the method and path of the client's request behind a prefix. The path is the one that
+//! the routes see: `/../` of a client must not lead to another resource of the service.
 //!
 //! 200 to 299 is a yes (of GEP-1494 only 200), and 300 to 499 a no. Everything else is no answer: nginx calls it an error, too, and a service that fails should not
 //! look as if it refused.
@@ -83,7 +84,7 @@ pub(super) fn question(
     let (method, method_name, path) = match &http.target {
         AuthTarget::Path(path) if body.is_some() => (Method::Post, append(b"POST"), append(path.as_bytes())),
         AuthTarget::Path(path) => (Method::Get, append(b"GET"), append(path.as_bytes())),
-        AuthTarget::Prefix(prefix) => (from.method, from.method_name, append(&[prefix.as_bytes(), uri].concat())),
+        AuthTarget::Prefix(prefix) => (from.method, from.method_name, append(&behind(prefix, asked.target))),
     };
     let head = RequestHead {
         method,
@@ -107,6 +108,13 @@ pub(super) fn question(
         request.put_body(body);
     }
     request
+}
+
+/// A target behind a prefix. It has the normal form, in which no `..` leads out of the prefix. `*` of `OPTIONS *` is not a path, and becomes the
+/// last segment of one.
+fn behind(prefix: &str, target: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if target.starts_with(b"/") { b"" } else { b"/" };
+    [prefix.as_bytes(), slash, target].concat()
 }
 
 /// The fields of the client's request that the service gets, besides `own` ones.
@@ -208,6 +216,22 @@ mod tests {
         check("302", Some(false));
         check("401", Some(false));
         check("500", None);
+    }
+
+    #[test]
+    fn no_path_leads_out_of_the_prefix() {
+        let check = |prefix: &str, line: &str, expect: &str| {
+            let target = crate::policy::testing::asked(&format!("{line} HTTP/1.1\r\nHost: a\r\n"), false, |asked| {
+                behind(prefix, asked.target)
+            });
+            assert_eq!(String::from_utf8_lossy(&target), expect, "{line}");
+        };
+        check("/check", "GET /a?b=/../c", "/check/a?b=/../c");
+        check("/check", "GET /../admin", "/check/admin");
+        check("/check", "GET /a/%2e%2E/../../admin?x", "/check/admin?x");
+        check("/check", "GET /a//b/.", "/check/a/b/");
+        check("/check", "OPTIONS *", "/check/*");
+        check("", "OPTIONS *", "/*");
     }
 
     #[test]

@@ -97,9 +97,10 @@ fn removes_or_sets(changes: &HeaderChanges, name: &[u8]) -> bool {
         })
 }
 
-/// Whether two names are the same to software that maps `-` and `_` to one name (CGI, WSGI, PHP). `wanted` is in lower case.
+/// Whether two names are the same to software that maps several characters to one: `-` and `_` (CGI, WSGI), also `.` (PHP, which registers
+/// `X.User` as `HTTP_X_USER`), or everything that is neither a letter nor a digit (lighttpd). `wanted` is in lower case.
 pub(crate) fn is_alike(name: &[u8], wanted: &[u8]) -> bool {
-    let folded = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    let folded = |byte: &u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' };
     name.len() == wanted.len() && name.iter().map(folded).eq(wanted.iter().map(folded))
 }
 
