@@ -1,11 +1,11 @@
 //! Which responses are compressed, and what their heads say.
 
-use model::{Compression, Encoding, HeaderChanges};
+use model::{Compression, Encoding, FieldValue, HeaderChanges};
 use wire::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, list};
 
 use super::accept::choose;
 use crate::grpc::Call;
-use crate::http::headers::Out;
+use crate::http::headers::{Out, is_named, named_in_connection};
 use crate::policy::headers::{decides, drops};
 
 /// How the head of a response on a route with compression changes.
@@ -36,11 +36,13 @@ pub(crate) fn decide(
     (response, bytes): (&ResponseHead, &[u8]),
     changes: &HeaderChanges,
 ) -> Option<Wish> {
-    let found = Found::of(&response.fields, bytes, changes);
+    let found = Found::of(response, bytes, changes);
     if response.status == 304 {
-        // It is about the response that the client has, whose ETag was made weak here (RFC 9111 section 4.3.4 compares them).
-        let etag = found.etag.filter(|etag| is_strong(etag) && has_made_weak(request, request_bytes, etag))?;
-        let head = CompressedHead { encoding: None, needs_vary: false, weakens: !etag.is_empty() };
+        // It is about the response that the client has, whose ETag was made weak here (RFC 9111 section 4.3.4 compares them). For a client that
+        // takes no such response it stays strong, so that a cache does not use one for it.
+        choose(&request.fields, request_bytes, &policy.encodings)?;
+        found.etag.filter(|etag| is_strong(etag) && has_made_weak(request, request_bytes, etag))?;
+        let head = CompressedHead { encoding: None, needs_vary: !found.varies, weakens: true };
         return Some(Wish { head, encoding: None, flushes: false });
     }
     // 205 has no body, and 206 is a part of a representation whose bytes the client counts.
@@ -77,24 +79,43 @@ struct Found<'b> {
 }
 
 impl<'b> Found<'b> {
-    fn of(fields: &[Field], bytes: &'b [u8], changes: &HeaderChanges) -> Self {
-        // Digests: RFC 9530, and its predecessors.
-        const FINAL: [&[u8]; 6] =
-            [b"content-encoding", b"content-range", b"content-digest", b"repr-digest", b"digest", b"content-md5"];
+    fn of(response: &ResponseHead, bytes: &'b [u8], changes: &'b HeaderChanges) -> Self {
         let mut found = Self { is_final: decides(changes, b"content-encoding"), ..Self::default() };
-        for field in fields.iter().filter(|field| field.id == FieldId::Other) {
+        // What `Connection` names is not passed on.
+        let named = named_in_connection(response.names_fields, &response.fields, bytes);
+        let is_passed_on = |name: &[u8]| !drops(changes, name) && !is_named(&named, name);
+        for field in &response.fields {
             let (name, value) = (field.name.get(bytes), field.value.get(bytes));
             let is = |wanted: &[u8]| name.eq_ignore_ascii_case(wanted);
-            match name.len() {
-                4 if is(b"etag") => found.etag = Some(value),
-                4 if is(b"vary") => found.varies |= !drops(changes, name) && names_encoding(value),
-                12 if is(b"content-type") => found.content_type = Some(value),
-                13 if is(b"cache-control") => found.is_final |= forbids(value),
-                _ => found.is_final |= FINAL.iter().any(|wanted| is(wanted)),
+            match (field.id, name.len()) {
+                (FieldId::Trailer, _) => found.is_final |= list(value).any(is_digest),
+                (FieldId::Other, 4) if is(b"etag") => found.etag = Some(value).filter(|_| is_passed_on(name)),
+                (FieldId::Other, 4) if is(b"vary") => found.varies |= is_passed_on(name) && names_encoding(value),
+                (FieldId::Other, 12) if is(b"content-type") => found.content_type = Some(value),
+                (FieldId::Other, 13) if is(b"cache-control") => found.is_final |= forbids(value),
+                (FieldId::Other, _) => {
+                    found.is_final |= is(b"content-encoding") || is(b"content-range") || is_digest(name);
+                }
+                _ => {}
+            }
+        }
+        for (name, value) in changes.set.iter().chain(&changes.add) {
+            // One with variables is different in each response, so no client has it.
+            let FieldValue::Text(text) = value else { continue };
+            match name.as_str() {
+                "etag" => found.etag = Some(text.as_bytes()),
+                "vary" => found.varies |= names_encoding(text.as_bytes()),
+                _ => {}
             }
         }
         found
     }
+}
+
+/// Whether a field promises something about the bytes of a body (RFC 9530, and its predecessors).
+pub(super) fn is_digest(name: &[u8]) -> bool {
+    const DIGESTS: [&[u8]; 4] = [b"content-digest", b"repr-digest", b"digest", b"content-md5"];
+    DIGESTS.iter().any(|digest| name.eq_ignore_ascii_case(digest))
 }
 
 fn has(fields: &[Field], bytes: &[u8], name: &[u8]) -> bool {
@@ -145,15 +166,20 @@ impl CompressedHead {
                 true
             }
             4 if self.weakens && is_strong(value) && name.eq_ignore_ascii_case(b"etag") => {
-                let text = out.value(name);
-                text.extend_from_slice(b"W/");
-                text.extend_from_slice(value);
-                out.end(never_indexed);
+                write_weak(out, name, value, never_indexed);
                 true
             }
             // Parts of the compressed body cannot be had.
             13 => self.encoding.is_some() && name.eq_ignore_ascii_case(b"accept-ranges"),
             _ => false,
+        }
+    }
+
+    /// Writes a field that the route adds.
+    pub(crate) fn write_added(&self, out: &mut impl Out, name: &[u8], value: &[u8]) {
+        match self.weakens && is_strong(value) && name == b"etag" {
+            true => write_weak(out, name, value, false),
+            false => out.field(name, value, false),
         }
     }
 
@@ -166,4 +192,11 @@ impl CompressedHead {
             out.field(b"vary", b"accept-encoding", false);
         }
     }
+}
+
+fn write_weak(out: &mut impl Out, name: &[u8], value: &[u8], never_indexed: bool) {
+    let text = out.value(name);
+    text.extend_from_slice(b"W/");
+    text.extend_from_slice(value);
+    out.end(never_indexed);
 }

@@ -129,9 +129,10 @@ impl Compressing {
         Ok(self.given(piece.len()))
     }
 
-    /// Records that the body has ended.
+    /// Records that the body has ended. A digest in its trailers is not that of the compressed body.
     pub(crate) fn handle_end(&mut self, fields: &[Field], section: &[u8]) {
-        self.end = Some(Trailers { fields: fields.to_vec(), section: section.to_vec() });
+        let fields = fields.iter().filter(|field| !decide::is_digest(field.name.get(section))).copied();
+        self.end = Some(Trailers { fields: fields.collect(), section: section.to_vec() });
     }
 
     /// Records that its endpoint pauses. Returns whether what was taken must be passed on now.

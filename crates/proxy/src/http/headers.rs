@@ -56,10 +56,10 @@ const NOT_HOP_BY_HOP: [&[u8]; 4] = [b"authorization", b"cookie", b"set-cookie", 
 /// The field of the client's address that nginx made customary.
 const REAL_IP: &[u8] = b"x-real-ip";
 
-type Named<'b> = SmallVec<[&'b [u8]; 4]>;
+pub(crate) type Named<'b> = SmallVec<[&'b [u8]; 4]>;
 
 /// The fields that `Connection` makes hop-by-hop, in addition to those that always are. `names_fields`: there are any.
-fn named_in_connection<'b>(names_fields: bool, fields: &[Field], buffer: &'b [u8]) -> Named<'b> {
+pub(crate) fn named_in_connection<'b>(names_fields: bool, fields: &[Field], buffer: &'b [u8]) -> Named<'b> {
     if !names_fields {
         return Named::new();
     }
@@ -74,7 +74,7 @@ fn named_in_connection<'b>(names_fields: bool, fields: &[Field], buffer: &'b [u8
         .collect()
 }
 
-fn is_named(named: &Named<'_>, name: &[u8]) -> bool {
+pub(crate) fn is_named(named: &Named<'_>, name: &[u8]) -> bool {
     named.iter().any(|option| option.eq_ignore_ascii_case(name))
 }
 
@@ -499,7 +499,12 @@ fn write_response_fields(
     if let Some(compressed) = &compressed {
         compressed.write_rest(out);
     }
-    added(edits.headers, edits.values).for_each(|(name, value)| out.field(name, &value, false));
+    for (name, value) in added(edits.headers, edits.values) {
+        match &compressed {
+            None => out.field(name, &value, false),
+            Some(compressed) => compressed.write_added(out, name, &value),
+        }
+    }
     if let Some(id) = edits.request_id() {
         out.field(request_id::NAME, id.as_bytes(), false);
     }
