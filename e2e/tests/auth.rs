@@ -1,5 +1,5 @@
 //! Authentication with clients that are not ours: curl over HTTP/1.1 and HTTP/2, and calls of gRPC. What must not appear in a log, files of
-//! users that change, and clients that try many passwords. `scripts/auth` tests the messages.
+//! users that change, and clients that try many passwords or tokens. `scripts/auth` tests the messages.
 #![forbid(unsafe_code)]
 
 #[path = "support/grpc.rs"]
@@ -234,4 +234,69 @@ clusters:
     assert_eq!(ask("192.0.2.2", "am9lOnhjZA=="), 401);
     assert!(balancer.metric("steelyard_password_checks_waiting", &[]) > 5.0);
     assert!(refused() == before, "they share a check");
+}
+
+/// Tokens of `joe` and of `ann`, signed by the key of RFC 8037 appendix A.
+const JOE: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6ImEifQ.eyJpc3MiOiJsb2dpbiIsImF1ZCI6InNob3AiLCJzdWIiOiJqb2UifQ.\
+    OmNJ0VtDieDQU1uZcvIdARqy5kHz1OOdIZ6jmjqdRtzKGHRQyOaEjcSxJpzsvWUL1TIP5mk9tHdNJcV2eaGJDg";
+const ANN: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6ImEifQ.eyJpc3MiOiJsb2dpbiIsImF1ZCI6InNob3AiLCJzdWIiOiJhbm4ifQ.\
+    aWi_YyUQ57gidIYpW-oLKJFOg4r60h4pl5LKz7sgi9cFkerRCFOZp9HeuDqLOBU4skQ4lhXg69GJSCFcuDymCw";
+
+/// That key, and one for ES512, whose signatures cost most.
+const KEYS: &str = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "a", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"},
+    {"kty": "EC", "crv": "P-521", "kid": "b",
+     "x": "AWMBSq7GPMkyzoASYXXR7mq5gITeApXIk-pY4OqTeN1001RfHJ_vEuVmmZeSZTjL2Yb8hhTABeRuaOCaocNX8i6-",
+     "y": "Aa3CY5-ndgzKn6XK1TSQ3a8XmZBcPD0WeF3Ap6muGC0Lt24_U3Kg_RRcZk9S378cv3sskmZLoFVnkLg08cTwGpzI"}]}"#;
+
+#[test]
+fn who_makes_tokens_up_stops_nobody_else() {
+    let (web, origin) = (port(), Origin::start("web"));
+    let scratch = Scratch::new();
+    let keys = scratch.write("keys.json", KEYS);
+    let balancer = Steelyard::serve(
+        &format!(
+            "admin: {{admin}}
+listeners:
+  web:
+    bind: 127.0.0.1:{web}
+    protocol: http
+    trusted_proxies: [127.0.0.1]
+    auth: {{jwt: {{issuer: login, audience: shop, require_exp: false, jwks: {{file: {keys}}}}}}}
+    to: web
+clusters:
+  web: {{endpoints: ['{}']}}
+",
+            origin.address
+        ),
+        1,
+    );
+    let ask = |from: &str, token: &str| {
+        let mut conn = client::connect("client", local(web), None).unwrap();
+        let fields = format!("X-Forwarded-For: {from}\r\nAuthorization: Bearer {token}\r\n");
+        conn.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes()).unwrap();
+        let response = conn.response(ResponseTo::Other).unwrap();
+        let retry_after = testkit::strict::values(&response.headers, "retry-after").len();
+        (response.status, retry_after)
+    };
+    let wrong = |number: usize| {
+        let signed = "eyJhbGciOiJFUzUxMiIsImtpZCI6ImIifQ.eyJpc3MiOiJsb2dpbiIsImF1ZCI6InNob3AiLCJzdWIiOiJqb2UifQ";
+        format!("{signed}.{:A<172}{number:04}", "AQ")
+    };
+    let (attacker, other) = ("192.0.2.66", "192.0.2.1");
+    assert_eq!(ask(other, JOE), (200, 0));
+    let last = (0..2000).find(|number| match ask(attacker, &wrong(*number)) {
+        (401, 0) => false,
+        refused => {
+            assert_eq!(refused, (429, 1), "token {number}");
+            true
+        }
+    });
+    assert!(last.is_some_and(|last| last > 10), "{last:?}");
+    // What is known has its answer, also for this client.
+    assert_eq!((ask(attacker, JOE), ask(attacker, &wrong(0))), ((200, 0), (401, 0)));
+    // Another client shares the place of this one with a chance of 1 in 1,024.
+    let passes = |number: u8| ask(&format!("192.0.2.{number}"), ANN) == (200, 0);
+    assert!((2..6).any(passes), "others are refused, too");
+    assert!(balancer.metric("steelyard_refused_total", &[("reason", "token_attempts")]) >= 1.0);
+    assert_eq!(balancer.metric("steelyard_refused_total", &[("reason", "tokens_busy")]), 0.0);
 }

@@ -356,6 +356,9 @@ fn advice(reason: Reason) -> &'static str {
             "find out why the cluster of the route's `global_rate_limit` does not answer, or raise its `timeout`"
         }
         Reason::TokenKeysMissing => "a finding about the key set says why it could not be fetched",
+        Reason::TokenAttempts | Reason::TokensBusy => {
+            "clients send tokens that no key of the set has signed; `client_limits` of the listener, or `deny`, stops them sooner"
+        }
         Reason::AuthenticationBusy => {
             "clients try many passwords (`rate_limit` bounds that), or the hashes cost more than this host can compute"
         }

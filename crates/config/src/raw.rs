@@ -452,43 +452,8 @@ keys! {
     }
 }
 
-/// A value that is a plain text, or an object for what plain text cannot express.
-macro_rules! text_or_object {
-    ($(#[doc = $doc:literal])* $raw:ident = $text:ty | $object:ty) => {
-        $(#[doc = $doc])*
-        #[derive(Debug)]
-        pub enum $raw {
-            Text($text),
-            // Boxed, because some are large.
-            Object(Box<$object>),
-        }
-
-        impl Read for $raw {
-            fn kind() -> Kind {
-                Kind::Either(vec![<$text as Read>::kind(), <$object as Read>::kind()])
-            }
-
-            fn read(node: &Node, subject: &str, report: &mut Report) -> Option<Self> {
-                match &node.value {
-                    Value::Scalar { text, .. } => match <$text as Scalar>::parse(text) {
-                        Ok(value) => Some(Self::Text(value)),
-                        Err(wrong) => {
-                            let other = || format!("it can also be {}", <$object as Read>::kind().expected());
-                            let message = format!("{subject}: {}", wrong.message);
-                            report.add(node.location, Wrong::new(message).hint(wrong.hint.unwrap_or_else(other)));
-                            None
-                        }
-                    },
-                    Value::Map(_) => <$object as Read>::read(node, subject, report).map(Box::new).map(Self::Object),
-                    other => {
-                        report.add(node.location, unexpected(subject, &Self::kind(), other));
-                        None
-                    }
-                }
-            }
-        }
-    };
-}
+#[macro_use]
+mod text_or_object;
 
 mod auth;
 mod compression;
@@ -516,6 +481,7 @@ pub use policy::{
     RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
 };
 pub use request_body::{RawBuffer, RawDecompress};
+pub use text_or_object::TextOrObject;
 pub use via::RawVia;
 pub use vip::{ModeName, RawFlowTimeouts, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::{Jwks, JwtAuth};
 
@@ -57,7 +58,7 @@ pub enum KeyPlace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Users {
     /// In the order of the file.
-    Inline(Vec<(String, PasswordHash)>),
+    Inline(Arc<[(String, PasswordHash)]>),
     /// A file such as `htpasswd` writes.
     File(PathBuf),
 }
@@ -66,7 +67,7 @@ pub enum Users {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keys {
     /// In the order of the file.
-    Inline(Vec<(String, Secret)>),
+    Inline(Arc<[(String, Secret)]>),
     /// A file with lines such as `client:key`.
     File(PathBuf),
 }

@@ -25,6 +25,16 @@ pub struct GlobalRateLimit {
     pub headers: RateHeaders,
 }
 
+impl GlobalRateLimit {
+    /// The names of the claims in its descriptors.
+    pub fn claims(&self) -> impl Iterator<Item = &str> {
+        self.descriptors.iter().flatten().filter_map(|entry| match &entry.source {
+            DescriptorSource::Claim(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+}
+
 /// A part of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescriptorEntry {
@@ -41,6 +51,8 @@ pub enum DescriptorSource {
     ClientIp,
     /// The value of the header with this name, in lower case.
     Header(String),
+    /// The claim of the request's token with this name ([`claim_path`](crate::claim_path)). The values of a list are joined with commas.
+    Claim(String),
     /// The path as routes see it.
     Path,
     /// The method.

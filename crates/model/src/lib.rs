@@ -35,6 +35,7 @@ mod auth;
 mod cluster;
 mod compression;
 mod cors;
+mod credentials;
 mod external_auth;
 mod field_value;
 mod global_rate_limit;
@@ -64,6 +65,7 @@ pub use cluster::{
 };
 pub use compression::{Compression, Encoding, MediaRange};
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
+pub use credentials::{Credential, WrongLine, parse_credentials};
 pub use external_auth::{
     AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ExternalAuth, GrpcAuth, HttpAuth,
 };

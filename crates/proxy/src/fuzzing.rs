@@ -1,5 +1,5 @@
-//! What the fuzz targets need of this crate: they compare what an HTTP/1.1 endpoint gets with other implementations, and look for credentials
-//! in it. Nothing else uses it.
+//! What the fuzz targets need of this crate: they compare what an HTTP/1.1 endpoint gets with other implementations, look for credentials
+//! in it, and make up tokens and keys. Nothing else uses it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -53,4 +53,20 @@ pub fn take_credentials(head: RequestHead, arena: &[u8]) {
     let users = head.fields.iter().filter(|field| field.name.get(bytes).eq_ignore_ascii_case(b"x-user"));
     let users: Vec<&[u8]> = users.map(|field| field.value.get(bytes)).collect();
     assert_eq!(users, [b"joe"], "the name of the client");
+}
+
+/// Looks at a token, and reads what may be its payload.
+///
+/// # Panics
+/// It passes, although nobody has signed it, or a header of it could be misread.
+pub fn look_at_token(token: &[u8]) {
+    crate::auth::jwt::fuzzing::look_at(token);
+}
+
+/// Reads a set of keys.
+///
+/// # Panics
+/// What it says is not the same each time.
+pub fn read_keys(text: &[u8]) {
+    crate::auth::jwt::fuzzing::read_keys(text);
 }

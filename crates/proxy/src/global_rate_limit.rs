@@ -12,6 +12,7 @@ use model::{DescriptorSource, GlobalRateLimit};
 use prost::Message;
 use telemetry::Reason;
 
+use crate::auth::jwt::Verified;
 use crate::error::Error;
 use crate::exchange::route::HostText;
 use crate::http::client_address;
@@ -118,6 +119,13 @@ pub(crate) struct Verdict {
     pub(crate) quotas: Vec<Quota>,
 }
 
+/// What the values of descriptors come from.
+pub(crate) struct Counted<'c> {
+    pub(crate) view: &'c RequestView<'c>,
+    /// What the token of the request says, if it has one.
+    pub(crate) bearer: Option<&'c Verified>,
+}
+
 /// What the service has to be asked about this request; `None` if none of the descriptors applies to it.
 ///
 /// # Errors
@@ -125,22 +133,23 @@ pub(crate) struct Verdict {
 pub(crate) fn question(
     policy: &Arc<GlobalRateLimit>,
     listener: &ListenerView,
-    asked: &RequestView<'_>,
+    counted: &Counted<'_>,
     who: OnBehalfOf,
     timeout_ms: u64,
 ) -> Result<Option<Question>, Error> {
-    let Some(message) = request(policy, asked)? else { return Ok(None) };
+    let Some(message) = request(policy, counted)? else { return Ok(None) };
+    let asked = counted.view;
     let cluster = listener.clusters.get(policy.to.0).ok_or(Error::internal(Reason::Internal))?.clone();
     let request = call::request(&cluster, PATH, policy.host.as_deref(), &message, asked, timeout_ms);
     Ok(Some(Question::new(cluster, request, asked, who, timeout_ms, About::RateLimit)))
 }
 
-fn request(policy: &GlobalRateLimit, asked: &RequestView<'_>) -> Result<Option<RateLimitRequest>, Error> {
+fn request(policy: &GlobalRateLimit, counted: &Counted<'_>) -> Result<Option<RateLimitRequest>, Error> {
     let mut bytes = 0;
     let mut descriptors = Vec::with_capacity(policy.descriptors.len());
     for entries in &policy.descriptors {
         let entries = entries.iter().map(|entry| {
-            let value = value(&entry.source, asked)?;
+            let value = value(&entry.source, counted)?;
             bytes += value.len();
             Some(Entry { key: entry.key.clone(), value })
         });
@@ -154,7 +163,8 @@ fn request(policy: &GlobalRateLimit, asked: &RequestView<'_>) -> Result<Option<R
 }
 
 /// Returns `None` if the request has no such value.
-fn value(source: &DescriptorSource, asked: &RequestView<'_>) -> Option<String> {
+fn value(source: &DescriptorSource, counted: &Counted<'_>) -> Option<String> {
+    let Counted { view: asked, bearer } = *counted;
     let RequestView { head, buffer, .. } = *asked;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let value = match source {
@@ -163,6 +173,7 @@ fn value(source: &DescriptorSource, asked: &RequestView<'_>) -> Option<String> {
         DescriptorSource::Path => text(asked.target.split(|byte| *byte == b'?').next()?),
         DescriptorSource::Method => text(head.method_name.get(buffer)),
         DescriptorSource::Host => HostText::new(head.authority.get(buffer)).as_str().to_owned(),
+        DescriptorSource::Claim(name) => bearer?.claim(name)?.values().join(","),
         DescriptorSource::Text(text) => text.clone(),
     };
     // The service refuses a descriptor with an empty value, and with it the whole question.
@@ -251,9 +262,14 @@ mod tests {
 
     #[test]
     fn descriptors_have_what_the_request_has() {
-        use DescriptorSource::{ClientIp, Header, Host, Method, Path, Text};
+        use DescriptorSource::{Claim, ClientIp, Header, Host, Method, Path, Text};
         let check = |lines: &str, sources: &[&[DescriptorSource]], expect: &[&str]| {
-            let sent = asked(lines, true, |view| request(&policy(sources), view)).unwrap();
+            let bearer = Verified::of_claims(&[("sub", &["joe"]), ("scope", &["read", "write"]), ("none", &[])]);
+            let counted = |view: &RequestView<'_>| {
+                let counted = Counted { view, bearer: Some(&bearer) };
+                request(&policy(sources), &counted)
+            };
+            let sent = asked(lines, true, counted).unwrap();
             let descriptors = sent.map(|sent| sent.descriptors).unwrap_or_default();
             let joined = |descriptor: &Descriptor| -> String {
                 descriptor.entries.iter().map(|entry| entry.value.as_str()).collect::<Vec<_>>().join("|")
@@ -269,12 +285,19 @@ mod tests {
         );
         check(lines, &[&[Path], &[Header("x-other".into()), Path], &[header()]], &["/a/b", "1"]);
         check(lines, &[&[Header("x-other".into())]], &[]);
+        let claim = |name: &str| Claim(name.into());
+        check(lines, &[&[claim("sub"), Path], &[claim("scope")]], &["joe|/a/b", "read,write"]);
+        check(lines, &[&[claim("none")], &[claim("absent"), Path]], &[]);
+        let nobody = asked(lines, true, |view| request(&policy(&[&[claim("sub")]]), &Counted { view, bearer: None }));
+        assert_eq!(nobody.map_err(|error| error.reason), Ok(None));
         check("GET / HTTP/1.1\r\nHost: a\r\nX-Key:\r\n", &[&[header()]], &[]);
         let from = |ip: &str| format!("GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {ip}\r\n");
         check(&from("2001:db8:0:1:a:b:c:d"), &[&[ClientIp]], &["2001:db8:0:1::/64"]);
         check(&from("::ffff:1.2.3.4"), &[&[ClientIp]], &["1.2.3.4"]);
         let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Key: {}\r\n", "a".repeat(VALUES_BYTES_MAX / 2));
-        let refused = asked(&long, false, |view| request(&policy(&[&[header()], &[header(), Path]]), view));
+        let refused = asked(&long, false, |view| {
+            request(&policy(&[&[header()], &[header(), Path]]), &Counted { view, bearer: None })
+        });
         assert_eq!(refused.map_err(|error| error.reason), Err(Reason::HeaderTooLarge));
     }
 

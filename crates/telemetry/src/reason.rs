@@ -172,6 +172,10 @@ reasons! {
         of the route.";
     104 ClaimsDenied "claims_denied" Downstream "No route takes the request with the claims of its token, and one would take it with others.";
     105 TokenKeysMissing "token_keys_missing" Cluster "A token could not be verified, because the key set was not fetched yet.";
+    106 TokenAttempts "token_attempts" Downstream "The client has sent so many tokens with wrong signatures that no other token of it is \
+        verified for now. Tokens that are known pass.";
+    107 TokensBusy "tokens_busy" Internal "Clients have sent so many tokens with wrong signatures that the worker verifies no other tokens for \
+        now. Tokens that are known pass.";
     110 ExternalAuthDenied "external_auth_denied" Downstream "The route's external authorization refuses the request.";
     111 ExternalAuthFailed "external_auth_failed" Cluster "The route's external authorization gave no answer: no endpoint took the question, \
         the connection failed, the answer came too late, was cut off or has no meaning, or its status is neither a yes nor a no. With \

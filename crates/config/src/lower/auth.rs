@@ -7,6 +7,7 @@ use std::sync::Arc;
 use model::{ApiKeyAuth, Auth, BasicAuth, Jwks, JwtAuth, KeyPlace, Keys, Users};
 
 use super::files::file;
+use super::inherited::{self, or_inherited};
 use super::jwt;
 use super::route::listed;
 use crate::defaults;
@@ -22,29 +23,20 @@ pub fn auth(
     base: &Path,
     report: &mut Report,
 ) -> Option<Arc<Auth>> {
-    let Some(Located { location, value }) = raw else { return inherited.cloned() };
-    let RawAuth::Object(object) = value else {
-        if inherited.is_none() {
-            let wrong = Wrong::new("`auth: off` has no effect: the listener has no `auth`");
-            report.add(*location, wrong.hint("remove it"));
-        }
-        return None;
-    };
-    one(object, base, report).map(Arc::new)
+    or_inherited("auth", raw, inherited, report, |object, report| one(object, base, report))
 }
 
 /// What one policy demands. `off` is for routes that would otherwise take that of a less specific policy.
 pub fn alone(raw: &Option<Located<RawAuth>>, report: &mut Report) -> Option<Arc<Auth>> {
-    let Some(Located { location, value: RawAuth::Object(object) }) = raw else { return None };
-    let auth = one(object, Path::new(""), report)?;
-    if let Auth::Jwt(JwtAuth { jwks: Jwks::Url(url), .. }) = &auth
+    let auth = inherited::alone(raw, report, |object, report| one(object, Path::new(""), report))?;
+    if let (Auth::Jwt(JwtAuth { jwks: Jwks::Url(url), .. }), Some(raw)) = (&*auth, raw)
         && !url.is_https
     {
         // Whoever may write a policy would otherwise have this host ask services that trust their network.
         let wrong = Wrong::new("the `url` of a key set must begin with https:// here");
-        report.add(*location, wrong.hint("or write the keys in `inline`"));
+        report.add(raw.location, wrong.hint("or write the keys in `inline`"));
     }
-    Some(Arc::new(auth))
+    Some(auth)
 }
 
 fn one(object: &RawAuthObject, base: &Path, report: &mut Report) -> Option<Auth> {
@@ -98,7 +90,7 @@ fn api_key(written: &Located<RawApiKey>, base: &Path, report: &mut Report) -> Op
                 }
                 found.push((name.clone(), key.value.0.clone()));
             }
-            Keys::Inline(found)
+            Keys::Inline(found.into())
         }
         None => Keys::File(file(&raw.file, base)?),
     };

@@ -6,6 +6,7 @@ use model::{
     AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ClusterId, ExternalAuth, GrpcAuth, HttpAuth,
 };
 
+use super::inherited::{self, or_inherited};
 use super::route::listed;
 use super::{ClusterIds, count, positive};
 use crate::defaults;
@@ -24,15 +25,16 @@ pub fn external_auth(
     ids: &ClusterIds,
     report: &mut Report,
 ) -> Option<Arc<ExternalAuth>> {
-    let Some(Located { location, value }) = raw else { return inherited.cloned() };
-    let RawExternalAuth::Object(object) = value else {
-        if inherited.is_none() {
-            let wrong = Wrong::new("`external_auth: off` has no effect: the listener has no `external_auth`");
-            report.add(*location, wrong.hint("remove it"));
-        }
-        return None;
-    };
-    service(object, ids, report).map(Arc::new)
+    or_inherited("external_auth", raw, inherited, report, |object, report| service(object, ids, report))
+}
+
+/// What one policy says. `off` is for routes that would otherwise take that of a less specific policy.
+pub fn alone(
+    raw: &Option<Located<RawExternalAuth>>,
+    ids: &ClusterIds,
+    report: &mut Report,
+) -> Option<Arc<ExternalAuth>> {
+    inherited::alone(raw, report, |object, report| service(object, ids, report))
 }
 
 /// A service that is asked in this way, with the defaults of the file for everything else.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use model::{DescriptorEntry, DescriptorSource, GlobalRateLimit};
+use model::{Auth, DescriptorEntry, DescriptorSource, GlobalRateLimit};
 
+use super::inherited::{self, or_inherited};
 use super::policy::rate_headers;
 use super::{ClusterIds, positive};
 use crate::defaults;
@@ -22,15 +23,32 @@ pub fn global_rate_limit(
     ids: &ClusterIds,
     report: &mut Report,
 ) -> Option<Arc<GlobalRateLimit>> {
-    let Some(Located { location, value }) = raw else { return inherited.cloned() };
-    let RawGlobalRateLimit::Object(object) = value else {
-        if inherited.is_none() {
-            let wrong = Wrong::new("`global_rate_limit: off` has no effect: the listener has no `global_rate_limit`");
-            report.add(*location, wrong.hint("remove it"));
-        }
-        return None;
-    };
-    service(object, ids, report).map(Arc::new)
+    or_inherited("global_rate_limit", raw, inherited, report, |object, report| service(object, ids, report))
+}
+
+/// What one policy says. `off` is for routes that would otherwise take that of a less specific policy.
+pub fn alone(
+    raw: &Option<Located<RawGlobalRateLimit>>,
+    ids: &ClusterIds,
+    report: &mut Report,
+) -> Option<Arc<GlobalRateLimit>> {
+    inherited::alone(raw, report, |object, report| service(object, ids, report))
+}
+
+/// Refuses claims in what is written here for routes that demand no token: they would never have a value, so nothing would be counted.
+pub fn check_claims(
+    raw: &Option<Located<RawGlobalRateLimit>>,
+    limit: Option<&Arc<GlobalRateLimit>>,
+    auth: Option<&Arc<Auth>>,
+    report: &mut Report,
+) {
+    let (Some(raw), Some(limit)) = (raw, limit) else { return };
+    let demands_token = auth.is_some_and(|auth| matches!(**auth, Auth::Jwt(_)));
+    if let (Some(claim), false) = (limit.claims().next(), demands_token) {
+        let wrong =
+            Wrong::new(format!("`global_rate_limit` counts by the claim {}, and there is no token", ticked(claim)));
+        report.add(raw.location, wrong.hint("add `auth: {jwt: ...}` beside it, or count by something else"));
+    }
 }
 
 /// Returns `None` if a required key is missing; the report says so.
@@ -78,11 +96,13 @@ fn service(raw: &RawGlobalRateLimitObject, ids: &ClusterIds, report: &mut Report
 
 /// Returns `None` if it has no source; the report says so.
 fn entry(raw: &Located<RawDescriptorEntry>, report: &mut Report) -> Option<DescriptorEntry> {
-    let RawDescriptorEntry { key, client_ip, header, path, method, host, value, .. } = &raw.value;
+    let RawDescriptorEntry { key, client_ip, header, claim, path, method, host, value, .. } = &raw.value;
     let (named, source) = if client_ip.is_some() {
         ("remote_address", DescriptorSource::ClientIp)
     } else if let Some(header) = header {
         (header.value.0.as_str(), DescriptorSource::Header(header.value.0.clone()))
+    } else if let Some(claim) = claim {
+        (claim.value.0.as_str(), DescriptorSource::Claim(claim.value.0.clone()))
     } else if path.is_some() {
         ("path", DescriptorSource::Path)
     } else if method.is_some() {

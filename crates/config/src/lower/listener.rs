@@ -29,6 +29,7 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     let external_auth = external_auth::external_auth(&raw.external_auth, None, ids, report);
     let global_rate_limit = global_rate_limit::global_rate_limit(&raw.global_rate_limit, None, ids, report);
     let via = via::via(&raw.via, None, report);
+    global_rate_limit::check_claims(&raw.global_rate_limit, global_rate_limit.as_ref(), auth.as_ref(), report);
     let inherited = Inherited { auth, external_auth, global_rate_limit, via };
     let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), &inherited, base, ids, report);
     let tls = raw.tls.as_ref().and_then(|tls| tls::listener(&tls.value, base));

@@ -8,6 +8,7 @@ mod compression;
 mod external_auth;
 mod files;
 mod global_rate_limit;
+mod inherited;
 mod jwt;
 mod listener;
 mod part;
@@ -229,6 +230,11 @@ impl ClusterIds {
             (entry.name.0.clone(), KnownCluster { id: ClusterId(index), speaks_h1 })
         });
         Self(known.collect())
+    }
+
+    /// Only this one, which may speak any protocol.
+    fn one(name: &str) -> Self {
+        Self([(name.to_owned(), KnownCluster { id: ClusterId(0), speaks_h1: false })].into())
     }
 
     /// Whether the cluster exists and speaks HTTP/1.1 with its endpoints.

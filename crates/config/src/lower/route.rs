@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model::{
-    Auth, ClusterId, ExternalAuth, GlobalRateLimit, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, TlsMode,
-    TlsRoute, ValueMatcher, Via,
+    Auth, ClusterId, ExternalAuth, GlobalRateLimit, GrpcMatcher, PathMatcher, Route, RouteAction, RoutePolicy,
+    TextMatcher, TlsMode, TlsRoute, ValueMatcher, Via,
 };
 
 use super::{ClusterIds, auth, external_auth, global_rate_limit, policy, reachable};
@@ -54,6 +54,9 @@ pub fn routes(
                 report,
             );
             route.policy.via = super::via::via(&raw.value.via, via.as_ref(), report);
+            let RoutePolicy { auth, global_rate_limit, .. } = &*route.policy;
+            let limit = global_rate_limit.as_ref();
+            global_rate_limit::check_claims(&raw.value.global_rate_limit, limit, auth.as_ref(), report);
             routes.push(route);
             locations.push(raw.location);
         }

@@ -6,7 +6,7 @@ use crate::defaults;
 use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Flag, Int, Many, OneOf, OneOrMany, Read, Scalar, True, unexpected};
-use crate::text::{ByteSize, HeaderName, HeaderValue, HostHeader, Label, Positive, duration_text};
+use crate::text::{ByteSize, ClaimName, HeaderName, HeaderValue, HostHeader, Label, Positive, duration_text};
 use crate::yaml::{Node, Value};
 
 keys! {
@@ -87,13 +87,15 @@ keys! {
 
 keys! {
     /// A key and a value of a descriptor. Exactly one key says where the value comes from.
-    pub struct RawDescriptorEntry as "an entry of a descriptor", one of [client_ip, header, path, method, host, value] {
+    pub struct RawDescriptorEntry as "an entry of a descriptor", one of [client_ip, header, claim, path, method, host, value] {
         /// The key, as the service calls it.
-        optional key: HeaderValue, default "`remote_address` for `client_ip`, the header's name, `path`, `method`, `host`, or `generic_key`";
+        optional key: HeaderValue, default "`remote_address` for `client_ip`, the name of the header or the claim, `path`, `method`, `host`, or `generic_key`";
         /// The client's address as trusted proxies report it. Of an IPv6 address the network of 64 bits: `2001:db8:0:1::/64`.
         optional client_ip: True;
         /// The value of this header; if there are several, they are joined with commas.
         optional header: HeaderName;
+        /// The value of this claim of the token that `auth` demands; the values of a list are joined with commas.
+        optional claim: ClaimName;
         /// The path as routes see it, without the query.
         optional path: True;
         /// The method.

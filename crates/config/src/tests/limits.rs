@@ -71,7 +71,7 @@ fn what_a_limit_cannot_be() {
 10:64: `domain` is empty; write the `domain` of the service's limits
 11:45: a global rate limit needs `to`; it must be a name such as web
 11:68: `fail_open` must be true or false, not "yes"; write true, without quotes
-11:98: an entry of a descriptor needs `client_ip`, `header`, `path`, `method`, `host` or `value`
+11:98: an entry of a descriptor needs `client_ip`, `header`, `claim`, `path`, `method`, `host` or `value`
 11:115: `path` can only be true; otherwise remove the key
 12:82: this form is listed twice; remove it
 12:93: an entry of `headers`: "x" is not valid; it must be x_ratelimit or ratelimit"#,
@@ -114,4 +114,40 @@ fn clients_of_a_listener_have_limits() {
     assert!(refused("{request_bandwidth: {per: 1s}}").contains("a bandwidth needs `bytes`"));
     let refused = limits("tcp", "{requests: {requests: 5, per: 2s}}").unwrap_err().to_string();
     assert!(refused.contains("`requests` needs protocol http, and this listener has protocol tcp"), "{refused}");
+}
+
+#[test]
+fn claims_need_a_token() {
+    let limit =
+        |entries: &str| format!("{{to: rls, domain: a, fail_open: true, descriptors: [{{entries: {entries}}}]}}");
+    let jwt = "{jwt: {issuer: a, audience: b, jwks: {url: 'https://a.test/k'}}}";
+    let file = |listener: &str, route: &str| {
+        format!(
+            "listeners: {{l: {{bind: :1, protocol: http{listener}, routes: [{{to: web{route}}}]}}}}\n\
+             clusters: {{web: {{endpoints: [a:1]}}, rls: {{endpoints: [a:2], protocol: h2c}}}}"
+        )
+    };
+    let claims = limit("[{claim: sub}, {key: roles, claim: /realm/roles}]");
+    for (listener, route) in [
+        (format!(", auth: {jwt}, global_rate_limit: {claims}"), String::new()),
+        (format!(", auth: {jwt}"), format!(", global_rate_limit: {claims}")),
+        (String::new(), format!(", auth: {jwt}, global_rate_limit: {claims}")),
+        // The limit of the listener counts nothing here, which `auth: off` says.
+        (format!(", auth: {jwt}, global_rate_limit: {claims}"), ", auth: off".to_owned()),
+    ] {
+        let snapshot = load(&file(&listener, &route));
+        let found = http(&snapshot).routes[0].policy.global_rate_limit.clone().unwrap();
+        let entries: Vec<_> =
+            found.descriptors[0].iter().map(|entry| (entry.key.as_str(), entry.source.clone())).collect();
+        let claim = |name: &str| DescriptorSource::Claim(name.to_owned());
+        assert_eq!(entries, [("sub", claim("sub")), ("roles", claim("/realm/roles"))]);
+    }
+    let refused = |listener: &str, route: &str| {
+        let text = file(listener, route);
+        let errors = crate::parse("f", &text, model::Generation(1)).map(drop).unwrap_err().to_string();
+        assert!(errors.contains("counts by the claim `sub`, and there is no token"), "{errors}");
+    };
+    refused("", &format!(", global_rate_limit: {claims}"));
+    refused(&format!(", global_rate_limit: {claims}"), "");
+    refused(&format!(", auth: {jwt}"), &format!(", auth: off, global_rate_limit: {claims}"));
 }

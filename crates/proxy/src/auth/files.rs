@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use model::{
-    ApiKeyAuth, Auth, BasicAuth, JwkSet, Jwks, JwtAuth, Keys, PasswordHash, Protocol, Secret, Snapshot, Users,
+    ApiKeyAuth, Auth, BasicAuth, Credential, JwkSet, Jwks, JwtAuth, Keys, PasswordHash, Protocol, Secret, Snapshot,
+    Users, WrongLine, parse_credentials,
 };
 
 use crate::auth::jwt::keys::{KeySet, KeySource};
@@ -14,12 +15,6 @@ use crate::tls::ClientKeys;
 
 /// The size of a file with users or keys.
 const FILE_KIB_MAX: u64 = 1024;
-
-/// Bytes of the name of a user or a client.
-const NAME_BYTES_MAX: usize = 256;
-
-/// Errors of one file that are reported.
-const FAULTS_MAX: usize = 10;
 
 /// The users or keys of one authentication.
 #[derive(Clone)]
@@ -134,11 +129,11 @@ impl AuthFiles {
     /// so nobody passes.
     pub(crate) fn listed(&self, auth: &Auth) -> Listed {
         match auth {
-            Auth::Basic(BasicAuth { users: Users::Inline(users), .. }) => Listed::Users(users.as_slice().into()),
+            Auth::Basic(BasicAuth { users: Users::Inline(users), .. }) => Listed::Users(users.clone()),
             Auth::Basic(BasicAuth { users: Users::File(path), .. }) => {
                 Listed::Users(self.users.get(path).cloned().unwrap_or_default())
             }
-            Auth::ApiKey(ApiKeyAuth { keys: Keys::Inline(keys), .. }) => Listed::Keys(keys.as_slice().into()),
+            Auth::ApiKey(ApiKeyAuth { keys: Keys::Inline(keys), .. }) => Listed::Keys(keys.clone()),
             Auth::ApiKey(ApiKeyAuth { keys: Keys::File(path), .. }) => {
                 Listed::Keys(self.keys.get(path).cloned().unwrap_or_default())
             }
@@ -151,7 +146,7 @@ impl AuthFiles {
 }
 
 /// Reads a file, unless that was done before. Returns what is wrong with it.
-fn load<T: Line>(path: &Path, known: &mut HashMap<PathBuf, Arc<[(String, T)]>>) -> Vec<Fault> {
+fn load<T: Credential>(path: &Path, known: &mut HashMap<PathBuf, Arc<[(String, T)]>>) -> Vec<Fault> {
     if known.contains_key(path) {
         return Vec::new();
     }
@@ -160,7 +155,7 @@ fn load<T: Line>(path: &Path, known: &mut HashMap<PathBuf, Arc<[(String, T)]>>) 
         Err(fault) => return vec![fault],
     };
     let Ok(text) = String::from_utf8(text) else { return vec![Fault::in_file(path, "not UTF-8")] };
-    match parse(&text) {
+    match parse_credentials(&text) {
         Ok(entries) => {
             known.insert(path.to_owned(), entries.into());
             Vec::new()
@@ -173,138 +168,5 @@ fn load<T: Line>(path: &Path, known: &mut HashMap<PathBuf, Arc<[(String, T)]>>) 
             };
             wrong.into_iter().map(fault).collect()
         }
-    }
-}
-
-/// What follows the `:` of a line.
-trait Line: Sized {
-    /// What two lines must not both have.
-    const UNIQUE: &'static str;
-
-    fn read(text: &str) -> Result<Self, String>;
-
-    /// Its text, or the name, whichever must be unique.
-    fn unique<'l>(&'l self, name: &'l str) -> &'l str;
-}
-
-impl Line for PasswordHash {
-    const UNIQUE: &'static str = "name";
-
-    fn read(text: &str) -> Result<Self, String> {
-        Self::parse(text)
-    }
-
-    fn unique<'l>(&'l self, name: &'l str) -> &'l str {
-        name
-    }
-}
-
-impl Line for Secret {
-    const UNIQUE: &'static str = "key";
-
-    fn read(text: &str) -> Result<Self, String> {
-        Self::api_key(text)
-    }
-
-    fn unique<'l>(&'l self, _: &'l str) -> &'l str {
-        &self.0
-    }
-}
-
-/// The number of a line that is wrong, and why.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct WrongLine(usize, String);
-
-/// The entries, or the lines that are wrong.
-fn parse<T: Line>(text: &str) -> Result<Vec<(String, T)>, Vec<WrongLine>> {
-    let (mut entries, mut wrong) = (Vec::new(), Vec::new());
-    // RFC 3629 section 6: a byte order mark is a signature, not a part of the first name.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim_end();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let entry = match line.split_once(':') {
-            None => Err("the line has no `:` between a name and its secret".to_owned()),
-            Some((name, _)) if !is_name(name) => {
-                Err(format!("the name before `:` must have 1 to {NAME_BYTES_MAX} bytes, and no space at either end"))
-            }
-            Some((name, secret)) => T::read(secret).map(|secret| (name.to_owned(), secret)),
-        };
-        match entry {
-            Ok(entry) => entries.push((index + 1, entry)),
-            Err(message) => wrong.push(WrongLine(index + 1, message)),
-        }
-    }
-    let mut first: HashMap<&str, usize> = HashMap::with_capacity(entries.len());
-    for (line, (name, secret)) in &entries {
-        if let Some(first) = first.insert(secret.unique(name), *line) {
-            wrong.push(WrongLine(*line, format!("the same {} as in line {first}", T::UNIQUE)));
-        }
-    }
-    if entries.is_empty() && wrong.is_empty() {
-        wrong.push(WrongLine(1, "the file has no entry, so nobody could pass".to_owned()));
-    }
-    wrong.sort_unstable();
-    wrong.truncate(FAULTS_MAX);
-    if wrong.is_empty() { Ok(entries.into_iter().map(|(_, entry)| entry).collect()) } else { Err(wrong) }
-}
-
-fn is_name(name: &str) -> bool {
-    let has_control = name.chars().any(char::is_control);
-    !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.trim() == name && !has_control
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check<T: Line>(text: &str, expect: Result<&[&str], &[(usize, &str)]>) {
-        match (parse::<T>(text), expect) {
-            (Ok(entries), Ok(expect)) => {
-                assert_eq!(entries.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), expect, "{text}")
-            }
-            (Err(wrong), Err(expect)) => {
-                let found: Vec<_> = wrong.iter().map(|WrongLine(line, _)| *line).collect();
-                assert_eq!(found, expect.iter().map(|(line, _)| *line).collect::<Vec<_>>(), "{wrong:?}");
-                for (WrongLine(_, message), (_, part)) in wrong.iter().zip(expect) {
-                    assert!(message.contains(part), "{message}");
-                    assert!(!message.contains("hunter2"), "{message}");
-                }
-            }
-            (Ok(_), Err(_)) => panic!("accepted: {text}"),
-            (Err(wrong), Ok(_)) => panic!("{text}: {wrong:?}"),
-        }
-    }
-
-    #[test]
-    fn files_of_users() {
-        let sha = "{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=";
-        check::<PasswordHash>(&format!("# staff\r\n\r\njoe:{sha}\r\nann b:{sha}"), Ok(&["joe", "ann b"]));
-        check::<PasswordHash>(
-            &format!("joe:{sha}\nhunter2\nann:hunter2\n:{sha}\njoe:{sha}\n ann:{sha}"),
-            Err(&[
-                (2, "no `:`"),
-                (3, "must be bcrypt"),
-                (4, "1 to 256"),
-                (5, "same name as in line 1"),
-                (6, "1 to 256"),
-            ]),
-        );
-        check::<PasswordHash>(&format!("\u{feff}joe:{sha}\r\n"), Ok(&["joe"]));
-        check::<PasswordHash>("# nobody\n", Err(&[(1, "no entry")]));
-        check::<PasswordHash>(
-            &"x\n".repeat(100),
-            Err(&[(1, ""), (2, ""), (3, ""), (4, ""), (5, ""), (6, ""), (7, ""), (8, ""), (9, ""), (10, "")]),
-        );
-    }
-
-    #[test]
-    fn files_of_keys() {
-        check::<Secret>("shop:a:b\nshop:c\nbank:d", Ok(&["shop", "shop", "bank"]));
-        check::<Secret>("shop:hunter2\nbank:hunter2\nshop:\n", Err(&[(2, "same key as in line 1"), (3, "1 to 1024")]));
-        check::<Secret>("shop:hunter2 hunter2", Err(&[(1, "visible characters")]));
     }
 }

@@ -210,10 +210,12 @@ impl ListenerAuth {
     }
 }
 
-/// The claims that the conditions of a route look at, each with the address of its policy.
+/// The claims that the conditions of a route look at, or that its requests are counted by, each with the address of its policy.
 fn wanted_claims(route: &Route) -> impl Iterator<Item = (usize, &str)> {
     let policy = route.policy.auth.as_ref().map(address);
-    route.claims.iter().filter_map(move |claim| Some((policy?, claim.name.as_str())))
+    let counted = route.policy.global_rate_limit.iter().flat_map(|limit| limit.claims());
+    let all = route.claims.iter().map(|claim| claim.name.as_str()).chain(counted);
+    all.filter_map(move |claim| Some((policy?, claim)))
 }
 
 fn address(policy: &Arc<Auth>) -> usize {
@@ -387,7 +389,7 @@ mod tests {
         let logins = Logins::new(users.iter().map(|(_, hash)| hash), None);
         let policy = BasicAuth {
             realm: "staff".into(),
-            users: model::Users::Inline(users.clone()),
+            users: model::Users::Inline(users.clone().into()),
             user_header: Some("x-user".into()),
             forward: false,
         };
@@ -457,7 +459,7 @@ mod tests {
         let policy = ApiKeyAuth {
             realm: "api".into(),
             places: vec![KeyPlace::Header("x-key".into())],
-            keys: Keys::Inline(keys.clone()),
+            keys: Keys::Inline(keys.clone().into()),
             client_header: None,
         };
         let clients = Authenticator::new(&Arc::new(Auth::ApiKey(policy)), Listed::Keys(keys.into()), None, &[]);

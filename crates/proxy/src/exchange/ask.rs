@@ -18,21 +18,24 @@ pub(crate) struct Asking {
     about: Subject,
 }
 
+/// How long an answer is waited for.
+pub(super) struct Wait {
+    until_ms: u64,
+    is_cut_short: bool,
+}
+
+impl Wait {
+    /// The time that is left, in milliseconds; at least 1.
+    pub(super) fn left_ms(&self, env: &Env<'_>) -> u64 {
+        self.until_ms.saturating_sub(env.now_ms()).max(1)
+    }
+}
+
 /// What the service is asked about.
 pub(super) enum Subject {
     Authorization(Box<Authorizing>),
     /// A limit, of the route with this index in the listener.
     RateLimit(usize),
-}
-
-impl Subject {
-    /// The index of the route in the listener.
-    fn number(&self) -> usize {
-        match self {
-            Self::Authorization(authorizing) => authorizing.number,
-            Self::RateLimit(number) => *number,
-        }
-    }
 }
 
 impl Exchange {
@@ -42,19 +45,18 @@ impl Exchange {
         Some((self.record.begun_us()? / 1000).saturating_add(timeouts.map(crate::millis).min()?))
     }
 
-    /// How long an answer is waited for, in milliseconds, if the service has this much time. A caller does not wait longer than it says.
-    pub(super) fn asks_until_ms(&self, env: &Env<'_>, route: &Route, timeout: std::time::Duration) -> u64 {
+    /// How long an answer is waited for: the service has this much time, if neither the route nor the caller has less.
+    pub(super) fn wait_for(&self, env: &Env<'_>, route: &Route, timeout: std::time::Duration) -> Wait {
         let until_ms = env.now_ms().saturating_add(crate::millis(timeout));
-        self.ends_ms(route).map_or(until_ms, |ends_ms| ends_ms.min(until_ms))
+        Wait {
+            until_ms: self.ends_ms(route).map_or(until_ms, |ends_ms| ends_ms.min(until_ms)),
+            is_cut_short: self.call_ends_ms().is_some_and(|ends_ms| ends_ms < until_ms),
+        }
     }
 
     /// Asks.
-    /// The service has this much time, if neither the route nor the caller has less.
-    pub(super) fn ask(&mut self, env: &Env<'_>, question: Question, timeout: std::time::Duration, about: Subject) {
-        let Some(route) = env.route(about.number()) else { return self.fail(env, Error::internal(Reason::Internal)) };
-        let until_ms = self.asks_until_ms(env, route, timeout);
-        let is_cut_short =
-            self.call_ends_ms().is_some_and(|ends_ms| ends_ms < env.now_ms().saturating_add(crate::millis(timeout)));
+    pub(super) fn ask(&mut self, env: &Env<'_>, question: Question, wait: Wait, about: Subject) {
+        let Wait { until_ms, is_cut_short } = wait;
         let question = Some(Box::new(question));
         self.phase = Phase::Ask(Box::new(Asking { since_us: env.now_us, question, is_cut_short, about }));
         self.deadline_ms = Some(until_ms);

@@ -63,8 +63,7 @@ impl Exchange {
         let Some(route) = env.route(authorizing.number) else {
             return self.fail(env, Error::internal(Reason::Internal));
         };
-        let until_ms = self.asks_until_ms(env, route, authorizing.authorizer.policy.timeout);
-        let timeout_ms = until_ms.saturating_sub(env.now_ms()).max(1);
+        let wait = self.wait_for(env, route, authorizing.authorizer.policy.timeout);
         let held = self.held.as_deref().map(|held| {
             let first = held.data.get(..held.bytes_max);
             (
@@ -75,12 +74,11 @@ impl Exchange {
         let client = Client { request_id: self.record.request_id.as_deref(), ..stages::client(env) };
         let view = view(&self.request, env, &client);
         let who = env.connection_info.who;
-        let question = authorizing.authorizer.question(env.listener, &view, who, held, timeout_ms);
+        let question = authorizing.authorizer.question(env.listener, &view, who, held, wait.left_ms(env));
         let Some(question) = question else { return self.fail(env, Error::internal(Reason::Internal)) };
         // From now on, the endpoint gets these from the service or not at all.
         authorizing.authorizer.strip(&mut self.request);
-        let timeout = authorizing.authorizer.policy.timeout;
-        self.ask(env, question, timeout, Subject::Authorization(authorizing));
+        self.ask(env, question, wait, Subject::Authorization(authorizing));
     }
 
     /// The service has answered after this time, or has not. `is_cut_short`: because the caller does not wait as long as the service may take.

@@ -3,7 +3,7 @@
 
 use super::ask::{Subject, view};
 use super::*;
-use crate::global_rate_limit::{self, Verdict};
+use crate::global_rate_limit::{self, Counted, Verdict};
 use crate::policy::rate_headers::Quotas;
 
 impl Exchange {
@@ -15,12 +15,13 @@ impl Exchange {
         let Some(policy) = &route.policy.global_rate_limit else {
             return self.fail(env, Error::internal(Reason::Internal));
         };
-        let until_ms = self.asks_until_ms(env, route, policy.timeout);
-        let timeout_ms = until_ms.saturating_sub(env.now_ms()).max(1);
+        let wait = self.wait_for(env, route, policy.timeout);
         let client = stages::client(env);
         let view = view(&self.request, env, &client);
-        match global_rate_limit::question(policy, env.listener, &view, env.connection_info.who, timeout_ms) {
-            Ok(Some(question)) => self.ask(env, question, policy.timeout, Subject::RateLimit(number)),
+        let counted = Counted { view: &view, bearer: self.bearer.as_deref() };
+        let who = env.connection_info.who;
+        match global_rate_limit::question(policy, env.listener, &counted, who, wait.left_ms(env)) {
+            Ok(Some(question)) => self.ask(env, question, wait, Subject::RateLimit(number)),
             Ok(None) => self.pass(env, number, route),
             Err(error) => self.fail(env, error),
         }

@@ -45,6 +45,7 @@ pub(crate) mod route;
 mod sim;
 mod stages;
 mod storage;
+mod tokens;
 pub(crate) mod transfer;
 
 use std::rc::Rc;
@@ -74,7 +75,7 @@ use self::relay::{Relay, Terms};
 use self::route::{Found, HostText};
 use self::transfer::{BodyError, Framing, Transfer};
 use crate::auth::jwt::remembered::Tokens;
-use crate::auth::jwt::{Identity, Verifier};
+use crate::auth::jwt::{Bearing, Identity, Verified, Verifier};
 use crate::auth::passwords::Check;
 use crate::auth::{self, Authenticator, Judged};
 use crate::compression::{Compressions, EncodeFailed};
@@ -230,6 +231,8 @@ pub(crate) struct Exchange {
     shares: Option<Box<Shares>>,
     /// Until when it waits for the bandwidth of its client, in milliseconds.
     paced_until_ms: Option<u64>,
+    /// What its token says, if the route demands one.
+    bearer: Option<Rc<Verified>>,
     /// What the client is told about its limits.
     quotas: Option<Box<Quotas>>,
     /// Set if the upstream connection can be reused.

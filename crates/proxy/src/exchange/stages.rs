@@ -19,7 +19,7 @@ impl Exchange {
         self.room = None;
         self.shares = None;
         self.paced_until_ms = None;
-        self.quotas = None;
+        (self.quotas, self.bearer) = (None, None);
         self.reuse = None;
         self.response.take()
     }
@@ -179,24 +179,6 @@ impl Exchange {
         Ok((number, route, policy::destination(env.listener, number, route, &view)?))
     }
 
-    /// The number of the route, who the request is from, and whether the route is only for others.
-    fn route_by_claims(&self, env: &Env<'_>, verifier: &Verifier) -> (Option<usize>, Option<Identity>, bool) {
-        let Request { head, bytes, normal_target, .. } = &self.request;
-        let target = normal_target.as_deref().unwrap_or(head.path.get(bytes));
-        let identity = verifier.identify(&self.request, (env.unix_ms)(), env.tokens);
-        let bearer = match &identity {
-            Identity::Nobody => Bearer::Nobody,
-            Identity::Known(verified) => Bearer::Known(verified),
-            // Nobody knows whether the conditions are met. The route refuses it, as no other route may serve what this one would have refused.
-            Identity::Refused(_) => Bearer::Unclear,
-        };
-        match env.listener.plan.router.route_of(head, bytes, target, bearer) {
-            Found::Route(number) => (Some(number), Some(identity), false),
-            Found::ForOthers(number) => (Some(number), Some(identity), true),
-            Found::Nothing => (None, None, false),
-        }
-    }
-
     /// Takes the credentials out of the request. Returns its destination if they are right. `identity`: the token was looked at before. Nobody
     /// passes a route that `is_for_others`.
     ///
@@ -260,7 +242,7 @@ impl Exchange {
         identity: Option<Identity>,
         is_for_others: bool,
     ) -> Result<(), Error> {
-        let identity = identity.unwrap_or_else(|| verifier.identify(&self.request, (env.unix_ms)(), env.tokens));
+        let identity = identity.unwrap_or_else(|| self.identify(env, verifier));
         verifier.strip(&mut self.request);
         match identity {
             Identity::Refused(error) => Err(error),
@@ -273,6 +255,7 @@ impl Exchange {
                 for (name, value) in verified.fields() {
                     auth::present::add_identity(&mut self.request, name, value);
                 }
+                self.bearer = Some(verified);
                 Ok(())
             }
         }

@@ -36,7 +36,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         // RFC 9110 section 15.5.16.
         Reason::EncodingUnsupported => 415,
         // RFC 6585 section 4.
-        Reason::RateLimited | Reason::GlobalRateLimited | Reason::ClientConnectionsFull => 429,
+        Reason::RateLimited | Reason::GlobalRateLimited | Reason::ClientConnectionsFull | Reason::TokenAttempts => 429,
         Reason::HeaderTimeout | Reason::BodyTimeout | Reason::BodyTooSlow => 408,
         Reason::ExpectationFailed => 417,
         Reason::CredentialsMissing
@@ -62,6 +62,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::BuffersFull
         | Reason::AuthenticationBusy
         | Reason::TokenKeysMissing
+        | Reason::TokensBusy
         | Reason::ExternalAuthFailed
         | Reason::RateLimitFailed
         | Reason::Draining => 503,

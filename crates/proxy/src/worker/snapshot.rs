@@ -381,13 +381,17 @@ fn endpoints(cluster: &Cluster, old: Option<&Arc<ClusterPlan>>, now_ms: u64) -> 
 pub(crate) mod fixture {
     //! Snapshots for tests: several listeners, all in front of one cluster.
 
+    use std::sync::LazyLock;
     use std::time::Duration;
 
+    use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use model::{
         Auth, AuthProtocol, BasicAuth, ClientLimits, ClusterId, Compression, Cors, CorsNames, CorsOrigins,
         DescriptorEntry, DescriptorSource, Dns, Encoding, Endpoint, ExternalAuth, ForwardedHeaders, Generation,
-        GlobalRateLimit, HttpAuth, HttpListener, ListenerLimits, MediaRange, PasswordHash, PathRules, RateHeaders,
-        TcpListener, TlsListener, TlsMode, TlsRoute, Users,
+        GlobalRateLimit, HttpAuth, HttpListener, Jwks, JwtAuth, ListenerLimits, MediaRange, PasswordHash, PathRules,
+        RateHeaders, TcpListener, TlsListener, TlsMode, TlsRoute, Users,
     };
 
     use super::*;
@@ -448,8 +452,47 @@ pub(crate) mod fixture {
     /// A policy that demands `password` of `joe`, who the endpoint gets in `x-user`.
     pub(crate) fn only_joe() -> Auth {
         let hash = PasswordHash::parse("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=").unwrap();
-        let (users, user_header) = (Users::Inline(vec![("joe".into(), hash)]), Some("x-user".into()));
+        let (users, user_header) = (Users::Inline([("joe".into(), hash)].into()), Some("x-user".into()));
         Auth::Basic(BasicAuth { realm: "staff".into(), users, user_header, forward: false })
+    }
+
+    /// The key pair of RFC 8037 appendix A.
+    fn key_pair() -> Ed25519KeyPair {
+        let seed = "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A";
+        Ed25519KeyPair::from_seed_unchecked(&URL_SAFE_NO_PAD.decode(seed).unwrap()).unwrap()
+    }
+
+    /// A policy that demands a token of `joe`, which is [`token`].
+    pub(crate) fn only_joes_token() -> Auth {
+        let x = URL_SAFE_NO_PAD.encode(key_pair().public_key().as_ref());
+        Auth::Jwt(JwtAuth {
+            realm: "staff".into(),
+            places: Vec::new(),
+            issuers: vec!["login".into()],
+            audiences: None,
+            algorithms: None,
+            leeway: Duration::from_secs(60),
+            require_exp: false,
+            optional: false,
+            forward: false,
+            claim_headers: vec![("x-user".into(), "sub".into())],
+            jwks: Jwks::Inline(format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}]}}"#)),
+        })
+    }
+
+    /// A token that is right, or has a wrong signature.
+    pub(crate) fn token(is_right: bool) -> &'static str {
+        static TOKENS: LazyLock<[String; 2]> = LazyLock::new(|| [false, true].map(make_token));
+        let [wrong, right] = &*TOKENS;
+        if is_right { right } else { wrong }
+    }
+
+    fn make_token(is_right: bool) -> String {
+        let signed = ["{\"alg\":\"EdDSA\"}", "{\"iss\":\"login\",\"sub\":\"joe\"}"]
+            .map(|part| URL_SAFE_NO_PAD.encode(part))
+            .join(".");
+        let message = if is_right { signed.as_str() } else { "another" };
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(key_pair().sign(message.as_bytes())))
     }
 
     /// A policy that compresses text, in any encoding.

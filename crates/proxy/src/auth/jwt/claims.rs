@@ -78,7 +78,7 @@ impl Claim {
     /// The value of a header with this claim; `None` if it cannot be one.
     ///
     /// # Errors
-    /// The endpoint could take it for something else: it would end the field, or one entry of a list for two.
+    /// The endpoint could take it for something else: it would end the field, lose blanks around it, or one entry of a list for two.
     pub(super) fn as_field(&self) -> Result<Option<String>, ()> {
         let text = match self {
             Self::One(value) => value.to_string(),
@@ -86,11 +86,13 @@ impl Claim {
             Self::Many(values) => values.join(","),
             Self::Other => return Ok(None),
         };
-        let text = text.trim_matches([' ', '\t']);
-        if text.chars().any(char::is_control) {
+        // A field has no blanks around its value (RFC 9110 section 5.5), nor has an entry of a list (section 5.6.1): ` root` would become the
+        // name of somebody else.
+        let has_blanks = |value: &str| value.trim() != value;
+        if self.values().iter().any(|value| has_blanks(value)) || text.chars().any(char::is_control) {
             return Err(());
         }
-        Ok((!text.is_empty()).then(|| text.to_owned()))
+        Ok((!text.is_empty()).then_some(text))
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -386,13 +388,17 @@ mod tests {
         let one = |text: &str| Claim::One(text.into());
         let many = |texts: &[&str]| Claim::Many(texts.iter().map(|text| (*text).into()).collect());
         check(one("Zoë, 7"), Ok(Some("Zoë, 7")));
-        check(one(" a "), Ok(Some("a")));
+        for blank in [" a", "a ", "a\u{a0}", " ", "a\t"] {
+            check(one(blank), Err(()));
+        }
+        check(one("a b"), Ok(Some("a b")));
         check(one(""), Ok(None));
         check(one("a\r\nX-Admin: 1"), Err(()));
         check(one("a\0"), Err(()));
         check(one("a\u{85}"), Err(()));
         check(many(&["a", "b"]), Ok(Some("a,b")));
         check(many(&["a", "b,admin"]), Err(()));
+        check(many(&["a", " b"]), Err(()));
         check(many(&[]), Ok(None));
         check(Claim::Other, Ok(None));
     }

@@ -3,9 +3,12 @@
 //! aws-lc-rs verifies the signatures. The rest is small, and libraries for tokens leave the part of it to their users that matters here: a
 //! key is for one algorithm whatever the token says, `crit` is refused, and a name that is there twice is no name. See also RFC 8725.
 //!
-//! A signature takes tens to hundreds of microseconds, so the worker verifies it at once. Tokens that were right are `remembered`.
+//! A signature takes tens to hundreds of microseconds, so the worker verifies it at once. Tokens are `remembered`, those that were right and
+//! those that were not, and the time for wrong ones has a `budget`.
 
+pub(crate) mod budget;
 pub(crate) mod claims;
+pub(crate) mod fuzzing;
 pub(crate) mod keys;
 pub(crate) mod remembered;
 #[cfg(test)]
@@ -23,7 +26,7 @@ use telemetry::Reason;
 
 use self::claims::{Claim, Header, Registered};
 use self::keys::{KeySet, KeySource};
-use self::remembered::Tokens;
+use self::remembered::{Tokens, Wrong};
 use super::present::{self, Presented};
 use super::tag::Tag;
 use crate::error::Error;
@@ -72,6 +75,25 @@ pub(crate) struct Verified {
     not_before_s: f64,
     /// The same; infinite if it has no end.
     ends_s: f64,
+}
+
+/// When a token is looked at, and for whom.
+pub(crate) struct Bearing<'b> {
+    /// Milliseconds since 1970, for the times of the token.
+    pub(crate) unix_ms: u64,
+    /// Milliseconds of the worker's clock.
+    pub(crate) now_ms: u64,
+    /// Identifies the address of the client. It is a function, as tokens that are known do not need it.
+    pub(crate) client: &'b dyn Fn() -> u64,
+}
+
+/// Why no key has signed a token.
+struct Unsigned {
+    reason: Reason,
+    /// A newer set of keys may have the one that has.
+    asks: bool,
+    /// The time that it took to find out, in microseconds; 0 if no signature was verified.
+    took_us: u64,
 }
 
 /// Who a request is from, as far as its token tells.
@@ -157,14 +179,14 @@ impl Verifier {
     }
 
     /// Who the request is from. It keeps its token.
-    pub(crate) fn identify(&self, request: &Request, unix_ms: u64, tokens: &Tokens) -> Identity {
+    pub(crate) fn identify(&self, request: &Request, bearing: &Bearing<'_>, tokens: &Tokens) -> Identity {
         let Some(policy) = self.policy() else { return Identity::Refused(Error::internal(Reason::Internal)) };
         let token = match present::find_token(request, &policy.places, policy.forward) {
             Presented::Nothing => return Identity::Nobody,
             Presented::Malformed => return Identity::Refused(super::invalid()),
             Presented::These(token) => token,
         };
-        match self.verify(policy, &token, unix_ms, tokens) {
+        match self.verify(policy, &token, bearing, tokens) {
             Ok(verified) => Identity::Known(verified),
             Err(error) => Identity::Refused(error),
         }
@@ -179,29 +201,61 @@ impl Verifier {
 
     /// # Errors
     /// [`Reason::CredentialsInvalid`], [`Reason::TokenExpired`], [`Reason::TokenNotYetValid`], [`Reason::TokenKeyUnknown`],
-    /// [`Reason::TokenAudience`], [`Reason::TokenKeysMissing`].
-    fn verify(&self, policy: &JwtAuth, token: &[u8], unix_ms: u64, tokens: &Tokens) -> Result<Rc<Verified>, Error> {
+    /// [`Reason::TokenAudience`], [`Reason::TokenKeysMissing`], [`Reason::TokenAttempts`], [`Reason::TokensBusy`].
+    fn verify(
+        &self,
+        policy: &JwtAuth,
+        token: &[u8],
+        bearing: &Bearing<'_>,
+        tokens: &Tokens,
+    ) -> Result<Rc<Verified>, Error> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(super::invalid());
         }
-        let now_s = unix_ms as f64 / 1000.0;
+        let now_s = bearing.unix_ms as f64 / 1000.0;
         let keys = self.source.keys();
         let tag = Tag::of(&[b"token", &self.id.to_le_bytes(), token]);
-        if let (Some(tag), Some(keys)) = (&tag, &keys)
-            && let Some(verified) = tokens.find(tag, keys.id)
-        {
-            check_times(&verified, policy, now_s)?;
-            return Ok(verified);
+        if let (Some(tag), Some(keys)) = (&tag, &keys) {
+            if let Some(verified) = tokens.find(tag, keys.id) {
+                check_times(&verified, policy, now_s)?;
+                return Ok(verified);
+            }
+            if let Some(Wrong { reason, asks }) = tokens.find_wrong(tag, keys.id) {
+                if asks {
+                    self.source.ask();
+                }
+                return Err(Error::internal(reason));
+            }
         }
         let parts = Parts::of(token).ok_or_else(super::invalid)?;
         let keys = keys.ok_or_else(|| Error::internal(Reason::TokenKeysMissing).retry_after(RETRY_AFTER_S))?;
+        let remember = |reason: Reason, asks: bool| {
+            if let Some(tag) = tag {
+                tokens.put_wrong(tag, keys.id, Wrong { reason, asks });
+            }
+        };
+        let client = (bearing.client)();
+        tokens.budget.admit(client, bearing.now_ms)?;
         let is_signed = self.is_signed(policy, &keys, &parts);
         self.source.count(is_signed.is_ok());
-        is_signed?;
-        let verified = Rc::new(self.read(policy, &parts.payload, now_s)?);
+        if let Err(Unsigned { reason, asks, took_us }) = is_signed {
+            if asks {
+                // The issuer may have a new key since.
+                self.source.ask();
+            }
+            if took_us > 0 {
+                tokens.budget.spend(client, bearing.now_ms, took_us);
+                remember(reason, asks);
+            }
+            return Err(Error::internal(reason));
+        }
+        let read = self.read(policy, &parts.payload, now_s);
+        let verified = Rc::new(read.inspect_err(|error| remember(error.reason, false))?);
+        // Also if it has ended, or does not hold yet: its times are looked at each time.
         if let Some(tag) = tag {
             tokens.put(tag, keys.id, &verified);
         }
+        check_times(&verified, policy, now_s)?;
         Ok(verified)
     }
 
@@ -209,29 +263,25 @@ impl Verifier {
     ///
     /// # Errors
     /// [`Reason::CredentialsInvalid`], [`Reason::TokenKeyUnknown`].
-    fn is_signed(&self, policy: &JwtAuth, keys: &KeySet, parts: &Parts<'_>) -> Result<(), Error> {
+    fn is_signed(&self, policy: &JwtAuth, keys: &KeySet, parts: &Parts<'_>) -> Result<(), Unsigned> {
         let Parts { kid, algorithm, signed, signature, .. } = parts;
         let kid = kid.as_deref();
-        let mut is_tried = false;
+        let mut took_us = 0;
         for key in keys.find(kid, *algorithm, policy.algorithms.as_deref()).take(TRIES_MAX) {
-            is_tried = true;
-            if key.verify_sig(signed, signature).is_ok() {
+            took_us += key.takes_us;
+            if key.public.verify_sig(signed, signature).is_ok() {
                 return Ok(());
             }
         }
         let is_known = kid.is_some_and(|kid| keys.has(kid));
-        if !is_known {
-            // The issuer may have a new key since.
-            self.source.ask();
-        }
-        let reason = if is_tried || is_known { Reason::CredentialsInvalid } else { Reason::TokenKeyUnknown };
-        Err(Error::internal(reason))
+        let reason = if took_us > 0 || is_known { Reason::CredentialsInvalid } else { Reason::TokenKeyUnknown };
+        Err(Unsigned { reason, asks: !is_known, took_us })
     }
 
-    /// What a token says whose signature is right.
+    /// What a token says whose signature is right. Its times must still be checked.
     ///
     /// # Errors
-    /// Those of [`Verifier::verify`].
+    /// Those of [`Verifier::verify`], for a token that stays wrong.
     fn read(&self, policy: &JwtAuth, payload: &[u8], now_s: f64) -> Result<Verified, Error> {
         let Registered { iss, aud, exp, nbf } = claims::object(payload).ok_or_else(super::invalid)?;
         if !iss.is_some_and(|iss| policy.issuers.contains(&iss)) || exp.is_none() && policy.require_exp {
@@ -243,11 +293,12 @@ impl Verifier {
             not_before_s: nbf.unwrap_or(f64::NEG_INFINITY),
             ends_s: exp.unwrap_or(f64::INFINITY),
         };
-        check_times(&verified, policy, now_s)?;
         if let Some(audiences) = &policy.audiences
             && !aud.0.iter().any(|aud| audiences.contains(aud))
         {
-            return Err(Error::internal(Reason::TokenAudience));
+            // A client whose token has ended as well gets a new one first.
+            let ended = check_times(&verified, policy, now_s).err();
+            return Err(ended.unwrap_or(Error::internal(Reason::TokenAudience)));
         }
         let find = |path: &[String]| claims::find(payload, path).map_err(|()| super::invalid());
         let mut found = Vec::with_capacity(self.wanted.len());

@@ -143,7 +143,8 @@ fn token(header: &str, claims: &str) -> String {
 
 fn asked(verifier: &Verifier, token: &str, now_s: u64, tokens: &Tokens) -> Result<Rc<Verified>, Reason> {
     let policy = verifier.policy().unwrap();
-    verifier.verify(policy, token.as_bytes(), now_s * 1000, tokens).map_err(|error| error.reason)
+    let bearing = Bearing { unix_ms: now_s * 1000, now_ms: 0, client: &|| 1 };
+    verifier.verify(policy, token.as_bytes(), &bearing, tokens).map_err(|error| error.reason)
 }
 
 #[track_caller]
@@ -151,7 +152,7 @@ fn check(verifier: &Verifier, token: &str, expect: Result<(), Reason>) {
     let tokens = Tokens::default();
     let found = asked(verifier, token, NOW_S, &tokens).map(drop);
     assert_eq!(found, expect, "{}", token.chars().take(200).collect::<String>());
-    // Nothing that was refused is remembered.
+    // What is remembered of it says the same.
     assert_eq!(asked(verifier, token, NOW_S, &tokens).map(drop), expect);
 }
 
@@ -384,8 +385,13 @@ fn a_token_is_verified_once_until_its_end_or_its_keys_change() {
     let looked_at = || verifier.source.verified();
     assert_eq!((ask(NOW_S), looked_at()), (Ok(()), (1, 0)));
     assert_eq!((ask(NOW_S + 1), looked_at()), (Ok(()), (1, 0)));
-    // The same text changes nothing.
+    // The same keys change nothing, in whatever order and form they stand.
     verifier.source.publish(PAIRS.jwks().as_bytes(), 1).unwrap();
+    let mut set: serde_json::Value = serde_json::from_str(&PAIRS.jwks()).unwrap();
+    set["keys"].as_array_mut().unwrap().reverse();
+    set["served_by"] = "two".into();
+    set["keys"][0]["x5t"] = "abc".into();
+    verifier.source.publish(serde_json::to_string_pretty(&set).unwrap().as_bytes(), 1).unwrap();
     assert_eq!((ask(NOW_S + 159), looked_at()), (Ok(()), (1, 0)));
     assert_eq!(ask(NOW_S + 160), Err(Reason::TokenExpired));
     // The clock was set back.
@@ -451,4 +457,61 @@ fn challenges() {
     check(Reason::CredentialsMissing, r#"Bearer realm="shop""#);
     check(Reason::TokenExpired, r#"Bearer realm="shop", error="invalid_token""#);
     check(Reason::TokenAudience, r#"Bearer realm="shop", error="insufficient_scope""#);
+}
+
+#[test]
+fn wrong_tokens_are_verified_once() {
+    let (verifier, tokens) = (verifier(JwtAuth { leeway: Duration::ZERO, ..policy() }), Tokens::default());
+    let looked_at = || verifier.source.verified();
+    let check = |token: &str, expect: Reason, verified: (u64, u64)| {
+        for _ in 0..3 {
+            assert_eq!(asked(&verifier, token, NOW_S, &tokens).map(drop), Err(expect));
+            assert_eq!(looked_at(), verified, "{expect:?}");
+        }
+    };
+    check(&token_of(&OTHERS, ES256, &format!("{{{CLAIMS}}}")), Reason::CredentialsInvalid, (0, 1));
+    // What an issuer has signed, and is for others, has ended, or is not true yet.
+    check(&token(ES256, &CLAIMS.replace("api", "other")), Reason::TokenAudience, (1, 1));
+    check(&token(ES256, &CLAIMS.replace("login", "other")), Reason::CredentialsInvalid, (2, 1));
+    check(&token(ES256, &CLAIMS.replace("1700000100", "1600000000")), Reason::TokenExpired, (3, 1));
+    let later = token(ES256, &format!(r#"{CLAIMS},"nbf":1700000050"#));
+    check(&later, Reason::TokenNotYetValid, (4, 1));
+    assert!(asked(&verifier, &later, NOW_S + 50, &tokens).is_ok());
+    assert_eq!(looked_at(), (4, 1));
+    // With other keys, it may be right.
+    let other = token_of(&OTHERS, ES256, &format!("{{{CLAIMS}}}"));
+    verifier.source.publish(OTHERS.jwks().as_bytes(), 1).unwrap();
+    assert!(asked(&verifier, &other, NOW_S, &tokens).is_ok());
+}
+
+/// A client that makes tokens up is not verified any longer, and others are. What is known passes in any case.
+#[test]
+fn wrong_signatures_have_a_budget() {
+    let (verifier, tokens) = (verifier(policy()), Tokens::default());
+    let policy = verifier.policy().unwrap();
+    let ask = |token: &str, client: u64, now_ms: u64| {
+        let bearing = Bearing { unix_ms: NOW_S * 1000, now_ms, client: &|| client };
+        verifier.verify(policy, token.as_bytes(), &bearing, &tokens).map(drop).map_err(|error| error.reason)
+    };
+    let known = token(ES256, CLAIMS);
+    assert_eq!(ask(&known, 1, 0), Ok(()));
+    let wrong = |number: usize| {
+        let signed =
+            format!("{}.{}", base64(r#"{"alg":"ES512","kid":"p521"}"#), base64(format!("{{{CLAIMS},\"n\":{number}}}")));
+        format!("{signed}.{}", base64([1; 132]))
+    };
+    let spent = (0..100).position(|number| ask(&wrong(number), 1, 0) == Err(Reason::TokenAttempts));
+    assert_eq!(spent, Some(34));
+    assert_eq!(verifier.source.verified(), (1, 34));
+    // A token that is known to be wrong costs nothing.
+    assert_eq!((ask(&known, 1, 0), ask(&wrong(0), 1, 0)), (Ok(()), Err(Reason::CredentialsInvalid)));
+    let fresh = token(ES256, &CLAIMS.replace("joe", "ann"));
+    assert_eq!(ask(&fresh, 1, 0), Err(Reason::TokenAttempts));
+    let others = (2..1000).find(|client| ask(&wrong(200), *client, 0) != Err(Reason::TokenAttempts)).unwrap();
+    assert_eq!(ask(&fresh, others, 0), Ok(()));
+    // After a while it may try again.
+    assert_eq!(ask(&wrong(300), 1, 1000), Err(Reason::CredentialsInvalid));
+    // A key that is not there costs nothing either, and malformed tokens do not.
+    let unknown = token(r#"{"alg":"ES256","kid":"gone"}"#, CLAIMS);
+    assert!((0..2000).all(|_| ask(&unknown, 1, 5000) == Err(Reason::TokenKeyUnknown)));
 }

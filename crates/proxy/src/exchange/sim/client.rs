@@ -10,11 +10,12 @@ use wire::h1::{self, ChunkedDecoder, Decoded, Parsed};
 use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 
 use super::drive::{Connecting, Upstream};
-use super::{Event, SimRequest, SimResponse, World, content};
+use super::{Demands, Event, SimRequest, SimResponse, World, content};
 use crate::compression::{Encoder, testing};
 use crate::exchange::{Disposition, Exchange};
 use crate::question::Reply;
 use crate::worker::ListenerView;
+use crate::worker::snapshot::fixture;
 
 /// Bytes that may be on their way to a client.
 const ROOM_BYTES: usize = 8 * 1024;
@@ -185,10 +186,14 @@ impl World {
         let has_trailers = is_chunked && self.rng.one_in(3);
         let version = if is_http10 { "1.0" } else { "1.1" };
         let mut text = format!("{method} /{number} HTTP/{version}\r\nHost: a\r\n");
-        // `joe:password`, `joe:letmein`, nothing.
+        // `joe:password`, `joe:letmein`, nothing; or a token that is right or wrong.
         let login = self.rng.pick(&["am9lOnBhc3N3b3Jk", "am9lOnBhc3N3b3Jk", "am9lOmxldG1laW4=", ""]);
         if !login.is_empty() {
-            text += &format!("Authorization: Basic {login}\r\nX-User: root\r\n");
+            let credentials = match self.demands {
+                Demands::Token => format!("Bearer {}", fixture::token(login.ends_with("3Jk"))),
+                Demands::Nothing | Demands::Password => format!("Basic {login}"),
+            };
+            text += &format!("Authorization: {credentials}\r\nX-User: root\r\n");
         }
         let accepts = self.rng.pick(&["", "", "gzip", "br", "zstd", "gzip;q=0.5, zstd", "*;q=0"]);
         if !accepts.is_empty() {

@@ -9,7 +9,7 @@ use wire::h2::ErrorCode;
 use wire::message::{Body, RequestHead};
 
 use super::client::{LAST_CHUNK, TRAILERS};
-use super::{Event, SimResponse, TRANSIT_US, World, content};
+use super::{Demands, Event, SimResponse, TRANSIT_US, World, content};
 use crate::error::Error;
 use crate::exchange::{ConnectionState, Lost};
 use crate::h2::StreamEnd;
@@ -282,14 +282,14 @@ impl World {
                         head.fields.iter().filter(|field| field.name.get(&link.unread).eq_ignore_ascii_case(name));
                     named.map(|field| field.value.get(&link.unread)).collect()
                 };
-                if self.has_auth {
+                if self.demands != Demands::Nothing {
                     let seed = self.seed;
                     assert!(
                         self.asked[number].is_from_joe,
-                        "seed {seed}: request {number} passed with a wrong password"
+                        "seed {seed}: request {number} passed with wrong credentials"
                     );
                     assert_eq!(fields(b"x-user"), [b"joe"], "seed {seed}: the user of request {number}");
-                    assert!(fields(b"authorization").is_empty(), "seed {seed}: the endpoint got the password");
+                    assert!(fields(b"authorization").is_empty(), "seed {seed}: the endpoint got the credentials");
                 }
                 if self.external_auth.is_some() {
                     let (seed, asked) = (self.seed, &self.asked[number]);

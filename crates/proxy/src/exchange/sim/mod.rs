@@ -138,7 +138,7 @@ pub(super) struct World {
     compiled: Compiled,
     ports: Vec<u16>,
     /// The route demands a password.
-    has_auth: bool,
+    demands: Demands,
     /// What the route says about external authorization.
     external_auth: Option<Arc<ExternalAuth>>,
     /// What it says about a global rate limit.
@@ -173,7 +173,7 @@ impl World {
         let endpoints = 1 + rng.below(3) as usize;
         let ports: Vec<u16> = (0..endpoints as u16).map(|port| 1000 + port).collect();
         let protocol = rng.pick(&[ClusterProtocol::H1, ClusterProtocol::H2]);
-        let has_auth = rng.one_in(4);
+        let demands = rng.pick(&DEMANDS);
         let external_auth = rng.one_in(4).then(|| {
             let whole = |bytes_max| Some(AuthBody { bytes_max, partial: false });
             let body =
@@ -184,8 +184,9 @@ impl World {
             rng.one_in(4).then(|| Arc::new(GlobalRateLimit { fail_open: rng.one_in(3), ..fixture::counts_globally() }));
         let asks = (external_auth.as_ref(), global_limit.as_ref());
         let request_body = rng.one_in(3).then(|| random_request_body(&mut rng));
-        let snapshot = snapshot(&mut rng, &ports, protocol, has_auth, asks, request_body.as_deref());
-        let compiled = Compiled::new(snapshot, &crate::NamedFiles::default(), None, 0);
+        let snapshot = snapshot(&mut rng, &ports, protocol, demands, asks, request_body.as_deref());
+        let files = crate::NamedFiles::load(&snapshot, None).expect("no files");
+        let compiled = Compiled::new(snapshot, &files, None, 0);
         let worker = Rc::new(Worker::new(0, Arc::new(Workers::new(Vec::new())), Arc::new(Registry::default())));
         let view = worker.view_of(&compiled, "web");
         let cluster = view.clusters[0].clone();
@@ -200,7 +201,7 @@ impl World {
             cluster,
             compiled,
             ports,
-            has_auth,
+            demands,
             external_auth,
             global_limit,
             request_body,
@@ -281,8 +282,9 @@ impl World {
         let protocol = self.cluster.plan.policy.protocol;
         let asks = (self.external_auth.as_ref(), self.global_limit.as_ref());
         let bodies = self.request_body.as_deref();
-        let snapshot = snapshot(&mut self.rng, &self.ports, protocol, self.has_auth, asks, bodies);
-        self.compiled = Compiled::new(snapshot, &crate::NamedFiles::default(), Some(&self.compiled), 0);
+        let snapshot = snapshot(&mut self.rng, &self.ports, protocol, self.demands, asks, bodies);
+        let files = crate::NamedFiles::load(&snapshot, None).expect("no files");
+        self.compiled = Compiled::new(snapshot, &files, Some(&self.compiled), 0);
         self.view = self.worker.view_of(&self.compiled, "web");
         self.cluster = self.view.clusters[0].clone();
     }
@@ -349,12 +351,23 @@ fn random_request_body(rng: &mut Rng) -> Box<RequestBody> {
     Box::new(RequestBody { buffer, decompression })
 }
 
+/// What the route demands of requests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Demands {
+    Nothing,
+    Password,
+    Token,
+}
+
+/// As often as each is drawn.
+const DEMANDS: [Demands; 5] = [Demands::Nothing, Demands::Nothing, Demands::Nothing, Demands::Password, Demands::Token];
+
 /// A listener in front of a cluster, with random limits and policies.
 fn snapshot(
     rng: &mut Rng,
     ports: &[u16],
     protocol: ClusterProtocol,
-    has_auth: bool,
+    demands: Demands,
     (external_auth, global_limit): (Option<&Arc<ExternalAuth>>, Option<&Arc<GlobalRateLimit>>),
     request_body: Option<&RequestBody>,
 ) -> Arc<Snapshot> {
@@ -382,7 +395,11 @@ fn snapshot(
     for route in &mut routes {
         route.policy.retry = retry.clone();
         route.policy.cors = cors.clone();
-        route.policy.auth = has_auth.then(|| Arc::new(fixture::only_joe()));
+        route.policy.auth = match demands {
+            Demands::Nothing => None,
+            Demands::Password => Some(Arc::new(fixture::only_joe())),
+            Demands::Token => Some(Arc::new(fixture::only_joes_token())),
+        };
         route.policy.external_auth = external_auth.cloned();
         route.policy.global_rate_limit = global_limit.cloned();
         route.policy.compression = compression.clone();
