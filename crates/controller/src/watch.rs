@@ -18,7 +18,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use crate::index::{Definition, Kind, Name, Object, Watched};
+use crate::index::{CREDENTIALS_TYPE, CredentialSecret, Definition, Kind, Name, Object, Watched};
 use crate::objects::{
     BackendTLSPolicy, GRPCRoute, Gateway, GatewayClass, GatewayParameters, HTTPRoute, ListenerSet, ReferenceGrant,
     TCPRoute, TLSRoute, TrafficPolicy, UDPRoute,
@@ -108,6 +108,7 @@ pub(crate) fn expected(namespaces: &[String]) -> BTreeSet<Scoped> {
         Kind::Service,
         Kind::Slice,
         Kind::Secret,
+        Kind::Credentials,
         Kind::ConfigMap,
     ];
     let scopes: Vec<Option<Box<str>>> = scopes(namespaces);
@@ -151,8 +152,10 @@ pub(crate) fn begin(watching: &Watching, tasks: &mut JoinSet<()>) {
     within::<Service>(watching, tasks, paged(PAGE));
     // Only slices that belong to a Service: others are not the endpoints of anything here.
     within::<EndpointSlice>(watching, tasks, paged(PAGE).labels("kubernetes.io/service-name"));
-    // No other Secret is needed.
+    // No other Secrets are needed.
     within::<Secret>(watching, tasks, paged(LARGE_PAGE).fields("type=kubernetes.io/tls"));
+    let credentials = format!("type={CREDENTIALS_TYPE}");
+    within::<CredentialSecret>(watching, tasks, paged(LARGE_PAGE).fields(&credentials));
     within::<ConfigMap>(watching, tasks, paged(LARGE_PAGE));
 }
 

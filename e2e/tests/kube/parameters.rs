@@ -66,6 +66,40 @@ fn proxy_protocol_to_endpoints() {
     });
 }
 
+/// Ids of requests and `X-Real-IP`, which only listeners can give, and an id in a header of a policy.
+#[test]
+fn ids_of_requests() {
+    within("ids_of_requests", |edge| {
+        edge.web(&[telltale(1)]);
+        edge.cluster.apply(
+            &json!({
+                "apiVersion": "steelyard.io/v1alpha1", "kind": "TrafficPolicy", "metadata": {"name": "trace"},
+                "spec": {
+                    "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "web"}],
+                    "route": {"requestHeaders": {"set": {"x-trace": "${request_id}"}}},
+                },
+            })
+            .to_string(),
+        );
+        edge.parameters("edge", json!({}));
+        edge.class_has("edge");
+        let _controller = edge.controller();
+        edge.until_served("HTTPRoute", "web");
+        let seen = until_answered(b"");
+        assert!(["x-request-id", "x-real-ip", "x-trace"].iter().all(|name| !seen.contains(name)), "{seen}");
+        edge.parameters("edge", json!({"clients": {"requestId": {}, "xRealIp": true}}));
+        let value = |seen: &str, name: &str| -> Option<String> {
+            seen.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(": ")?.to_owned()))
+        };
+        let has_ids = || {
+            let seen = try_ask(b"")?;
+            let id = value(&seen, "x-request-id").filter(|id| id.len() == 36)?;
+            (value(&seen, "x-trace") == Some(id) && value(&seen, "x-real-ip").is_some()).then_some(())
+        };
+        assert!(until(PATIENCE, has_ids).is_some(), "{:?}", try_ask(b""));
+    });
+}
+
 #[test]
 fn parameters_change_under_load() {
     within("parameters_change_under_load", |edge| {
@@ -139,6 +173,7 @@ fn faults_in_parameters_take_nothing_back() {
             (json!({"clients": {"timeouts": {"idle": "1.5s"}}}), "idle"),
             (json!({"clients": {"limits": {"headerCount": 1000}}}), "headerCount"),
             (json!({"clients": {"limits": {"bodySize": "10MB"}}}), "bodySize"),
+            (json!({"clients": {"requestId": {"keep": "Sometimes"}}}), "keep"),
             (json!({"publish": {}}), "set either addresses or service"),
             (json!({"perPort": [{"port": 0, "clients": {}}]}), "port"),
             (json!({"perPort": [{"port": 1, "clients": {}}, {"port": 1, "clients": {}}]}), "duplicate"),

@@ -1,7 +1,8 @@
 //! TrafficPolicies: what the API server takes of them, what they do to requests, and what each is told.
 
 use serde_json::{Value, json};
-use testkit::until;
+use testkit::strict::{Response, ResponseTo};
+use testkit::{client, until};
 
 use crate::edge::{Edge, answer, ask, fails, gateway, header, holds, manifest, origin, within, within_alone};
 use crate::harness::{GATEWAY, PATIENCE, condition, documents};
@@ -117,6 +118,108 @@ fn policies_of_services_of_ingresses() {
         assert_eq!(refused["ancestorRef"]["kind"], "Service");
         edge.policy("web", &[("Service", "web")], json!({"cluster": {"sticky": {"cookie": "at", "ttl": "5s"}}}));
         edge.until_accepted("web");
+    });
+}
+
+/// Users in a Secret, which may come later, change and go. Without them, the route is closed.
+#[test]
+fn policies_with_credentials() {
+    within("policies_with_credentials", |edge| {
+        let web = origin(1);
+        edge.web(&[web.address]);
+        let basic = json!({"route": {"auth": {"basic": {"secretRef": {"name": "staff"}, "userHeader": "x-user"}}}});
+        edge.policy("staff", &[("HTTPRoute", "web")], basic);
+        let _controller = edge.controller();
+        until_status(500);
+        let unresolved = edge.until_unresolved("staff", "SecretNotFound");
+        assert!(unresolved.contains(&format!("there is no Secret {}/staff of the type", edge.name)), "{unresolved}");
+        // A Secret of another type has the same name, and is not read.
+        edge.credentials("staff", "Opaque", json!({"users": USER}));
+        edge.credentials("other", "steelyard.io/credentials", json!({"users": USER}));
+        assert_eq!(ask(gateway(80), "a", "/").status, 500);
+        edge.cluster.delete("Secret", "staff");
+        edge.credentials("staff", "steelyard.io/credentials", json!({"users": USER}));
+        until_status(401);
+        edge.until_accepted("staff");
+        let with = |login: &str| ask_with(&format!("Authorization: Basic {login}\r\n")).status;
+        // "joe:secret" and "joe:wrong".
+        assert_eq!((with("am9lOnNlY3JldA=="), with("am9lOndyb25n")), (200, 401));
+
+        // A line that is wrong closes the route, and no message has a part of it.
+        edge.credentials("staff", "steelyard.io/credentials", json!({"users": "joe:hunter2"}));
+        until_status(500);
+        let unresolved = edge.until_unresolved("staff", "InvalidSecret");
+        assert!(unresolved.contains("line 1 of users") && !unresolved.contains("hunter2"), "{unresolved}");
+        edge.cluster.until_event_with("TrafficPolicy", "staff", "InvalidSecret", "line 1 of users");
+
+        let key = json!({"route": {"auth": {"apiKey": {"secretRef": {"name": "staff"}, "header": ["x-api-key"]}}}});
+        edge.policy("staff", &[("HTTPRoute", "web")], key);
+        edge.credentials("staff", "steelyard.io/credentials", json!({"users": USER, "keys": "shop:abc\nbank:def"}));
+        until_status(401);
+        edge.until_accepted("staff");
+        assert_eq!(ask_with("X-Api-Key: def\r\n").status, 200);
+        // A key that was removed opens nothing, and a Secret that was deleted closes the route.
+        edge.credentials("staff", "steelyard.io/credentials", json!({"keys": "shop:abc"}));
+        let is_refused = || (ask_with("X-Api-Key: def\r\n").status == 401).then_some(());
+        assert!(until(PATIENCE, is_refused).is_some(), "the key that was removed is accepted");
+        edge.cluster.delete("Secret", "staff");
+        until_status(500);
+        edge.policy("staff", &[("HTTPRoute", "web")], json!({"route": {"auth": {"disabled": true}}}));
+        until_status(200);
+    });
+}
+
+/// Services that are asked about requests.
+#[test]
+fn policies_with_services() {
+    within("policies_with_services", |edge| {
+        let (web, asked) = (origin(1), origin(2));
+        edge.web(&[web.address]);
+        let with = |name: &str, more: Value| {
+            let mut service = json!({"backendRef": {"name": name, "port": 80}, "http": {"path": "/check"}, "responseHeaders": ["x-origin"]});
+            service.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!({"route": {"externalAuth": service}})
+        };
+        edge.policy("asked", &[("HTTPRoute", "web")], with("asked", json!({})));
+        let away = format!("{}-away", edge.name);
+        edge.cluster.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {away}}}}}"));
+        let controller = edge.controller_with("one", &["--listen-address", GATEWAY, "--namespace", &away]);
+        until_status(500);
+        assert!(edge.until_unresolved("asked", "BackendNotFound").contains("there is no Service"));
+        edge.service("asked", &[asked.address]);
+        until_status(200);
+        edge.until_accepted("asked");
+        assert!(asked.requests() > 0, "the service is asked");
+        let cluster = format!("asked.{}:80", edge.name);
+        assert!(controller.metric("steelyard_cluster_requests_total", &[("cluster", &cluster)]) >= 1.0);
+        // Nobody answers there.
+        edge.endpoints("asked", &[]);
+        until_status(503);
+        edge.policy("asked", &[("HTTPRoute", "web")], with("asked", json!({"failOpen": true})));
+        until_status(200);
+        // The Service of another namespace needs a ReferenceGrant there.
+        edge.cluster.apply(&format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: count, namespace: {away}}}, spec: {{clusterIP: None, ports: [{{port: 8081}}]}}}}"
+        ));
+        let count = |fail_open: bool| {
+            json!({"route": {"globalRateLimit": {"backendRef": {"name": "count", "namespace": away, "port": 8081}, "domain": "shop",
+                "failOpen": fail_open, "failureStatus": 429, "descriptors": [{"entries": [{"clientIp": true}, {"header": "x-tenant"}]}]}}})
+        };
+        edge.policy("asked", &[("HTTPRoute", "web")], count(false));
+        until_status(500);
+        assert!(edge.until_unresolved("asked", "RefNotPermitted").contains("no ReferenceGrant"));
+        edge.cluster.apply(&format!(
+            "{{apiVersion: gateway.networking.k8s.io/v1, kind: ReferenceGrant, metadata: {{name: count, namespace: {away}}}, \
+             spec: {{from: [{{group: steelyard.io, kind: TrafficPolicy, namespace: {}}}], to: [{{group: \"\", kind: Service, name: count}}]}}}}",
+            edge.name
+        ));
+        edge.until_accepted("asked");
+        // A request without the header has no descriptor, so nobody is asked. The others get no answer.
+        until_status(200);
+        assert_eq!(ask_with("X-Tenant: a\r\n").status, 429);
+        edge.policy("asked", &[("HTTPRoute", "web")], count(true));
+        let passes = || (ask_with("X-Tenant: a\r\n").status == 200).then_some(());
+        assert!(until(PATIENCE, passes).is_some(), "failOpen has no effect");
     });
 }
 
@@ -260,6 +363,55 @@ fn policies_that_the_api_server_refuses() {
     });
 }
 
+/// The same of what policies refer to.
+#[test]
+fn references_that_the_api_server_refuses() {
+    within("references_that_the_api_server_refuses", |edge| {
+        let route = |part: Value| json!({"route": part});
+        let refused = [
+            (route(json!({"auth": {}})), "set exactly one of basic, apiKey or jwt"),
+            (route(json!({"auth": {"basic": {}}})), "secretRef"),
+            (route(json!({"auth": {"basic": {"secretRef": {"name": "A"}}}})), "name"),
+            (route(json!({"auth": {"basic": {"secretRef": {"name": "a"}, "users": {"joe": "x"}}}})), "users"),
+            (route(json!({"auth": {"apiKey": {"secretRef": {"name": "a"}, "keys": {"joe": ["x"]}}}})), "keys"),
+            (route(json!({"auth": {"disabled": true, "basic": {"secretRef": {"name": "a"}}}})), "disabled excludes"),
+            (route(json!({"externalAuth": {"http": {}}})), "set disabled or backendRef"),
+            (route(json!({"externalAuth": {"backendRef": {"name": "a"}, "http": {}}})), "port"),
+            (
+                route(json!({"externalAuth": {"backendRef": {"name": "a", "port": 80}}})),
+                "set exactly one of http or grpc",
+            ),
+            (
+                route(json!({"externalAuth": {"backendRef": {"name": "a", "namespace": "A", "port": 80}, "http": {}}})),
+                "namespace",
+            ),
+            (
+                route(
+                    json!({"globalRateLimit": {"backendRef": {"name": "a", "port": 80}, "domain": "d", "descriptors": []}}),
+                ),
+                "descriptors",
+            ),
+            (
+                route(json!({"globalRateLimit": {"backendRef": {"name": "a", "port": 80}, "domain": "d",
+                "descriptors": [{"entries": [{"clientIp": true}]}]}})),
+                "set disabled or failOpen",
+            ),
+            (
+                route(
+                    json!({"globalRateLimit": {"backendRef": {"name": "a", "port": 80}, "domain": "d", "failOpen": true,
+                "descriptors": [{"entries": [{"clientIp": true, "path": true}]}]}}),
+                ),
+                "set exactly one of",
+            ),
+        ];
+        for (spec, part) in refused {
+            let object = policy("wrong", targets(&[("HTTPRoute", "web")]), spec.clone());
+            let why = edge.cluster.dry_run(&object).expect_err("a refusal");
+            assert!(why.contains(part), "{spec}: {why}");
+        }
+    });
+}
+
 #[test]
 fn without_the_definition_of_policies() {
     within_alone("without_the_definition_of_policies", |edge| {
@@ -331,6 +483,17 @@ fn until_seen(value: &str) {
     assert!(until(PATIENCE, is_so).is_some(), "not {value}: {:?}", ask(gateway(80), "a", "/").headers);
 }
 
+/// A user `joe` whose password is `secret`.
+const USER: &str = "joe:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=";
+
+/// A GET with these fields.
+#[track_caller]
+fn ask_with(fields: &str) -> Response {
+    let mut conn = client::connect("client", gateway(80), None).unwrap();
+    conn.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}Connection: close\r\n\r\n").as_bytes()).unwrap();
+    conn.response(ResponseTo::Other).unwrap()
+}
+
 #[track_caller]
 fn until_status(status: u16) {
     let is_so = || (ask(gateway(80), "a", "/").status == status).then_some(());
@@ -356,6 +519,23 @@ impl Edge {
             let mut ours = self.entries(policy).into_iter().peekable();
             ours.peek().is_some() && ours.all(|entry| holds(policy, entry, &["Accepted", "ResolvedRefs"]))
         })
+    }
+
+    #[track_caller]
+    fn credentials(&self, name: &str, kind: &str, data: Value) {
+        let secret =
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": kind, "stringData": data});
+        self.cluster.apply(&secret.to_string());
+    }
+
+    /// Waits until our entry says that a reference cannot be resolved; returns the message.
+    #[track_caller]
+    fn until_unresolved(&self, name: &str, reason: &str) -> String {
+        let policy = self.cluster.until("unresolved", "TrafficPolicy", name, |policy| {
+            self.entries(policy).first().is_some_and(|entry| fails(policy, entry, "ResolvedRefs") == reason)
+        });
+        let found = condition(self.entries(&policy)[0], "ResolvedRefs").unwrap();
+        found["message"].as_str().unwrap_or_default().to_owned()
     }
 
     /// Waits until our entry says that a policy does not apply, and why.

@@ -40,6 +40,13 @@ const ROUTE: &[(&str, Put<RoutePart, Route>)] = &[
             of.policy.request_body.as_ref().and_then(|body| body.decompression.clone());
     }),
     ("via", |of, route| route.policy.via = of.policy.via.clone()),
+    ("external_auth", |of, route| {
+        // The filter of a rule is more specific. The cluster does not exist: the caller replaces it.
+        if route.policy.external_auth.is_none() {
+            route.policy.external_auth = of.policy.external_auth.clone();
+        }
+    }),
+    ("global_rate_limit", |of, route| route.policy.global_rate_limit = of.policy.global_rate_limit.clone()),
     ("maintenance", |of, route| route.policy.maintenance = of.policy.maintenance),
     ("error_pages", |of, route| route.policy.error_pages = of.policy.error_pages.clone()),
     ("respond", |of, route| {
@@ -77,7 +84,8 @@ fn each(route: &mut Route, change: impl Fn(&mut Changes)) {
     }
 }
 
-/// Puts policies over a route that has the filters of its rule and nothing else yet.
+/// Puts policies over a route that has the filters of its rule and nothing else yet. The caller replaces the file of [`TrafficPolicy::auth`] by
+/// what is in the Secret, and the cluster of [`TrafficPolicy::external_auth`] by that of the Service.
 pub fn apply_to_route<'p>(policies: impl Iterator<Item = &'p TrafficPolicy> + Clone, route: &mut Route) {
     for (key, put) in ROUTE {
         if let Some(policy) = policies.clone().find(|policy| policy.route.written.contains(key)) {

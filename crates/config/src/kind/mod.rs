@@ -13,8 +13,9 @@ mod shape;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use model::{Cluster, FixedResponse, Page, PageBody, RoutePolicy};
+use model::{Auth, Cluster, FixedResponse, Page, PageBody, RoutePolicy};
 
 pub use apply::{apply_to_cluster, apply_to_route};
 pub use openapi::definition;
@@ -37,6 +38,23 @@ struct RoutePart {
     policy: RoutePolicy,
     timeout: Option<std::time::Duration>,
     respond: Option<FixedResponse>,
+    /// The service of `external_auth`.
+    authorizer: Option<ServiceRef>,
+    /// The service of `global_rate_limit`.
+    counter: Option<ServiceRef>,
+}
+
+/// A port of a Service that is asked about requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceRef {
+    /// The name of the Service.
+    pub name: String,
+    /// Its namespace; `None` means that of the policy.
+    pub namespace: Option<String>,
+    /// Its port.
+    pub port: u16,
+    /// Whether it is asked by gRPC, which needs HTTP/2.
+    pub is_grpc: bool,
 }
 
 /// What it sets of clusters.
@@ -65,6 +83,21 @@ impl TrafficPolicy {
     /// Whether it sets anything of clusters.
     pub fn has_cluster(&self) -> bool {
         !self.cluster.written.is_empty()
+    }
+
+    /// Whether it decides what requests must prove, and what: the file of that is the name of a Secret.
+    pub fn auth(&self) -> Option<Option<&Arc<Auth>>> {
+        self.route.written.contains("auth").then_some(self.route.policy.auth.as_ref())
+    }
+
+    /// Whether it decides which service is asked about requests, and which.
+    pub fn external_auth(&self) -> Option<Option<&ServiceRef>> {
+        self.route.written.contains("external_auth").then_some(self.route.authorizer.as_ref())
+    }
+
+    /// Whether it decides which service counts requests, and which.
+    pub fn global_rate_limit(&self) -> Option<Option<&ServiceRef>> {
+        self.route.written.contains("global_rate_limit").then_some(self.route.counter.as_ref())
     }
 
     /// Bytes that each route with this policy has of its lists and pages.

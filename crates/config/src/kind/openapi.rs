@@ -24,6 +24,9 @@ const ENTRIES_MAX: usize = 64;
 /// The targets of a policy, and the entries that the Gateway API allows in a status.
 const TARGETS_MAX: usize = 16;
 
+/// The name of an object.
+const DNS_NAME: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
 const HEAD: &str = "\
@@ -117,7 +120,7 @@ fn targets() -> Value {
         )
     };
     let name = |description: &str, max: usize, pattern: &str| json!({"type": "string", "description": description, "minLength": 1, "maxLength": max, "pattern": pattern});
-    let dns = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+    let dns = DNS_NAME;
     json!({
         "type": "array",
         "description": "The objects that the policy is for, in its own namespace.",
@@ -244,8 +247,28 @@ fn value(shape: &Shape) -> Value {
             "maxProperties": ENTRIES_MAX,
             "additionalProperties": value(item),
         }),
+        Shape::Secret => json!({"type": "object", "required": ["name"], "properties": {"name": object_name()}}),
+        Shape::Service => json!({
+            "type": "object",
+            "required": ["name", "port"],
+            "properties": {
+                "name": object_name(),
+                "namespace": {
+                    "type": "string",
+                    "description": "The namespace of the Service. Default: that of the policy.",
+                    "minLength": 1,
+                    "maxLength": 63,
+                    "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+                },
+                "port": {"type": "integer", "format": "int32", "minimum": 1, "maximum": 65535},
+            },
+        }),
         Shape::Group(group) => self::group(group),
     }
+}
+
+fn object_name() -> Value {
+    json!({"type": "string", "description": "The name of the object.", "minLength": 1, "maxLength": 253, "pattern": DNS_NAME})
 }
 
 fn is_network(form: &Form) -> bool {

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::shape::{self, Field, Group, Shape};
-use super::{ClusterPart, RoutePart, TrafficPolicy};
+use super::{ClusterPart, RoutePart, ServiceRef, TrafficPolicy};
 use crate::diagnostic::Report;
 use crate::lower;
 use crate::raw::{RawCluster, RawRoute};
@@ -43,16 +43,23 @@ pub fn policy(spec: &Map<String, Value>) -> Result<TrafficPolicy, Vec<String>> {
 fn route(written: Option<&Value>, wrong: &mut Vec<String>) -> Option<RoutePart> {
     let Some(written) = written else { return Some(RoutePart::default()) };
     let mut file = of_group(&shape::route(), written, "spec.route", wrong)?;
+    // What is left out there would be missed by the keys of the file, which have other names.
+    let with_references = ["spec.route.auth.", "spec.route.externalAuth.", "spec.route.globalRateLimit."];
+    if with_references.iter().any(|place| wrong.iter().any(|fault| fault.starts_with(place))) {
+        return None;
+    }
+    let authorizer = take_service(&mut file, "external_auth", |asked| asked.contains_key("grpc"));
+    let counter = take_service(&mut file, "global_rate_limit", |_| true);
     let keys = keys(&file, RawRoute::object().names());
     if !file.contains_key("respond") {
         file.insert("to".to_owned(), json!(CLUSTER));
     }
     let raw: RawRoute = read(&Value::Object(file), "spec.route", wrong)?;
     let mut report = Report::default();
-    let part = lower::route_part(&raw, &mut report);
+    let part = lower::route_part(&raw, CLUSTER, &mut report);
     told(report, "spec.route", wrong);
     let lower::RoutePart { policy, timeout, respond } = part;
-    Some(RoutePart { written: keys, policy, timeout, respond })
+    Some(RoutePart { written: keys, policy, timeout, respond, authorizer, counter })
 }
 
 fn cluster(written: Option<&Value>, wrong: &mut Vec<String>) -> Option<ClusterPart> {
@@ -125,6 +132,12 @@ fn of_shape(shape: &Shape, value: &Value, place: &str, wrong: &mut Vec<String>) 
         (Shape::Group(Group { word: Some(word), .. }), Value::Object(written)) if written.contains_key(&word.name) => {
             of_word(word, written, place, wrong)
         }
+        (Shape::Secret, Value::Object(written)) => {
+            reference(written, &["name"], &[], place, wrong).then(|| written.get("name").cloned()).flatten()
+        }
+        (Shape::Service, Value::Object(written)) => {
+            reference(written, &["name", "port"], &["namespace"], place, wrong).then(|| Value::Object(written.clone()))
+        }
         (Shape::Group(group), value) => of_group(group, value, place, wrong).map(Value::Object),
         (Shape::List(item), Value::Array(items)) => {
             let all: Vec<Option<Value>> = items
@@ -151,6 +164,53 @@ fn of_shape(shape: &Shape, value: &Value, place: &str, wrong: &mut Vec<String>) 
         }
         (_, value) => Some(value.clone()),
     }
+}
+
+/// Whether a reference to another object has the fields that it needs, perhaps others that it may have, with values that are possible, and no
+/// more.
+fn reference(
+    written: &Map<String, Value>,
+    needed: &[&str],
+    possible: &[&str],
+    place: &str,
+    wrong: &mut Vec<String>,
+) -> bool {
+    let before = wrong.len();
+    let is_known = |name: &&String| [needed, possible].concat().contains(&name.as_str());
+    wrong.extend(written.keys().filter(|name| !is_known(name)).map(|name| newer(&format!("{place}.{name}"))));
+    let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let is_name = |text: &str| (1..=253).contains(&text.len()) && text.bytes().all(is_part);
+    let present = possible.iter().filter(|field| written.contains_key(**field));
+    for field in needed.iter().chain(present) {
+        let is_right = match (*field, written.get(*field)) {
+            ("port", Some(value)) => port(value).is_some(),
+            (_, Some(Value::String(name))) => is_name(name),
+            _ => false,
+        };
+        if !is_right {
+            wrong.push(format!("{place}.{field}: is missing, or has a value that is not possible"));
+        }
+    }
+    wrong.len() == before
+}
+
+fn port(value: &Value) -> Option<u16> {
+    value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
+}
+
+/// Takes the Service out of what the file would say under `key`, which has a cluster instead.
+fn take_service(
+    file: &mut Map<String, Value>,
+    key: &str,
+    is_grpc: impl FnOnce(&Map<String, Value>) -> bool,
+) -> Option<ServiceRef> {
+    let Some(Value::Object(asked)) = file.get_mut(key) else { return None };
+    let is_grpc = is_grpc(asked);
+    let written = asked.get("to")?.as_object()?;
+    let (name, port) = (written.get("name")?.as_str()?.to_owned(), port(written.get("port")?)?);
+    let namespace = written.get("namespace").and_then(Value::as_str).map(str::to_owned);
+    asked.insert("to".to_owned(), json!(CLUSTER));
+    Some(ServiceRef { name, namespace, port, is_grpc })
 }
 
 /// The word of the file that the field stands for.

@@ -29,17 +29,36 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("a route", "rewrite", FILTER),
     ("a route", "passthrough", "the listener decides it"),
     ("a route", "claims", "the token is that of the listener, and no field of a Gateway demands one"),
-    ("an authentication", "basic", SECRET),
-    ("an authentication", "api_key", SECRET),
-    ("a route", "external_auth", "it names a cluster, and no Service is one before a route leads to it"),
-    ("a route", "global_rate_limit", "as `external_auth`"),
     ("a cluster", "endpoints", "the Service has them"),
     ("a cluster", "protocol", "the appProtocol of the Service's port says it"),
     ("a cluster", "proxy_protocol", "the appProtocol of the Service's port says it"),
     ("a cluster", "tls", "BackendTLSPolicy has it"),
     ("a sticky session", "secret", SECRET),
+    ("the basic authentication", "users", SECRET),
+    ("the API key authentication", "keys", SECRET),
 ];
 
+/// Fields that refer to another object of the policy's namespace, where the file has the name of a file or of a cluster: the object, the
+/// key, the field and its meaning.
+const REFERENCES: &[(&str, &str, &str, &str)] = &[
+    (
+        "the basic authentication",
+        "file",
+        "secretRef",
+        "A Secret of the same namespace, of the type steelyard.io/credentials. Its `users` has a line `name:hash` for each user, as `htpasswd` \
+         writes it.",
+    ),
+    (
+        "the API key authentication",
+        "file",
+        "secretRef",
+        "A Secret of the same namespace, of the type steelyard.io/credentials. Its `keys` has a line `client:key` for each key.",
+    ),
+    ("an external authorization", "to", "backendRef", SERVICE),
+    ("a global rate limit", "to", "backendRef", SERVICE),
+];
+
+const SERVICE: &str = "The service: a port of a Service. In another namespace, it needs a ReferenceGrant there.";
 const MATCHES: &str = "the route's matches say it";
 const FILTER: &str = "routes have a filter for it";
 const SECRET: &str = "a secret does not belong into an object that many may read";
@@ -63,6 +82,10 @@ pub enum Shape {
     List(Box<Shape>),
     /// Names with values of this shape.
     Map(Box<Shape>),
+    /// The name of a Secret.
+    Secret,
+    /// The name of a Service, perhaps its namespace, and a port.
+    Service,
     Group(Group),
 }
 
@@ -114,8 +137,20 @@ fn top(object: &'static Object, doc: &str) -> Group {
 /// Returns `None` if a field that it needs is left out.
 fn group(object: &'static Object) -> Option<Group> {
     let is_left_out = |key: &str| LEFT_OUT.iter().any(|(noun, name, _)| *noun == object.noun && *name == key);
+    let reference = |key: &str| REFERENCES.iter().find(|(noun, name, ..)| *noun == object.noun && *name == key);
     let mut fields = Vec::with_capacity(object.keys.len());
     for key in object.keys.iter().filter(|key| !is_left_out(key.name)) {
+        if let Some((.., field, doc)) = reference(key.name) {
+            fields.push(Field {
+                name: (*field).to_owned(),
+                key: key.name,
+                shape: if *field == "secretRef" { Shape::Secret } else { Shape::Service },
+                required: true,
+                default: None,
+                doc: (*doc).to_owned(),
+            });
+            continue;
+        }
         let Some(shape) = shape(&key.kind) else {
             if key.required {
                 return None;
@@ -132,8 +167,10 @@ fn group(object: &'static Object) -> Option<Group> {
         });
     }
     let has = |name: &&&str| fields.iter().any(|field| field.key == **name);
-    let one_of: Vec<String> = object.one_of.iter().filter(has).map(|key| camel(key)).collect();
-    let is_possible = object.one_of.is_empty() || !one_of.is_empty();
+    let is_possible = object.one_of.is_empty() || object.one_of.iter().any(|key| has(&key));
+    // A reference is required by itself.
+    let is_plain = |key: &&&str| has(key) && reference(key).is_none();
+    let one_of: Vec<String> = object.one_of.iter().filter(is_plain).map(|key| camel(key)).collect();
     (is_possible && !fields.is_empty()).then(|| Group { doc: object.doc.clone(), fields, one_of, word: None })
 }
 
@@ -212,6 +249,9 @@ mod tests {
     fn what_is_left_out_exists() {
         let objects = RawFile::kind().objects();
         for (noun, key, _) in LEFT_OUT {
+            assert!(objects.iter().any(|object| object.noun == *noun && object.key(key).is_some()), "{noun}: {key}");
+        }
+        for (noun, key, ..) in REFERENCES {
             assert!(objects.iter().any(|object| object.noun == *noun && object.key(key).is_some()), "{noun}: {key}");
         }
         for (noun, _) in WORD_FIELDS {

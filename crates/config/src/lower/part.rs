@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use model::{FixedResponse, PathMatcher, RoutePolicy, Variable};
+use model::{FixedResponse, PathMatcher, RoutePolicy};
 
-use super::{ClusterIds, auth, policy, respond};
-use crate::diagnostic::{Report, Wrong};
+use super::{ClusterIds, auth, external_auth, global_rate_limit, policy, respond};
+use crate::diagnostic::Report;
 use crate::raw::RawRoute;
 
 /// What was said.
@@ -16,18 +16,18 @@ pub struct RoutePart {
     pub respond: Option<FixedResponse>,
 }
 
-/// Lowers everything except for the conditions and the clusters. The keys that depend on a path, or name a cluster, must be absent.
-pub fn route(raw: &RawRoute, report: &mut Report) -> RoutePart {
+/// Lowers everything except for the conditions and the clusters. The keys that depend on a path, or name a cluster, must be absent, except
+/// for `external_auth` and `global_rate_limit`, which name `service`.
+pub fn route(raw: &RawRoute, service: &str, report: &mut Report) -> RoutePart {
     let (path, base) = (PathMatcher::Prefix("/".to_owned()), Path::new(""));
     if raw.respond.is_some() {
         policy::refuse_what_no_endpoint_gets("respond", raw, report);
     }
-    // No listener of a Gateway gives its requests ids, so it would always be empty.
-    for (location, _) in policy::variables(raw).filter(|(_, used)| *used == Variable::RequestId) {
-        report.add(location, Wrong::new("`${request_id}` is used, and requests of Gateways have no ids"));
-    }
     let mut policy = policy::policy(raw, &path, base, &ClusterIds::of(None), report);
     policy.auth = auth::alone(&raw.auth, report);
+    let service = ClusterIds::one(service);
+    policy.external_auth = external_auth::alone(&raw.external_auth, &service, report);
+    policy.global_rate_limit = global_rate_limit::alone(&raw.global_rate_limit, &service, report);
     RoutePart {
         policy,
         timeout: raw.timeout.as_ref().map(|timeout| timeout.value.0),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Secret, Service};
 use k8s_openapi::api::networking::v1::{Ingress, IngressBackend, IngressClass};
-use model::{ProxyProtocol, Transport};
+use model::{Credential, PasswordHash, ProxyProtocol, Secret as KeyText, Transport, WrongLine, parse_credentials};
 
 use super::entry::{IndexEntry, Meta, name_of, transport};
 use super::keys::judge_authority;
@@ -472,6 +472,40 @@ impl SecretEntry {
 }
 
 impl IndexEntry for SecretEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        if self == old { Difference::None } else { Difference::All }
+    }
+}
+
+/// A Secret with users or keys.
+///
+/// The previous good state is not kept: a user that was removed must no longer pass, and a removal cannot be distinguished from a mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CredentialsEntry {
+    /// The lines of `users`, or what is wrong with them.
+    pub users: Result<Arc<[(String, PasswordHash)]>, Box<str>>,
+    /// The lines of `keys`, or what is wrong with them.
+    pub keys: Result<Arc<[(String, KeyText)]>, Box<str>>,
+}
+
+impl CredentialsEntry {
+    pub(super) fn of(object: Secret) -> (Name, Self) {
+        let data = object.data.unwrap_or_default();
+        fn lines<T: Credential>(
+            data: &BTreeMap<String, k8s_openapi::ByteString>,
+            part: &str,
+        ) -> Result<Arc<[(String, T)]>, Box<str>> {
+            let bytes = data.get(part).ok_or_else(|| format!("it has no {part}"))?;
+            let text = std::str::from_utf8(&bytes.0).map_err(|_| format!("{part} is not UTF-8"))?;
+            let told = |WrongLine(line, message): WrongLine| format!("line {line} of {part}: {message}");
+            let lines = parse_credentials::<T>(text);
+            lines.map(Into::into).map_err(|wrong| wrong.into_iter().map(told).collect::<Vec<_>>().join("; ").into())
+        }
+        (name_of(&object.metadata), Self { users: lines(&data, "users"), keys: lines(&data, "keys") })
+    }
+}
+
+impl IndexEntry for CredentialsEntry {
     fn difference(&self, old: &Self) -> Difference {
         if self == old { Difference::None } else { Difference::All }
     }

@@ -23,7 +23,7 @@ pub use entry::*;
 pub use keys::Keypair;
 pub use made::MadeEntry;
 pub(crate) use made::RECORD;
-pub use object::{Definition, Kind, Object, Watched};
+pub use object::{CREDENTIALS_TYPE, CredentialSecret, Definition, Kind, Object, Watched};
 pub(crate) use slice::SERVICE_LABEL;
 pub use slice::{SliceEndpoint, SliceEntry, Standing};
 pub use traffic::TrafficEntry;
@@ -83,6 +83,8 @@ pub struct Index {
     pub services: BTreeMap<Name, ServiceEntry>,
     /// Secrets of the type `kubernetes.io/tls`.
     pub secrets: BTreeMap<Name, SecretEntry>,
+    /// Secrets with users or keys.
+    pub credentials: BTreeMap<Name, CredentialsEntry>,
     /// ConfigMaps that have a `ca.crt`.
     pub authorities: BTreeMap<Name, AuthorityEntry>,
     /// The labels of namespaces.
@@ -225,6 +227,10 @@ impl Index {
                 let entry = SecretEntry::after(self.secrets.get(&name), new);
                 set(&mut self.changes, Kind::Secret, &mut self.secrets, name, entry);
             }
+            Object::Credentials(object) => {
+                let (name, entry) = CredentialsEntry::of(object.0);
+                set(&mut self.changes, Kind::Credentials, &mut self.credentials, name, entry);
+            }
             Object::ConfigMap(object) => self.apply_config_map(*object),
             Object::Namespace(object) => self.apply_namespace(&object.metadata),
             Object::Definition(object) => {
@@ -337,6 +343,7 @@ impl Index {
             Kind::IngressClass => self.ingress_classes.remove(name).is_some(),
             Kind::Service => self.services.remove(name).is_some(),
             Kind::Secret => self.secrets.remove(name).is_some(),
+            Kind::Credentials => self.credentials.remove(name).is_some(),
             Kind::ConfigMap => self.authorities.remove(name).is_some(),
             Kind::Namespace => self.namespaces.remove(name).is_some(),
             Kind::Definition => self.definitions.remove(name).is_some(),
@@ -369,6 +376,7 @@ impl Index {
             Kind::IngressClass => self.ingress_classes.keys().cloned().collect(),
             Kind::Service => self.services.keys().cloned().collect(),
             Kind::Secret => self.secrets.keys().cloned().collect(),
+            Kind::Credentials => self.credentials.keys().cloned().collect(),
             Kind::ConfigMap => self.authorities.keys().cloned().collect(),
             Kind::Namespace => self.namespaces.keys().cloned().collect(),
             Kind::Definition => self.definitions.keys().cloned().collect(),

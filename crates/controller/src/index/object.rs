@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{DynamicResourceScope, PartialObjectMeta};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -33,6 +34,8 @@ pub enum Kind {
     Service,
     Slice,
     Secret,
+    /// A Secret with users or keys.
+    Credentials,
     ConfigMap,
     Namespace,
     /// The definition of a kind.
@@ -67,7 +70,7 @@ impl Kind {
             Self::IngressClass => ("networking.k8s.io", "IngressClass"),
             Self::Slice => ("discovery.k8s.io", "EndpointSlice"),
             Self::Service => ("", "Service"),
-            Self::Secret => ("", "Secret"),
+            Self::Secret | Self::Credentials => ("", "Secret"),
             Self::ConfigMap => ("", "ConfigMap"),
             Self::Namespace => ("", "Namespace"),
             Self::Definition => ("apiextensions.k8s.io", "CustomResourceDefinition"),
@@ -90,9 +93,47 @@ pub enum Object {
     Service(Box<Service>),
     Slice(Box<EndpointSlice>),
     Secret(Box<Secret>),
+    Credentials(Box<CredentialSecret>),
     ConfigMap(Box<ConfigMap>),
     Namespace(Box<Namespace>),
     Definition(Box<Definition>),
+}
+
+/// The type of Secrets with users or keys.
+pub const CREDENTIALS_TYPE: &str = "steelyard.io/credentials";
+
+/// A Secret of this type, which a watch of its own brings.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(transparent)]
+pub struct CredentialSecret(pub Secret);
+
+impl Resource for CredentialSecret {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind(dynamic: &()) -> std::borrow::Cow<'_, str> {
+        Secret::kind(dynamic)
+    }
+
+    fn group(dynamic: &()) -> std::borrow::Cow<'_, str> {
+        Secret::group(dynamic)
+    }
+
+    fn version(dynamic: &()) -> std::borrow::Cow<'_, str> {
+        Secret::version(dynamic)
+    }
+
+    fn plural(dynamic: &()) -> std::borrow::Cow<'_, str> {
+        Secret::plural(dynamic)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.0.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.0.metadata
+    }
 }
 
 /// The metadata of a definition. The rest is half a megabyte of schemas.
@@ -201,6 +242,7 @@ watched! {
     Service, &["v1"], namespaced => Kind::Service, |object| Object::Service(Box::new(object));
     EndpointSlice, &["v1"], namespaced => Kind::Slice, |object| Object::Slice(Box::new(object));
     Secret, &["v1"], namespaced => Kind::Secret, |object| Object::Secret(Box::new(object));
+    CredentialSecret, &["v1"], namespaced => Kind::Credentials, |object| Object::Credentials(Box::new(object));
     ConfigMap, &["v1"], namespaced => Kind::ConfigMap, |object| Object::ConfigMap(Box::new(object));
     Namespace, &["v1"], cluster_wide => Kind::Namespace, |object| Object::Namespace(Box::new(object));
     Definition, &["v1"], cluster_wide => Kind::Definition, |object| Object::Definition(Box::new(object));

@@ -79,6 +79,10 @@ pub struct ClientSettings {
     pub trusted_proxies: Option<Vec<String>>,
     /// `XForwarded`, `Forwarded`, `Both` or `Off`.
     pub forwarded_headers: Option<String>,
+    /// Endpoints get the client's address in `X-Real-IP`.
+    pub x_real_ip: Option<bool>,
+    /// Requests get ids.
+    pub request_id: Option<RequestIdSettings>,
     /// `1.2` or `1.3`.
     pub min_tls_version: Option<String>,
     /// Limits on what clients may send.
@@ -87,6 +91,19 @@ pub struct ClientSettings {
     pub timeouts: ClientTimeouts,
     /// How paths are compared and forwarded.
     pub paths: ClientPaths,
+    /// Unknown fields.
+    #[serde(flatten)]
+    pub others: Others,
+}
+
+/// How requests get their ids.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct RequestIdSettings {
+    /// `Trusted`, `Always`, `Never`, or `Off` for no ids.
+    pub keep: Option<String>,
+    /// Responses have the id, too.
+    pub respond: Option<bool>,
     /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,

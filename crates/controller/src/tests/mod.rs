@@ -129,6 +129,7 @@ pub(crate) fn object(mut value: Value) -> Object {
         "IngressClass" => of::<k8s_openapi::api::networking::v1::IngressClass>(value),
         "Service" => of::<k8s_openapi::api::core::v1::Service>(value),
         "EndpointSlice" => of::<k8s_openapi::api::discovery::v1::EndpointSlice>(value),
+        "Secret" if value["type"] == "steelyard.io/credentials" => of::<crate::index::CredentialSecret>(value),
         "Secret" => of::<k8s_openapi::api::core::v1::Secret>(value),
         "ConfigMap" => of::<k8s_openapi::api::core::v1::ConfigMap>(value),
         "Namespace" => of::<k8s_openapi::api::core::v1::Namespace>(value),
@@ -156,6 +157,10 @@ fn complete(kind: &str, value: &mut Value) {
     // `believed-for` stands for a ConfigMap with a CA certificate.
     if let Some(name) = value["believed-for"].as_str() {
         value["data"] = json!({"ca.crt": certificate(&[name.to_owned()]).0});
+    }
+    // As the API server does.
+    for (part, text) in value["stringData"].as_object().cloned().into_iter().flatten() {
+        value["data"][part] = base64(text.as_str().unwrap()).into();
     }
     // `made-for` stands for a certificate for these names.
     if let Some(names) = value["made-for"].as_array() {

@@ -132,6 +132,12 @@ fn clients(listener: &Listener) -> String {
             if http.forwarded != ForwardedHeaders::XForwarded {
                 let _ = write!(text, " {:?}", http.forwarded);
             }
+            if http.x_real_ip {
+                text.push_str(" x-real-ip");
+            }
+            if let Some(id) = &http.request_id {
+                let _ = write!(text, " {id:?}");
+            }
             if http.paths != PathRules::default() {
                 let _ = write!(text, " {:?}", http.paths);
             }
@@ -187,6 +193,9 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
     if let Some(cors) = &route.policy.cors {
         let _ = write!(text, " {cors:?}");
     }
+    if let Some(auth) = &route.policy.auth {
+        let _ = write!(text, " {auth:?}");
+    }
     if let Some(service) = &route.policy.external_auth {
         let model::ExternalAuth { protocol, request_headers, response_headers, body, .. } = &**service;
         let name = &snapshot.cluster(service.to).name;
@@ -194,6 +203,14 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
         if let Some(body) = body {
             let _ = write!(text, " body<={}", body.bytes_max);
         }
+    }
+    if let Some(service) = &route.policy.global_rate_limit {
+        let model::GlobalRateLimit { domain, descriptors, fail_open, .. } = &**service;
+        let name = &snapshot.cluster(service.to).name;
+        let entry = |entry: &model::DescriptorEntry| format!("{}={:?}", entry.key, entry.source);
+        let all: Vec<String> =
+            descriptors.iter().map(|entries| entries.iter().map(entry).collect::<Vec<_>>().join("+")).collect();
+        let _ = write!(text, " counts at {name} {domain} {}{}", all.join(","), if *fail_open { " open" } else { "" });
     }
     for (what, networks) in [("allow", &route.policy.addresses.allow), ("deny", &route.policy.addresses.deny)] {
         if !networks.is_empty() {

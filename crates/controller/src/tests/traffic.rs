@@ -34,7 +34,7 @@ fn the_examples_are_accepted() {
             assert_eq!(condition.is_true(), condition.kind != "Conflicted", "{name}: {condition:?}");
         }
     }
-    assert_eq!(count, 6);
+    assert_eq!(count, 7);
     assert_eq!(translation.notices.len(), 0, "{:?}", translation.notices);
 }
 
@@ -204,4 +204,28 @@ fn policies_of_services_of_ingresses_are_told() {
     };
     assert_eq!(told(json!({"slowStart": "5s"})), "Accepted");
     assert_eq!(told(json!({"balance": {"algorithm": "fastest"}})), "Invalid");
+}
+
+/// A ReferenceGrant that comes and goes opens and closes the routes of a policy.
+#[test]
+fn grants_come_and_go() {
+    let limit = json!({"globalRateLimit": {"backendRef": {"name": "count", "namespace": "platform", "port": 8081}, "domain": "shop",
+        "failOpen": true, "descriptors": [{"entries": [{"clientIp": true}]}]}});
+    let mut objects = web(json!([{"backendRefs": [{"name": "web", "port": 80}]}]));
+    objects.push(of_route("limit", limit));
+    objects.push(json!({"kind": "Service", "metadata": {"name": "count", "namespace": "platform"}, "spec": {"ports": [{"port": 8081}]}}));
+    let mut known = index(objects);
+    let mut memory = Memory::default();
+    let circumstances = Circumstances::default();
+    let mut closed_now =
+        |known: &crate::index::Index| closed(&translate(known, &settings(&json!({})), &circumstances, &mut memory));
+    assert_eq!(closed_now(&known), 1);
+    known.take_changes();
+    let from = json!([{"group": "steelyard.io", "kind": "TrafficPolicy", "namespace": "shop"}]);
+    let to = json!([{"group": "", "kind": "Service", "name": "count"}]);
+    known.apply(object(json!({"kind": "ReferenceGrant", "metadata": {"name": "count", "namespace": "platform"}, "spec": {"from": from, "to": to}})));
+    assert!(known.changes().all, "a grant has no effect");
+    assert_eq!(closed_now(&known), 0);
+    known.remove(Kind::Grant, &Name::new("platform", "count"));
+    assert_eq!(closed_now(&known), 1);
 }

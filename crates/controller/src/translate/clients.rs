@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use model::{ForwardPath, ForwardedHeaders, ListenerLimits, PathRules, TlsVersion};
+use model::{ForwardPath, ForwardedHeaders, KeepRequestId, ListenerLimits, PathRules, RequestId, TlsVersion};
 
 use super::reference;
 use crate::objects::{ClientLimits, ClientSettings, NamespacedName, Others};
@@ -26,6 +26,8 @@ pub(crate) struct ClientPolicy {
     pub(crate) client_connections_max: Option<usize>,
     pub(crate) trusted_proxies: Vec<IpNet>,
     pub(crate) forwarded: ForwardedHeaders,
+    pub(crate) x_real_ip: bool,
+    pub(crate) request_id: Option<RequestId>,
     pub(crate) paths: PathRules,
     pub(crate) limits: ListenerLimits,
     /// Of connections that are not HTTP.
@@ -42,6 +44,8 @@ impl ClientPolicy {
             client_connections_max: None,
             trusted_proxies: settings.trusted_proxies.clone(),
             forwarded: ForwardedHeaders::XForwarded,
+            x_real_ip: false,
+            request_id: None,
             paths: PathRules::default(),
             limits: ListenerLimits::default(),
             tcp_idle_timeout: TCP_IDLE_TIMEOUT,
@@ -65,6 +69,23 @@ impl ClientPolicy {
             ("Off", ForwardedHeaders::Off),
         ];
         wrong.word("forwardedHeaders", set.forwarded_headers.as_deref(), &headers, &mut self.forwarded);
+        self.x_real_ip = set.x_real_ip.unwrap_or(self.x_real_ip);
+        if let Some(set) = &set.request_id {
+            wrong.within("requestId", |wrong| {
+                wrong.unknown(&set.others);
+                let before = self.request_id.unwrap_or_default();
+                let words = [
+                    ("Trusted", Some(KeepRequestId::Trusted)),
+                    ("Always", Some(KeepRequestId::Always)),
+                    ("Never", Some(KeepRequestId::Never)),
+                    ("Off", None),
+                ];
+                let mut keep = Some(before.keep);
+                wrong.word("keep", set.keep.as_deref(), &words, &mut keep);
+                let in_response = set.respond.unwrap_or(before.in_response);
+                self.request_id = keep.map(|keep| RequestId { keep, in_response });
+            });
+        }
         let versions = [("1.2", TlsVersion::V1_2), ("1.3", TlsVersion::V1_3)];
         wrong.word("minTlsVersion", set.min_tls_version.as_deref(), &versions, &mut self.min_tls_version);
         wrong.within("limits", |wrong| self.limit(&set.limits, wrong));

@@ -67,9 +67,9 @@ impl Clusters {
         self.identity.clone_from(identity);
     }
 
-    /// Sets the policies that apply to clusters, besides those of their Services, from now on.
-    pub(crate) fn set_policies(&mut self, policies: ClusterScope) {
-        self.policies = policies;
+    /// Sets the policies that apply to clusters, besides those of their Services, from now on. Returns those until now.
+    pub(crate) fn set_policies(&mut self, policies: ClusterScope) -> ClusterScope {
+        std::mem::replace(&mut self.policies, policies)
     }
 
     /// Sets how clients return to the endpoints of clusters, from now on.

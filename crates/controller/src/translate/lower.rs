@@ -1,17 +1,17 @@
 //! Translates a rule of an HTTPRoute or a GRPCRoute: conditions here, filters in `filter`.
 
 use model::{
-    ClusterId, GrpcMatcher, PathMatcher, Retry, Route, RouteAction, TextMatcher, Transport, ValueMatcher,
+    Auth, ClusterId, GrpcMatcher, PathMatcher, Retry, Route, RouteAction, TextMatcher, Transport, ValueMatcher,
     WeightedCluster,
 };
 use regex::Regex;
 
 use super::cluster::Clusters;
 use super::filter;
-use super::reference::{self, Why, duration};
+use super::reference::{self, duration};
 use super::regexes::Regexes;
 use super::route::Made;
-use super::traffic::{Policies, Scope};
+use super::traffic::{Asked, Policies, Scope};
 use crate::index::{Index, Name, RouteKind};
 use crate::objects::{
     BackendRef, GrpcMatch, GrpcMethod, GrpcRule, HttpFilter, HttpMatch, HttpRule, PathMatch, RetrySpec, SessionSpec,
@@ -164,7 +164,7 @@ impl Lowering<'_> {
     ) -> Result<Vec<Route>, String> {
         let (all, wrong) = match all {
             Ok(all) => (all, None),
-            Err(why) => (Route::to_all(self.label.clone(), self.nowhere.into()), Some(why)),
+            Err(why) => (self.closed(), Some(why)),
         };
         let one = |(place, wanted): (usize, &M)| {
             let mut route = Route { name: format!("{}.{place}", all.name), ..all.clone() };
@@ -236,24 +236,55 @@ impl Lowering<'_> {
 
     /// The cluster of a service that is asked about requests. If the reference cannot be resolved, the rule is closed.
     pub(crate) fn auth_cluster(&mut self, backend: &BackendRef, is_grpc: bool) -> Result<Option<ClusterId>, String> {
-        let share = reference::backend(self.index, self.kind.name(), &self.name.namespace, backend, Transport::Tcp);
-        let share = share.and_then(|share| match is_grpc && share.proxy.is_some() {
-            // A PROXY protocol header names one client, and a connection with HTTP/2 is for all.
-            true => {
-                Err(Why::new("UnsupportedProtocol", format!("{}: gRPC has no PROXY protocol header", share.service)))
-            }
-            false => Ok(super::cluster::Share { weight: 1, h2: share.h2 || is_grpc, ..share }),
-        });
+        let share = reference::asked(self.index, self.kind.name(), &self.name.namespace, backend, is_grpc);
         let Some(share) = self.made.note(share) else {
             self.is_closed = true;
             return Ok(None);
         };
-        self.clusters.of(self.index, vec![share]).map(Some)
+        self.asked_cluster(share).map(Some)
+    }
+
+    /// The policies of the rule are for its backends, and not for the service that is asked.
+    fn asked_cluster(&mut self, share: super::cluster::Share) -> Result<ClusterId, String> {
+        let policies = self.clusters.set_policies(Default::default());
+        let cluster = self.clusters.of(self.index, vec![share]);
+        self.clusters.set_policies(policies);
+        cluster
+    }
+
+    /// Puts the clusters of the Services that policies name into a route: `of_filter` has its own external authorization already.
+    fn put_services(&mut self, of_filter: bool, route: &mut Route) -> Result<(), String> {
+        if let Some(policy) = route.policy.external_auth.clone().filter(|_| !of_filter) {
+            let (number, share) = self.policies.asked(self.index, &self.scope, Asked::Authorization)?;
+            self.made.services.insert(share.service.clone());
+            let to = self.asked_cluster(share)?;
+            route.policy.external_auth = Some(self.policies.authorizing(number, to, &policy));
+        }
+        if let Some(policy) = route.policy.global_rate_limit.clone() {
+            let demands_token = route.policy.auth.as_ref().is_some_and(|auth| matches!(**auth, Auth::Jwt(_)));
+            if let (Some(claim), false) = (policy.claims().next(), demands_token) {
+                return Err(format!(
+                    "globalRateLimit of a TrafficPolicy counts by the claim {claim}, and no policy of the rule demands a token"
+                ));
+            }
+            let (number, share) = self.policies.asked(self.index, &self.scope, Asked::RateLimit)?;
+            self.made.services.insert(share.service.clone());
+            let to = self.asked_cluster(share)?;
+            route.policy.global_rate_limit = Some(self.policies.counting(number, to, &policy));
+        }
+        Ok(())
     }
 
     /// Puts the policies of the rule over a route that has its filters. Returns whether that is possible.
     fn apply(&mut self, matches: usize, route: &mut Route) -> bool {
-        let outcome = self.policies.apply(&self.scope, self.nowhere, matches.max(1) * self.places, route);
+        let of_filter = route.policy.external_auth.is_some();
+        let mut outcome = self.policies.apply(&self.scope, self.nowhere, matches.max(1) * self.places, route);
+        if outcome.is_ok() {
+            outcome = self.put_services(of_filter, route);
+            if outcome.is_err() {
+                *route = self.closed();
+            }
+        }
         if let Err(why) = &outcome {
             self.made.dropped.push(self.told_closed(why));
         }

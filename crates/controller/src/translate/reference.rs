@@ -8,7 +8,7 @@ use model::Transport;
 
 use super::cluster::Share;
 use crate::index::{Index, Kind, Name, ServicePort};
-use crate::objects::{BackendRef, GROUP, Namespaces, ObjectRef};
+use crate::objects::{BackendRef, GROUP, Namespaces, OWN_GROUP, ObjectRef};
 
 /// Why something is not done: a reason of the API for machines, and a sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,12 +23,16 @@ impl Why {
     }
 }
 
-/// Whether objects of `kind` (of the Gateway API) in `namespace` may refer to this object of the core group.
+/// A kind of our own group.
+pub(crate) const TRAFFIC_POLICY: &str = "TrafficPolicy";
+
+/// Whether objects of `kind` (of the Gateway API, or [`TRAFFIC_POLICY`]) in `namespace` may refer to this object of the core group.
 pub(crate) fn is_granted(index: &Index, kind: &str, namespace: &str, to_kind: &str, to: &Name) -> bool {
+    let group = if kind == TRAFFIC_POLICY { OWN_GROUP } else { GROUP };
     *namespace == *to.namespace
         || index.grants.iter().filter(|(name, _)| name.namespace == to.namespace).any(|(_, grant)| {
             let from = |from: &crate::objects::GrantFrom| {
-                from.group == GROUP && from.kind == kind && from.namespace == namespace
+                from.group == group && from.kind == kind && from.namespace == namespace
             };
             let names = |granted: &crate::objects::GrantTo| {
                 let name = granted.name.as_deref().filter(|name| !name.is_empty());
@@ -104,6 +108,26 @@ pub(crate) fn backend(
         return Err(Why::new("UnsupportedProtocol", message));
     }
     Ok(Share { service: name, port: number, transport, weight: reference.weight.unwrap_or(1), h2, proxy })
+}
+
+/// The port of a Service that is asked about requests.
+///
+/// # Errors
+/// As [`backend`], and why if it cannot be asked by gRPC.
+pub(crate) fn asked(
+    index: &Index,
+    kind: &str,
+    namespace: &str,
+    reference: &BackendRef,
+    is_grpc: bool,
+) -> Result<Share, Why> {
+    let share = backend(index, kind, namespace, reference, Transport::Tcp)?;
+    if is_grpc && share.proxy.is_some() {
+        // A PROXY protocol header names one client, and a connection with HTTP/2 is for all.
+        let message = format!("{}: gRPC has no PROXY protocol header", share.service);
+        return Err(Why::new("UnsupportedProtocol", message));
+    }
+    Ok(Share { weight: 1, h2: share.h2 || is_grpc, ..share })
 }
 
 /// A port of a Service.

@@ -3,19 +3,21 @@
 //! `Gateway < listener < route < rule < Service`: the more specific target decides, field by field. Of several policies with one target, the
 //! oldest that has a field decides it. A rule or a Service with a policy that cannot be applied is not served at all: its requests get 500.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use model::{Cluster, ClusterId, Route, SharedPolicy};
+use model::{
+    ApiKeyAuth, Auth, BasicAuth, Cluster, ClusterId, ExternalAuth, GlobalRateLimit, Keys, Route, SharedPolicy, Users,
+};
 
-use super::cluster::Clusters;
+use super::cluster::{Clusters, Share};
 use super::gateway::{GatewayListener, Gateways};
-use super::reference::Why;
+use super::reference::{self, TRAFFIC_POLICY, Why};
 use super::status::{at, condition};
 use super::{Desired, Statuses, filter};
-use crate::index::{Index, Kind, Name, RouteKind, Rules, TrafficEntry};
-use crate::objects::{AncestorStatus, Condition, GROUP, ParentRef, PolicyTarget, Text};
+use crate::index::{CREDENTIALS_TYPE, Index, Kind, Name, RouteKind, Rules, TrafficEntry};
+use crate::objects::{AncestorStatus, BackendRef, Condition, GROUP, ObjectRef, ParentRef, PolicyTarget, Text};
 use crate::settings::Settings;
 
 /// The most entries that the API allows in a status.
@@ -24,8 +26,11 @@ const ANCESTORS_MAX: usize = 16;
 /// Policies with one target. Each is looked at for every rule that it applies to.
 const POLICIES_MAX: usize = 16;
 
-/// Bytes of lists and pages that policies may put into routes. Each route has its own, and a policy of a Gateway is for all of its routes.
+/// Bytes of lists, pages and credentials that policies may put into routes. Each route has its own, and a policy of a Gateway is for all of its routes.
 const BYTES_MAX: usize = 256 << 20;
+
+/// What the proxy needs for one user or client of a Secret, for each policy.
+const CREDENTIAL_BYTES: usize = 256;
 
 /// In a scope, stands for the policies of a target that has too many.
 const TOO_MANY: usize = usize::MAX;
@@ -56,6 +61,13 @@ pub(crate) struct Policies<'i> {
     of: HashMap<Target, Vec<usize>>,
     /// The policy that decides each field of a target.
     deciding: HashMap<Target, BTreeMap<String, usize>>,
+    /// What the requests of each policy must prove, with what is in its Secret: `auths.len() == all.len()`.
+    auths: Vec<Option<Result<Arc<Auth>, Why>>>,
+    /// The policies of which routes have that already.
+    proving: RefCell<BTreeSet<usize>>,
+    /// The services of policies, at the cluster that the routes of a listener ask.
+    authorizing: RefCell<HashMap<(usize, ClusterId), Arc<ExternalAuth>>>,
+    counting: RefCell<HashMap<(usize, ClusterId), Arc<GlobalRateLimit>>>,
     /// Bytes that the routes have of policies so far.
     bytes: Cell<usize>,
     /// The Gateways of ours that each route is attached to.
@@ -68,7 +80,12 @@ impl<'i> Policies<'i> {
     pub(super) fn of(index: &'i Index) -> Self {
         let mut all: Vec<_> = index.traffic.iter().collect();
         all.sort_by_key(|(name, entry)| (entry.meta.created, *name));
-        let mut found = Self { all, ..Self::default() };
+        let auth = |(name, entry): &(&'i Name, &'i TrafficEntry)| {
+            let auth = entry.policy.as_ref().ok()?.auth()??;
+            Some(with_secret(index, name, auth))
+        };
+        let auths = all.iter().map(auth).collect();
+        let mut found = Self { all, auths, ..Self::default() };
         for (number, (name, entry)) in found.all.iter().enumerate() {
             for target in entry.targets.iter().filter_map(|target| target_of(name, target)) {
                 let policies = found.of.entry(target.clone()).or_default();
@@ -167,10 +184,12 @@ impl<'i> Policies<'i> {
             Ok(policies) => {
                 config::apply_to_route(policies.into_iter(), route);
                 // One may set a header that the other decides.
-                filter::check_cors(route).map_err(|_| {
-                    "CORS and a change of response headers, of a filter and a TrafficPolicy, decide the same header"
-                        .to_owned()
-                })
+                filter::check_cors(route)
+                    .map_err(|_| {
+                        "CORS and a change of response headers, of a filter and a TrafficPolicy, decide the same header"
+                            .to_owned()
+                    })
+                    .and_then(|()| self.put_auth(scope, route))
             }
         };
         if outcome.is_err() {
@@ -178,6 +197,70 @@ impl<'i> Policies<'i> {
             route.policy = SharedPolicy::default();
         }
         outcome
+    }
+
+    /// Puts what is in a Secret in place of its name.
+    fn put_auth(&self, scope: &Scope, route: &mut Route) -> Result<(), String> {
+        if route.policy.auth.is_none() {
+            return Ok(());
+        }
+        let decides = |number: &&usize| {
+            let policy = self.all.get(**number).and_then(|(_, entry)| entry.policy.as_ref().ok());
+            policy.is_some_and(|policy| policy.auth().is_some())
+        };
+        let decided =
+            scope.0.iter().find(decides).and_then(|number| Some((*number, self.auths.get(*number)?.as_ref()?)));
+        match decided {
+            Some((number, Ok(auth))) => {
+                // The proxy makes what it compares with once for each policy.
+                if self.proving.borrow_mut().insert(number) {
+                    self.spend_bytes(credentials(auth).saturating_mul(CREDENTIAL_BYTES))?;
+                }
+                route.policy.auth = Some(auth.clone());
+                Ok(())
+            }
+            Some((_, Err(why))) => Err(why.message.clone()),
+            None => Err("the policy that decides auth is not known".to_owned()),
+        }
+    }
+
+    /// The service that is asked, and the number of the policy that decides it.
+    ///
+    /// # Errors
+    /// Returns why it cannot be asked.
+    pub(super) fn asked(&self, index: &Index, scope: &Scope, asked: Asked) -> Result<(usize, Share), String> {
+        let of = |number: &usize| {
+            let (name, entry) = self.all.get(*number)?;
+            Some((*number, *name, asked.of(entry.policy.as_ref().ok()?)?))
+        };
+        match scope.0.iter().find_map(of) {
+            Some((number, name, Some(service))) => {
+                share(index, name, service).map(|share| (number, share)).map_err(|why| why.message)
+            }
+            _ => Err(format!("the policy that decides {} is not known", asked.field())),
+        }
+    }
+
+    /// The external authorization of a policy at a cluster. Routes share it, as the proxy does what it remembers of answers.
+    pub(super) fn authorizing(&self, number: usize, to: ClusterId, policy: &ExternalAuth) -> Arc<ExternalAuth> {
+        let mut known = self.authorizing.borrow_mut();
+        let make = || Arc::new(ExternalAuth { to, ..policy.clone() });
+        known.entry((number, to)).or_insert_with(make).clone()
+    }
+
+    /// The same for a global rate limit.
+    pub(super) fn counting(&self, number: usize, to: ClusterId, policy: &GlobalRateLimit) -> Arc<GlobalRateLimit> {
+        let mut known = self.counting.borrow_mut();
+        let make = || Arc::new(GlobalRateLimit { to, ..policy.clone() });
+        known.entry((number, to)).or_insert_with(make).clone()
+    }
+
+    /// The reference of a policy that cannot be resolved.
+    fn unresolved(&self, index: &Index, number: usize) -> Option<Why> {
+        let auth = self.auths.get(number)?.as_ref().and_then(|auth| auth.as_ref().err().cloned());
+        let (name, entry) = self.all.get(number)?;
+        let service = |asked: Asked| share(index, name, asked.of(entry.policy.as_ref().ok()?)??).err();
+        auth.or_else(|| service(Asked::Authorization)).or_else(|| service(Asked::RateLimit))
     }
 
     /// Counts what these policies add to that many routes.
@@ -190,15 +273,22 @@ impl<'i> Policies<'i> {
         copies: usize,
     ) -> Result<Vec<&'p config::TrafficPolicy>, String> {
         let each: usize = policies.iter().map(|policy| policy.route_bytes()).sum();
-        let bytes = self.bytes.get().saturating_add(each.saturating_mul(copies));
+        self.spend_bytes(each.saturating_mul(copies))?;
+        Ok(policies)
+    }
+
+    /// # Errors
+    /// As [`Policies::spend`].
+    fn spend_bytes(&self, more: usize) -> Result<(), String> {
+        let bytes = self.bytes.get().saturating_add(more);
         if bytes > BYTES_MAX {
             return Err(format!(
-                "the lists and pages of TrafficPolicies take more than {} MiB in all routes together",
+                "the lists, pages and credentials of TrafficPolicies take more than {} MiB in all routes together",
                 BYTES_MAX >> 20
             ));
         }
         self.bytes.set(bytes);
-        Ok(policies)
+        Ok(())
     }
 
     /// Puts the policies of clusters over them. A cluster with one that cannot be applied has no endpoints, and gets no traffic.
@@ -232,6 +322,74 @@ pub(crate) struct ClusterScope {
     pub(crate) label: String,
     /// The sessions that a rule wants, in words.
     pub(crate) session: Option<String>,
+}
+
+/// What a service is asked for.
+#[derive(Clone, Copy)]
+pub(super) enum Asked {
+    Authorization,
+    RateLimit,
+}
+
+impl Asked {
+    /// Whether a policy decides the service, and which it is.
+    fn of(self, policy: &config::TrafficPolicy) -> Option<Option<&config::ServiceRef>> {
+        match self {
+            Self::Authorization => policy.external_auth(),
+            Self::RateLimit => policy.global_rate_limit(),
+        }
+    }
+
+    fn field(self) -> &'static str {
+        match self {
+            Self::Authorization => "externalAuth",
+            Self::RateLimit => "globalRateLimit",
+        }
+    }
+}
+
+/// What requests must prove, with what is in the Secret that a policy names.
+fn with_secret(index: &Index, policy: &Name, auth: &Arc<Auth>) -> Result<Arc<Auth>, Why> {
+    // Keys that verify tokens are no secret.
+    if matches!(**auth, Auth::Jwt(_)) {
+        return Ok(auth.clone());
+    }
+    let name = auth.file().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = Name::new(&policy.namespace, name);
+    let Some(entry) = index.credentials.get(&name) else {
+        let what = format!("Secret {name} of the type {CREDENTIALS_TYPE}");
+        return Err(Why::new("SecretNotFound", index.unknown(Kind::Credentials, &name.namespace, &what)));
+    };
+    let invalid = |wrong: &str| Why::new("InvalidSecret", format!("the Secret {name}: {wrong}"));
+    Ok(Arc::new(match &**auth {
+        Auth::Basic(basic) => {
+            let users = entry.users.as_ref().map_err(|wrong| invalid(wrong))?;
+            Auth::Basic(BasicAuth { users: Users::Inline(users.clone()), ..basic.clone() })
+        }
+        Auth::ApiKey(api_key) => {
+            let keys = entry.keys.as_ref().map_err(|wrong| invalid(wrong))?;
+            Auth::ApiKey(ApiKeyAuth { keys: Keys::Inline(keys.clone()), ..api_key.clone() })
+        }
+        Auth::Jwt(jwt) => Auth::Jwt(jwt.clone()),
+    }))
+}
+
+/// How many users or keys a request is compared with.
+fn credentials(auth: &Auth) -> usize {
+    match auth {
+        Auth::Basic(BasicAuth { users: Users::Inline(users), .. }) => users.len(),
+        Auth::ApiKey(ApiKeyAuth { keys: Keys::Inline(keys), .. }) => keys.len(),
+        Auth::Basic(_) | Auth::ApiKey(_) | Auth::Jwt(_) => 0,
+    }
+}
+
+/// The Service that a policy names.
+fn share(index: &Index, policy: &Name, service: &config::ServiceRef) -> Result<Share, Why> {
+    let config::ServiceRef { name, namespace, port, is_grpc } = service;
+    let namespace = namespace.as_deref().map(Text::from);
+    let object = ObjectRef { name: name.as_str().into(), namespace, ..ObjectRef::default() };
+    let backend = BackendRef { object, port: Some(*port), ..BackendRef::default() };
+    reference::asked(index, TRAFFIC_POLICY, &policy.namespace, &backend, *is_grpc)
 }
 
 fn target_of(policy: &Name, target: &PolicyTarget) -> Option<Target> {
@@ -269,7 +427,8 @@ pub(super) fn statuses(
     users: &BTreeMap<Name, BTreeSet<Name>>,
     statuses: &mut Statuses,
 ) {
-    for (name, entry) in &policies.all {
+    for (number, (name, entry)) in policies.all.iter().enumerate() {
+        let references = policies.unresolved(index, number).map_or(Ok(()), Err);
         let mut fates: BTreeMap<ParentRef, Vec<Fate>> = BTreeMap::new();
         for written in &entry.targets {
             for (ancestor, fate) in fates_at(index, policies, gateways, users, (name, entry), written) {
@@ -281,7 +440,7 @@ pub(super) fn statuses(
         let ancestor = |(ancestor_ref, fates): (ParentRef, Vec<Fate>)| AncestorStatus {
             ancestor_ref,
             controller_name: settings.controller_name.as_str().into(),
-            conditions: conditions(entry, &fates),
+            conditions: conditions(entry, &fates, &references),
         };
         let room = ANCESTORS_MAX.saturating_sub(foreign);
         let ancestors = fates.into_iter().map(ancestor).take(room).collect();
@@ -379,7 +538,7 @@ fn too_many() -> String {
     format!("a target has more than {POLICIES_MAX} TrafficPolicies")
 }
 
-fn conditions(entry: &TrafficEntry, fates: &[Fate]) -> Vec<Condition> {
+fn conditions(entry: &TrafficEntry, fates: &[Fate], references: &Result<(), Why>) -> Vec<Condition> {
     let generation = entry.meta.generation;
     let fields = entry.policy.as_ref().map_or(0, |policy| policy.fields().count());
     let absent = fates.iter().find_map(|fate| match fate {
@@ -413,7 +572,6 @@ fn conditions(entry: &TrafficEntry, fates: &[Fate]) -> Vec<Condition> {
     vec![
         condition("Accepted", "Accepted", &accepted, generation),
         at(conflicted, generation),
-        // No field refers to another object.
-        condition("ResolvedRefs", "ResolvedRefs", &Ok(()), generation),
+        condition("ResolvedRefs", "ResolvedRefs", references, generation),
     ]
 }
