@@ -26,6 +26,13 @@ const INSIDE: &str = "STEELYARD_E2E_INSIDE";
 /// The admin address of all examples.
 const ADMIN: u16 = 9900;
 
+/// A GET with these fields to the listener of an example, on a connection of its own.
+fn ask(path: &str, fields: &str) -> testkit::strict::Response {
+    let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
+    conn.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes()).unwrap();
+    conn.response(ResponseTo::Other).unwrap()
+}
+
 /// Whether the process has its own network. If not, this runs the test called `name` in such a process, and returns false.
 fn has_own_network(name: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
@@ -200,11 +207,7 @@ fn auth() {
     std::fs::copy(example("auth.yaml"), &file).unwrap();
     let _web = Origin::start_at(local(9001), "web", 18);
     let balancer = serve_file(&file.display().to_string());
-    let ask = |path: &str, field: &str| {
-        let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
-        conn.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{field}\r\n").as_bytes()).unwrap();
-        conn.response(ResponseTo::Other).unwrap().status
-    };
+    let ask = |path: &str, field: &str| ask(path, field).status;
     let (joe, shop) = ("Authorization: Basic am9lOmxldG1laW4=\r\n", "X-Api-Key: kHq8Zl0nWv2rT5yB\r\n");
     assert_eq!([ask("/", ""), ask("/", shop), ask("/", joe)], [401, 401, 200]);
     assert_eq!([ask("/api", ""), ask("/api", joe), ask("/api", shop)], [401, 401, 200]);
@@ -219,11 +222,7 @@ fn jwt() {
     }
     let _web = Origin::start_at(local(9001), "web", 18);
     let balancer = serve("jwt.yaml");
-    let ask = |path: &str, field: &str| {
-        let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
-        conn.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{field}\r\n").as_bytes()).unwrap();
-        conn.response(ResponseTo::Other).unwrap().status
-    };
+    let ask = |path: &str, field: &str| ask(path, field).status;
     // The provider cannot be reached, so no token can be verified. This one has a head, claims and some signature.
     let token = "Authorization: Bearer eyJhbGciOiJSUzI1NiIsImtpZCI6ImEifQ.eyJzdWIiOiJqb2UifQ.c2lnbmF0dXJl\r\n";
     assert_eq!([ask("/", ""), ask("/admin", ""), ask("/health", "")], [401, 401, 200]);
@@ -238,11 +237,7 @@ fn global_rate_limit() {
     }
     let _web = Origin::start_at(local(9001), "web", 18);
     let balancer = serve("global-rate-limit.yaml");
-    let ask = |path: &str, field: &str| {
-        let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
-        conn.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{field}\r\n").as_bytes()).unwrap();
-        conn.response(ResponseTo::Other).unwrap().status
-    };
+    let ask = |path: &str, field: &str| ask(path, field).status;
     // There is no service, so what fails open passes, and what fails closed does not.
     let key = "X-Api-Key: 0f9a2c4be7d14b6a9c1d\r\nX-Client: other\r\n";
     assert_eq!([ask("/", ""), ask("/health", ""), ask("/export", ""), ask("/export", key)], [200, 200, 401, 503]);
@@ -257,10 +252,7 @@ fn compression() {
     let _web = Origin::start_at(local(9001), "web", 4096);
     let balancer = serve("compression.yaml");
     let ask = |path: &str, accept: &str| {
-        let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
-        let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {accept}\r\n\r\n");
-        conn.send(head.as_bytes()).unwrap();
-        let response = conn.response(ResponseTo::Other).unwrap();
+        let response = ask(path, &format!("Accept-Encoding: {accept}\r\n"));
         let coding =
             testkit::strict::values(&response.headers, "content-encoding").first().copied().map(<[u8]>::to_vec);
         (response.status, coding.map(|coding| String::from_utf8(coding).unwrap()).unwrap_or_default())
@@ -306,11 +298,7 @@ fn external_authorization() {
     }
     let _web = Origin::start_at(local(9001), "web", 18);
     let balancer = serve("external-authorization.yaml");
-    let ask = |path: &str| {
-        let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
-        conn.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
-        conn.response(ResponseTo::Other).unwrap().status
-    };
+    let ask = |path: &str| ask(path, "").status;
     // Without an answer of a service, nothing passes.
     assert_eq!([ask("/"), ask("/api"), ask("/health")], [503, 503, 200]);
     let login = Origin::start_at(local(4180), "login", 18);
