@@ -446,6 +446,10 @@ impl Running {
     }
 
     /// Handles events until the process has to end. Returns true if a new process has taken over.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "all events of the process, in the order of their precedence, and what each does"
+    )]
     async fn until_told_to_end(&mut self) -> bool {
         loop {
             // A starting successor writes the same tables, and two processes would undo each other's work.
