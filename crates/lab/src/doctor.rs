@@ -15,6 +15,7 @@ use crate::cgroup::Accounts;
 use crate::contender::{self, Probed, Recipe, apt_install, fetch_wheel};
 use crate::environment::{self, KernelConfig};
 use crate::host;
+use crate::host_cpu;
 use crate::leftovers::{Leftovers, tag};
 use crate::record::Cgroups;
 
@@ -198,8 +199,17 @@ pub fn cache_directory() -> PathBuf {
 
 fn findings(recipes: &[Recipe], itself: &Path) -> Vec<Finding> {
     let config = KernelConfig::of_this_host();
-    let mut findings =
-        vec![root(), cpus(), pmu(), irq_time(&config), congestion(), groups(), ipvs(&config), netem(&config)];
+    let mut findings = vec![
+        root(),
+        cpus(),
+        pmu(),
+        cpu_time(),
+        irq_time(&config),
+        congestion(),
+        groups(),
+        ipvs(&config),
+        netem(&config),
+    ];
     findings.extend(steering(&config));
     for (program, package, means) in TOOLS {
         let found = host::find_program(program);
@@ -274,6 +284,19 @@ fn pmu() -> Finding {
         "",
         "this host has no counters for cycles and instructions; CPU time per request replaces them",
     )
+}
+
+fn cpu_time() -> Finding {
+    let is_exact = host_cpu::idle(&environment::online()).iter().any(Option::is_some);
+    match is_exact {
+        true => finding("busy time", State::Yes, "nanoseconds", "by what the kernel counts as idle time of each CPU"),
+        false => finding(
+            "busy time",
+            State::Poor,
+            "ticks of 10 ms",
+            "this host does not show idle times in /proc/timer_list (it takes root): short windows are off by a per cent or two",
+        ),
+    }
 }
 
 fn irq_time(config: &KernelConfig) -> Finding {
@@ -367,6 +390,7 @@ mod tests {
             "root",
             "CPUs",
             "PMU",
+            "busy time",
             "IPVS",
             "netem",
             "congestion control",

@@ -1,7 +1,7 @@
 //! Tests the lab itself: does a host that is disturbed on purpose give the same answer as a quiet one?
 //!
-//! This is `steelyard lab verify --neighbours`. It runs one small scenario three times: as the host is, with a process that computes without
-//! end on the CPU of the load, and with a quota that holds everything back. The ratios of costs must agree, and contenders that the first run
+//! This is `steelyard lab verify --neighbours`. It runs one small scenario three times: as the host is; at a fixed rate with a process that
+//! computes without end on the CPU of the load; and as fast as it goes under a quota that holds everything back. The ratios of costs must agree, and contenders that the first run
 //! tells apart must be in the same order in the others. `stats` tests the arithmetic on planted data; this tests the whole instrument, and
 //! takes a host that is quiet without the neighbours.
 
@@ -26,12 +26,17 @@ const DIFFERENCE_MAX: f64 = 0.05;
 /// What all components may use together under the quota, as a share of the CPUs.
 const QUOTA_SHARE: f64 = 0.7;
 
-/// The case whose cost is compared, at a rate that every host and every neighbour leaves room for.
-const CASE: &str = "steady";
+/// At a rate that every host and every neighbour leaves room for.
+const STEADY: &str = "steady";
+
+/// As fast as it goes: only that meets a quota.
+const FULL: &str = "full";
+
+/// What is compared.
 const METRIC: &str = "busy_us_per_op";
 
 const SCENARIO: &str = r#"
-title = "The same at a fixed rate, with and without neighbours"
+title = "The same with and without neighbours"
 question = "Does a neighbour change what the lab says?"
 contenders = ["steelyard-http", "direct", "steelyard-tcp", "haproxy-tcp", "haproxy-http", "nginx-http", "envoy-http"]
 reference = "steelyard-http"
@@ -49,6 +54,12 @@ name = "steady"
 title = "2,000 requests a second over 16 connections"
 origin = {kind = "http", arguments = ["--body=18"]}
 load = {kind = "http", connections = 16, rate = 2000}
+
+[[case]]
+name = "full"
+title = "16 connections, as fast as it goes"
+origin = {kind = "http", arguments = ["--body=18"]}
+load = {kind = "http", connections = 16}
 "#;
 
 /// How to test.
@@ -64,15 +75,19 @@ pub struct Plan {
     pub only_order: bool,
 }
 
-/// One contender in one state of the host.
+/// One contender under one case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
+    /// The case.
+    pub case: String,
     /// The instance.
     pub instance: String,
     /// Its cost over that of the reference, on the host as it is.
     pub quiet: Estimate,
-    /// The same with each neighbour, by its name.
-    pub disturbed: Vec<(String, Option<Estimate>)>,
+    /// What disturbed the host.
+    pub neighbour: String,
+    /// The same cost, then.
+    pub disturbed: Option<Estimate>,
 }
 
 /// What the three runs said.
@@ -116,10 +131,11 @@ pub fn prove(plan: &Plan, itself: &Path) -> io::Result<Report> {
     let stressed = {
         let load = Placement::new(&cpus, 1).client;
         let _neighbour = Neighbour::start(*load.first().unwrap_or(&0))?;
-        run("stress", &[])?
+        run("stress", &[format!("--cases={STEADY}")])?
     };
-    let quota = run("quota", &[format!("--quota={}", cpus.len() as f64 * QUOTA_SHARE)])?;
-    compare(&quiet, &[("stress", &stressed), ("quota", &quota)], plan.only_order)
+    let quota = format!("--quota={}", cpus.len() as f64 * QUOTA_SHARE);
+    let held_back = run("quota", &[format!("--cases={FULL}"), quota])?;
+    compare(&quiet, &[("stress", STEADY, &stressed), ("quota", FULL, &held_back)], plan.only_order)
 }
 
 fn run_once(plan: &Plan, itself: &Path, (file, name): (&Path, &str), more: &[String]) -> io::Result<Run> {
@@ -162,23 +178,46 @@ impl Drop for Neighbour {
 }
 
 /// Compares the ratios of the disturbed runs with those of the quiet one.
-fn compare(quiet: &Run, disturbed: &[(&str, &Run)], only_order: bool) -> io::Result<Report> {
+fn compare(quiet: &Run, disturbed: &[(&str, &str, &Run)], only_order: bool) -> io::Result<Report> {
     let reference = &quiet.scenario.reference;
-    let ratio = |run: &Run, id: &str| Reading::new(run).ratio(CASE, id, reference, METRIC);
     let mut rows = Vec::new();
-    for id in quiet.scenario.instances.iter().map(|instance| &instance.id).filter(|id| *id != reference) {
-        let Some(of_quiet) = ratio(quiet, id) else { continue };
-        let disturbed = disturbed.iter().map(|(name, run)| ((*name).to_owned(), ratio(run, id))).collect();
-        rows.push(Row { instance: id.clone(), quiet: of_quiet, disturbed });
+    for &(neighbour, case, run) in disturbed {
+        let ratio = |run: &Run, id: &str| Reading::new(run).ratio(case, id, reference, METRIC);
+        for id in quiet.scenario.instances.iter().map(|instance| &instance.id).filter(|id| *id != reference) {
+            let Some(of_quiet) = ratio(quiet, id) else { continue };
+            rows.push(Row {
+                case: case.to_owned(),
+                instance: id.clone(),
+                quiet: of_quiet,
+                neighbour: neighbour.to_owned(),
+                disturbed: ratio(run, id),
+            });
+        }
     }
     if rows.is_empty() {
         return Err(io::Error::other("the run without neighbours has no ratio: is the host quiet, and a rival there?"));
     }
     let mut wrong = order_changes(&rows);
+    if !tells_any_apart(&rows) {
+        wrong.push(
+            "the run without neighbours tells no two contenders apart, so there is no order to keep: more --rounds"
+                .to_owned(),
+        );
+    }
     if !only_order {
         wrong.extend(differences(&rows));
     }
     Ok(Report { version: 1, reference: reference.clone(), rows, wrong })
+}
+
+/// Whether the run without neighbours shows that one costs less than the other.
+fn is_told_apart(cheap: &Row, dear: &Row) -> bool {
+    cheap.case == dear.case && cheap.quiet.is_sure() && dear.quiet.is_sure() && cheap.quiet.high < dear.quiet.low
+}
+
+/// Whether it shows that of any two.
+fn tells_any_apart(rows: &[Row]) -> bool {
+    rows.iter().any(|one| rows.iter().any(|other| is_told_apart(one, other)))
 }
 
 /// Pairs of contenders that the quiet run tells apart, and that a disturbed one has in another order.
@@ -187,23 +226,22 @@ fn order_changes(rows: &[Row]) -> Vec<String> {
     for (place, one) in rows.iter().enumerate() {
         for other in &rows[place + 1..] {
             let (cheap, dear) = if one.quiet.median <= other.quiet.median { (one, other) } else { (other, one) };
-            if cheap.quiet.high >= dear.quiet.low {
+            if !is_told_apart(cheap, dear) {
                 continue;
             }
-            for ((name, of_cheap), (_, of_dear)) in cheap.disturbed.iter().zip(&dear.disturbed) {
-                if let (Some(of_cheap), Some(of_dear)) = (of_cheap, of_dear)
-                    && of_cheap.median >= of_dear.median
-                {
-                    wrong.push(format!(
-                        "{name}: {} costs {:.3} and {} {:.3}; without neighbours {:.3} and {:.3}, the other way round",
-                        cheap.instance,
-                        of_cheap.median,
-                        dear.instance,
-                        of_dear.median,
-                        cheap.quiet.median,
-                        dear.quiet.median
-                    ));
-                }
+            if let (Some(of_cheap), Some(of_dear)) = (&cheap.disturbed, &dear.disturbed)
+                && of_cheap.median >= of_dear.median
+            {
+                wrong.push(format!(
+                    "{}: {} costs {:.3} and {} {:.3}; without neighbours {:.3} and {:.3}, the other way round",
+                    cheap.neighbour,
+                    cheap.instance,
+                    of_cheap.median,
+                    dear.instance,
+                    of_dear.median,
+                    cheap.quiet.median,
+                    dear.quiet.median
+                ));
             }
         }
     }
@@ -214,22 +252,21 @@ fn order_changes(rows: &[Row]) -> Vec<String> {
 fn differences(rows: &[Row]) -> Vec<String> {
     let mut wrong = Vec::new();
     for row in rows {
-        for (name, disturbed) in &row.disturbed {
-            let Some(disturbed) = disturbed else {
-                wrong.push(format!("{name}: {} has no ratio", row.instance));
-                continue;
-            };
-            let difference = disturbed.median / row.quiet.median - 1.0;
-            if difference.abs() > DIFFERENCE_MAX {
-                wrong.push(format!(
-                    "{name}: {} costs {:.3} times the reference, and {:.3} without neighbours: {:+.1} %, more than {:.0} %",
-                    row.instance,
-                    disturbed.median,
-                    row.quiet.median,
-                    difference * 100.0,
-                    DIFFERENCE_MAX * 100.0
-                ));
-            }
+        let Some(disturbed) = &row.disturbed else {
+            wrong.push(format!("{}: {} has no ratio", row.neighbour, row.instance));
+            continue;
+        };
+        let difference = disturbed.median / row.quiet.median - 1.0;
+        if difference.abs() > DIFFERENCE_MAX {
+            wrong.push(format!(
+                "{}: {} costs {:.3} times the reference, and {:.3} without neighbours: {:+.1} %, more than {:.0} %",
+                row.neighbour,
+                row.instance,
+                disturbed.median,
+                row.quiet.median,
+                difference * 100.0,
+                DIFFERENCE_MAX * 100.0
+            ));
         }
     }
     wrong
@@ -239,12 +276,11 @@ impl fmt::Display for Report {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::NOTHING);
-        let names = self.rows.first().map_or(&[][..], |row| &row.disturbed).iter().map(|(name, _)| name.as_str());
-        table.add_row(["CPU of the host per request", "quiet"].into_iter().chain(names));
+        table.add_row(["CPU of the host per request", "", "quiet", "neighbour", "with it"]);
         let shown = |estimate: &Estimate| format!("{:.3} [{:.3}, {:.3}]", estimate.median, estimate.low, estimate.high);
         for row in &self.rows {
-            let disturbed = row.disturbed.iter().map(|(_, ratio)| ratio.as_ref().map_or("-".to_owned(), shown));
-            table.add_row([row.instance.clone(), shown(&row.quiet)].into_iter().chain(disturbed));
+            let disturbed = row.disturbed.as_ref().map_or("-".to_owned(), shown);
+            table.add_row([&row.case, &row.instance, &shown(&row.quiet), &row.neighbour, &disturbed]);
         }
         writeln!(to, "{table}\n\nRatios to {}.", self.reference)?;
         for wrong in &self.wrong {
@@ -266,15 +302,20 @@ mod tests {
     }
 
     fn row(instance: &str, quiet: f64, stress: Option<f64>) -> Row {
-        let disturbed = vec![("stress".to_owned(), stress.map(estimate))];
-        Row { instance: instance.to_owned(), quiet: estimate(quiet), disturbed }
+        Row {
+            case: STEADY.to_owned(),
+            instance: instance.to_owned(),
+            quiet: estimate(quiet),
+            neighbour: "stress".to_owned(),
+            disturbed: stress.map(estimate),
+        }
     }
 
     #[test]
     fn the_scenario_is_one() {
         let recipes = crate::contender::all(None).unwrap();
         let file = crate::scenario::read("neighbours", "neighbours.toml", SCENARIO, &recipes).unwrap();
-        assert_eq!(file.cases[0].case.name, CASE);
+        assert_eq!(file.cases.iter().map(|case| case.case.name.as_str()).collect::<Vec<_>>(), [STEADY, FULL]);
         assert!(crate::report::METRICS_COMPARED.iter().any(|(metric, _)| *metric == METRIC));
     }
 
@@ -286,6 +327,16 @@ mod tests {
         // The quiet run does not tell them apart, so there is no order.
         check(&[row("a", 1.0, Some(1.1)), row("b", 1.02, Some(1.0))], 0);
         check(&[row("a", 1.0, None), row("b", 1.5, Some(1.6))], 0);
+        // Nor do two cases.
+        let other = Row { case: FULL.to_owned(), ..row("b", 1.5, Some(1.6)) };
+        check(&[row("a", 1.0, Some(1.7)), other], 0);
+        // Three rounds show no order.
+        let unsure = |row: Row| Row { quiet: Estimate { confidence: 0.75, ..row.quiet }, ..row };
+        let pair = [row("a", 1.0, Some(1.7)), row("b", 1.5, Some(1.6))];
+        assert!(tells_any_apart(&pair));
+        let pair = pair.map(unsure);
+        check(&pair, 0);
+        assert!(!tells_any_apart(&pair));
     }
 
     #[test]

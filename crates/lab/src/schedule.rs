@@ -12,9 +12,9 @@ use crate::record::{Case, LoadSpec, Mode, Scenario};
 use crate::scenario::base_of;
 use crate::stats::Rng;
 
-/// The time of a cell besides its load: starting it, reading counters before and after, writing the run. It takes 30 to 120 ms on two CPUs,
-/// most of it to close many connections.
-const CELL_OVERHEAD: Duration = Duration::from_millis(150);
+/// The time of a cell besides its load: starting it, reading counters before and after, writing the run, which takes 30 to 120 ms on two CPUs,
+/// most of it to close many connections; and the reference loop twice, 40 ms each on a quiet host.
+const CELL_OVERHEAD: Duration = Duration::from_millis(230);
 
 /// The time for an instance to start and be ready.
 const START_OVERHEAD: Duration = Duration::from_millis(500);
