@@ -18,6 +18,7 @@
 
 #define LB_VIPS_MAX 8192u      /* a power of two */
 #define LB_VIP_KEYS_MAX 131072u /* addresses of all vips: one with every address of the host has many */
+#define LB_SOURCES_MAX 65536u   /* prefixes in the allow and deny lists of all vips */
 #define LB_DROPS_MAX 16384u    /* pairs of a vip and a reason that are counted */
 #define LB_ENDPOINTS_MAX 65536u
 #define LB_RANGES_MAX 8u      /* port ranges on one address and protocol */

@@ -12,7 +12,6 @@
 
 #define LB_CLIENTS_MAX 65536u   /* clients whose affinity and rate are remembered: the least recent ones are forgotten */
 #define LB_FRAGMENTS_MAX 16384u /* fragmented datagrams in progress at once */
-#define LB_SOURCES_MAX 65536u   /* prefixes in the allow and deny lists of all vips */
 #define LB_INTERFACES_MAX 4096u
 
 /* Both directions of every flow, so twice the number of connections. The loader sets max_entries. */

@@ -127,7 +127,11 @@ pub(crate) fn plan(
     for vip in vips {
         let identity = identity(vip);
         let id = known_vips.get(&identity).copied().or_else(|| free_vips.next());
-        let id = id.ok_or(Refusal::TooMany { what: "vips", have: vips.len(), max: LB_VIPS_MAX })?;
+        // Indexes of vips that go, or have gone a moment ago, become free when no flow has them any more.
+        let id = id.ok_or_else(|| {
+            let going = LB_VIPS_MAX as usize - plan.vips.len();
+            Refusal::TooManyAtOnce { what: "vips", have: vips.len(), going, max: LB_VIPS_MAX }
+        })?;
         let mut endpoints = BTreeMap::new();
         let own = sources.of(&vip.name);
         for endpoint in &vip.endpoints {
@@ -355,6 +359,8 @@ pub(crate) fn check_limits(vips: &[Vip]) -> Result<(), Refusal> {
     within("vips", vips.len(), LB_VIPS_MAX)?;
     let every = vips.iter().filter(|vip| vip.address.is_unspecified()).count();
     within("addresses of vips", vips.len() + every * own::EVERY_MAX, LB_VIP_KEYS_MAX)?;
+    let networks = vips.iter().map(|vip| vip.allow.len() + vip.deny.len()).sum();
+    within("networks in `allow` and `deny`", networks, LB_SOURCES_MAX)?;
     within("endpoints", vips.iter().map(|vip| vip.endpoints.len()).sum(), LB_ENDPOINTS_MAX)?;
     let mut ranges: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for vip in vips {

@@ -228,7 +228,7 @@ impl Plane {
     /// are alive, even if weights change.
     ///
     /// # Errors
-    /// As [`Plane::check`], before anything is written. The kernel may also refuse; a second call then continues where the first ended.
+    /// As [`Plane::check`], before anything is written. The kernel may also refuse: then the tables are as before.
     pub fn apply(&mut self, vips: &[Vip], usable: &dyn Fn(&str, &Endpoint) -> EndpointVerdict) -> Result<(), Refusal> {
         plan::check_limits(vips)?;
         self.refresh_interfaces()?;
@@ -250,6 +250,7 @@ impl Plane {
         };
         let resting = self.resting.union(&self.leaving).copied().collect();
         let plan = plan::plan(vips, &usable, &self.held, &self.plan, &resting, &sources)?;
+        plan.content.fits_beside(&self.held)?;
         let gone = self.held.vips.keys().filter(|id| !plan.content.vips.contains_key(id));
         self.resting.extend(gone.copied());
         // An earlier process may have ended before it cleared the counters of what it removed.
@@ -259,7 +260,7 @@ impl Plane {
         for endpoint in plan.content.endpoints.keys().filter(|id| !self.held.endpoints.contains_key(id)) {
             self.maps.clear_traffic(*endpoint)?;
         }
-        self.maps.write(&mut self.held, &plan.content)?;
+        self.write(&plan.content)?;
         self.plan = plan;
         let ends = |vip: &&Vip| vip.on_unhealthy == OnUnhealthy::Reset;
         self.ending = vips.iter().filter(ends).map(|vip| vip.name.clone()).collect();
@@ -270,6 +271,17 @@ impl Plane {
         self.attach_after_earlier()?;
         self.warn_of_forwarding(vips);
         Ok(())
+    }
+
+    /// Writes the content, or leaves the maps as they are: half of it would name endpoints that take no connections.
+    fn write(&mut self, wanted: &Content) -> Result<(), Refusal> {
+        let before = self.held.clone();
+        let Err(refusal) = self.maps.write(&mut self.held, wanted) else { return Ok(()) };
+        if let Err(again) = self.maps.write_back(&mut self.held, &before) {
+            tracing::error!(%again, "cannot undo a change that the kernel has refused; the next one continues it");
+        }
+        self.resting.retain(|id| !self.held.vips.contains_key(id));
+        Err(refusal)
     }
 
     /// Finds the tables of an earlier process with another layout. A failure is logged, because the plane serves without them.

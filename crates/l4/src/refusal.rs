@@ -54,6 +54,17 @@ pub enum Refusal {
         /// The limit.
         max: u32,
     },
+    /// There is no room for what comes as long as what it replaces is still there.
+    TooManyAtOnce {
+        /// The kind of thing.
+        what: &'static str,
+        /// The number that is wanted.
+        have: usize,
+        /// The number that would go.
+        going: usize,
+        /// The limit.
+        max: u32,
+    },
     /// `full_nat` without `sources`, and this host uses more source addresses for its endpoints than one vip can have.
     TooManySources {
         /// The vip.
@@ -90,6 +101,7 @@ impl Refusal {
             Self::NoInterface { .. }
             | Self::NotEthernet { .. }
             | Self::TooMany { .. }
+            | Self::TooManyAtOnce { .. }
             | Self::TooManySources { .. } => Exit::BadConfig,
             Self::Several(refusals) => refusals.first().map_or(Exit::HostCannot, Self::exit),
             Self::NotBuilt
@@ -164,6 +176,11 @@ impl fmt::Display for Refusal {
                 interface"
             ),
             Self::TooMany { what, have, max } => write!(f, "there are {have} {what}; the kernel plane can hold {max}"),
+            Self::TooManyAtOnce { what, have, going, max } => write!(
+                f,
+                "there are {have} {what}, and {going} others go only when these serve; the kernel plane can hold {max}: remove some \
+                first, and add the others when their connections have ended"
+            ),
             Self::TooManySources { vip, have, max } => write!(
                 f,
                 "vip {vip}: this host uses {have} source addresses for its endpoints, and the kernel plane can hold {max} per vip: name \

@@ -14,6 +14,10 @@ use crate::content::Content;
 use crate::load::map;
 use crate::pages::Pages;
 
+/// How many tables are replaced by one call. The kernel waits after each call until no program uses the old ones: some 17 ms, however many
+/// they are. 2,000 vips took 34 s to add one by one, and as long to remove; in batches they take 0.5 and 0.2 s.
+const TABLES_AT_ONCE: usize = 256;
+
 /// A handle on each map that user space uses.
 #[derive(Debug)]
 pub(crate) struct Maps {
@@ -30,7 +34,7 @@ pub(crate) struct Maps {
     interfaces: MapHandle,
     pub(crate) endpoints: MapHandle,
     pools: MapHandle,
-    sources: MapHandle,
+    pub(crate) sources: MapHandle,
     tables: MapHandle,
     pub(crate) vips: MapHandle,
     pub(crate) vip_ids: MapHandle,
@@ -95,10 +99,24 @@ impl Maps {
         delete(&self.addresses, &mut held.addresses, &wanted.addresses)?;
         delete(&self.vip_ids, &mut held.vip_ids, &wanted.vip_ids)?;
         clear(&self.vips, &mut held.vips, &wanted.vips)?;
-        delete(&self.tables, &mut held.tables, &wanted.tables)?;
+        self.delete_tables(&mut held.tables, &wanted.tables)?;
         delete(&self.sources, &mut held.sources, &wanted.sources)?;
         clear(&self.pools, &mut held.pools, &wanted.pools)?;
         clear(&self.endpoints, &mut held.endpoints, &wanted.endpoints)
+    }
+
+    /// Undoes a [`Maps::write`] that failed. `before` is what was held before it.
+    pub(crate) fn write_back(&self, held: &mut Content, before: &Content) -> Result<(), Refusal> {
+        let mut tables = before.tables.clone();
+        for (vip, table) in &mut tables {
+            // The tables of an earlier process were never read: what has replaced one, if anything has, stays.
+            if table.is_empty()
+                && let Some(now) = held.tables.get(vip)
+            {
+                table.clone_from(now);
+            }
+        }
+        self.write(held, &Content { tables, ..before.clone() })
     }
 
     /// Writes changes of the addresses. None may be added or removed.
@@ -125,17 +143,46 @@ impl Maps {
 
     /// A table changes as a whole: a new inner map replaces the old one.
     fn put_tables(&self, held: &mut BTreeMap<u32, Vec<u32>>, wanted: &BTreeMap<u32, Vec<u32>>) -> Result<(), Refusal> {
-        for (vip, table) in wanted {
-            if held.get(vip) == Some(table) {
-                continue;
+        let changed: Vec<_> = wanted.iter().filter(|(vip, table)| held.get(vip) != Some(table)).collect();
+        for some in changed.chunks(TABLES_AT_ONCE) {
+            let inner = some.iter().map(|(_, table)| inner(table)).collect::<libbpf_rs::Result<Vec<_>>>();
+            let inner = inner.map_err(|error| Refusal::kernel("make a table of endpoints", error))?;
+            let keys: Vec<u8> = some.iter().flat_map(|(vip, _)| vip.to_ne_bytes()).collect();
+            let values: Vec<u8> = inner.iter().flat_map(|inner| (inner.fd as u32).to_ne_bytes()).collect();
+            let at_once =
+                self.tables.update_batch(&keys, &values, some.len() as u32, MapFlags::ANY, MapFlags::ANY).is_ok();
+            if !at_once {
+                // Such maps have no batches before Linux 5.19.
+                for (key, value) in keys.chunks(4).zip(values.chunks(4)) {
+                    let written = self.tables.update(key, value, MapFlags::ANY);
+                    written.map_err(|error| Refusal::kernel("replace a table of endpoints", error))?;
+                }
             }
-            let inner = inner(table).map_err(|error| Refusal::kernel("make a table of endpoints", error))?;
-            let fd = (inner.fd as u32).to_ne_bytes();
-            let written = self.tables.update(bytes_of(vip), &fd, MapFlags::ANY);
-            written.map_err(|error| Refusal::kernel("replace a table of endpoints", error))?;
-            held.insert(*vip, table.clone());
+            held.extend(some.iter().map(|(vip, table)| (**vip, (*table).clone())));
         }
         Ok(())
+    }
+
+    /// Removes the tables of vips that are gone.
+    fn delete_tables(
+        &self,
+        held: &mut BTreeMap<u32, Vec<u32>>,
+        wanted: &BTreeMap<u32, Vec<u32>>,
+    ) -> Result<(), Refusal> {
+        let gone: Vec<u32> = held.keys().filter(|vip| !wanted.contains_key(vip)).copied().collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        // Such maps have no batch that deletes, so a table without any endpoint takes the place of each.
+        let nothing = inner(&[u32::MAX]).map_err(|error| Refusal::kernel("make a table without endpoints", error))?;
+        for some in gone.chunks(TABLES_AT_ONCE) {
+            let keys: Vec<u8> = some.iter().flat_map(|vip| vip.to_ne_bytes()).collect();
+            let values: Vec<u8> = some.iter().flat_map(|_| (nothing.fd as u32).to_ne_bytes()).collect();
+            if self.tables.update_batch(&keys, &values, some.len() as u32, MapFlags::ANY, MapFlags::ANY).is_ok() {
+                some.iter().for_each(|vip| drop(held.remove(vip)));
+            }
+        }
+        delete(&self.tables, held, wanted)
     }
 }
 

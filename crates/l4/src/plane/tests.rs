@@ -1,6 +1,7 @@
 //! Tests of the plane in namespaces of its own: a client, this host, and endpoints, joined by veth pairs.
 
 mod earlier;
+mod refused;
 mod routes;
 
 use std::io::{ErrorKind, Read, Write};
