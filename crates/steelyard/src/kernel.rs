@@ -7,7 +7,7 @@
 mod announce;
 mod status;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -146,12 +146,16 @@ impl KernelPlane {
             return self.detach();
         }
         // Routers are told before packets are no longer forwarded.
-        let announced = vips.iter().filter(|plan| plan.vip.announce != Announce::None);
-        let announced = announced.map(|plan| (plan.vip.address, plan.vip.announce)).collect();
-        self.announcements.want(&announced, announcing);
+        let before = self.announcements.settings();
+        self.announcements.want(&announced(&vips), announcing);
         self.open_neighbours();
         if let Some(plane) = &mut self.plane {
-            tell(plane, &vips)?;
+            if let Err(refused) = tell(plane, &vips) {
+                // The old vips still serve. Those that were withdrawn come back with the next look at their endpoints.
+                self.announcements.want(&announced(&self.vips), before);
+                self.open_neighbours();
+                return Err(refused.into());
+            }
             plane.balance_sockets(socket_cgroup);
         }
         self.told = epochs(&vips);
@@ -567,6 +571,12 @@ fn no_vips() -> String {
 
 fn epochs(vips: &[Arc<VipPlan>]) -> Vec<u64> {
     vips.iter().map(|plan| plan.state.epoch()).collect()
+}
+
+/// The addresses to announce, and how.
+fn announced(vips: &[Arc<VipPlan>]) -> BTreeMap<IpAddr, Announce> {
+    let asked = vips.iter().filter(|plan| plan.vip.announce != Announce::None);
+    asked.map(|plan| (plan.vip.address, plan.vip.announce)).collect()
 }
 
 fn tell(plane: &mut Plane, plans: &[Arc<VipPlan>]) -> Result<(), Refusal> {

@@ -54,6 +54,8 @@ struct Address {
     by: Announce,
     /// It has its route, or this host answers for it on its link.
     announced: bool,
+    /// The route that it has. Another one than the settings say, if they have changed and the new route cannot be added.
+    route: Option<AnnouncedRoute>,
     /// It could be announced on its link. With a cluster, this node wants its Lease.
     ready: bool,
     /// Somebody else claims to have it, while the cluster does not confirm that this node holds its Lease: this node has
@@ -86,7 +88,7 @@ impl Announcements {
     /// left.
     pub(super) fn want(&mut self, wanted: &BTreeMap<IpAddr, Announce>, settings: Announcing) {
         let moves = self.begun && (settings.table, settings.metric) != (self.settings.table, self.settings.metric);
-        let old = std::mem::replace(&mut self.settings, settings);
+        self.settings = settings;
         if wanted.is_empty() && self.addresses.is_empty() && self.begun {
             return;
         }
@@ -98,22 +100,22 @@ impl Announcements {
         for address in gone.collect::<Vec<_>>() {
             let known = self.addresses.remove(&address).unwrap_or_default();
             if known.announced {
-                let removed = if known.by == Announce::Route { route(address, old).remove() } else { Ok(()) };
+                let removed = known.route.map_or(Ok(()), AnnouncedRoute::remove);
                 note(address, false, "no vip asks for it any more", removed);
             }
         }
         for (address, by) in wanted {
             let fresh = || Address { by: *by, ..Address::default() };
             let known = self.addresses.entry(*address).or_insert_with(fresh);
-            // The new route is there before the old one goes.
-            if moves
-                && known.by == Announce::Route
-                && known.announced
-                && known.set(*address, settings, true, "the table or the metric has changed")
-            {
-                note(*address, false, "the table or the metric has changed", route(*address, old).remove());
+            if moves && known.by == Announce::Route && known.announced {
+                known.set(*address, settings, true, MOVED);
             }
         }
+    }
+
+    /// The table, the metric and the time that apply now.
+    pub(super) fn settings(&self) -> Announcing {
+        self.settings
     }
 
     /// Reads the routes of an earlier process. Those that are wanted stay, and the others go.
@@ -128,7 +130,8 @@ impl Announcements {
             let is_wanted =
                 wanted.get(&found.address) == Some(&Announce::Route) && found == route(found.address, self.settings);
             if is_wanted {
-                let known = Address { by: Announce::Route, announced: true, ..Address::default() };
+                let route = Some(found);
+                let known = Address { by: Announce::Route, announced: true, route, ..Address::default() };
                 self.addresses.insert(found.address, known);
                 tracing::info!(address = %found.address, "an earlier process has announced the address: it stays so");
             } else {
@@ -222,7 +225,11 @@ impl Announcements {
                     known.returns = returns;
                 }
                 Step::Keep if again && known.announced && known.by == Announce::Route => {
-                    known.repair(*address, settings);
+                    if known.route == Some(route(*address, settings)) {
+                        known.repair(*address, settings);
+                    } else {
+                        known.set(*address, settings, true, MOVED);
+                    }
                 }
                 // A claim is over if nobody repeats it.
                 Step::Keep if again && known.announced && !std::mem::take(&mut known.claimed) => known.why = None,
@@ -326,13 +333,14 @@ impl Address {
         }
     }
 
-    /// Adds or removes the route. Returns false if the kernel refused; the next collection tries again.
+    /// Adds or removes the route. A route that the settings no longer say goes when the new one is there. Returns false if the kernel refused;
+    /// the next collection tries again.
     fn set(&mut self, address: IpAddr, settings: Announcing, announced: bool, why: &str) -> bool {
         let wanted = route(address, settings);
         let outcome = match (self.by, announced) {
             (Announce::L2, _) => Ok(()),
-            (_, true) => added(wanted),
-            (_, false) => wanted.remove(),
+            (_, true) => self.put_route(wanted),
+            (_, false) => self.remove_routes(wanted),
         };
         if let Err(error) = &outcome {
             let text = match announced {
@@ -356,6 +364,24 @@ impl Address {
         true
     }
 
+    /// Adds the route that the settings say. The one that they said before goes afterwards.
+    fn put_route(&mut self, wanted: AnnouncedRoute) -> io::Result<()> {
+        added(wanted)?;
+        if let Some(old) = self.route.filter(|old| *old != wanted) {
+            old.remove()?;
+        }
+        self.route = Some(wanted);
+        Ok(())
+    }
+
+    /// Removes the route that the settings say, and the one that they said before, if it is still there.
+    fn remove_routes(&mut self, wanted: AnnouncedRoute) -> io::Result<()> {
+        wanted.remove()?;
+        self.route.map_or(Ok(()), AnnouncedRoute::remove)?;
+        self.route = None;
+        Ok(())
+    }
+
     /// Adds the route again if it is gone.
     fn repair(&mut self, address: IpAddr, settings: Announcing) {
         match route(address, settings).add() {
@@ -368,6 +394,9 @@ impl Address {
         }
     }
 }
+
+/// Why a route is replaced.
+const MOVED: &str = "the table or the metric has changed";
 
 /// Adds a route, unless it is there.
 fn added(wanted: AnnouncedRoute) -> io::Result<()> {
@@ -502,5 +531,48 @@ mod tests {
         let mut address = Address { announced: true, ..Address::default() };
         assert_eq!(address.step(&Usable::Unproven, 0, 10_000), Step::Keep);
         assert_eq!(address.step(&Usable::No("none".to_owned()), 1, 10_000), Step::Withdraw);
+    }
+
+    /// As root only, because it needs a network namespace: otherwise it reports a skip, and as root the run fails if it was skipped.
+    #[test]
+    fn a_route_that_cannot_be_moved_is_withdrawn_all_the_same() {
+        use std::io::Write;
+        if !rustix::process::geteuid().is_root() {
+            _ = writeln!(
+                std::io::stderr(),
+                "SKIP a_route_that_cannot_be_moved_is_withdrawn_all_the_same: it needs root"
+            );
+            return;
+        }
+        let at: IpAddr = "192.0.2.7".parse().unwrap();
+        let host = testkit::netns::Netns::new("announcer").unwrap();
+        host.ip("link set lo up\nroute add unreachable 192.0.2.7 metric 2048").unwrap();
+        let (first, second) = (Announcing::default(), Announcing { metric: 2048, ..Announcing::default() });
+        let wanted = BTreeMap::from([(at, Announce::Route)]);
+        host.inside(|| {
+            let metrics = || AnnouncedRoute::all().unwrap().iter().map(|route| route.metric).collect::<Vec<_>>();
+            let mut announcements = Announcements::default();
+            announcements.want(&wanted, first);
+            announcements.follow([(at, Usable::Yes)].into_iter(), 0, false);
+            assert_eq!(metrics(), [first.metric]);
+            // The other route is not ours. Until it is gone, the old one announces the address.
+            announcements.want(&wanted, second);
+            announcements.follow([(at, Usable::Yes)].into_iter(), 1, true);
+            assert_eq!(metrics(), [first.metric]);
+            assert!(announcements.status(at).unwrap().why.unwrap().contains("is not Steelyard's"));
+            announcements.follow([(at, Usable::No("none".to_owned()))].into_iter(), 2, false);
+            assert!(metrics().is_empty());
+        });
+        host.ip("route del unreachable 192.0.2.7 metric 2048").unwrap();
+        host.inside(|| {
+            let metrics = || AnnouncedRoute::all().unwrap().iter().map(|route| route.metric).collect::<Vec<_>>();
+            let mut announcements = Announcements::default();
+            announcements.want(&wanted, first);
+            announcements.follow([(at, Usable::Yes)].into_iter(), 0, false);
+            announcements.want(&wanted, second);
+            assert_eq!(metrics(), [second.metric]);
+            announcements.end("the test ends");
+            assert!(metrics().is_empty());
+        });
     }
 }
