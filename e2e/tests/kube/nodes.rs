@@ -177,7 +177,7 @@ fn cluster_ips_by_packets() {
         let _echoes = network.echoes();
         let web = cluster_ip(&service(edge, "web", "type: ClusterIP"));
         endpoints(edge, "web", &[(0, NODE, "{}"), (1, "node-b", "{}")]);
-        let node = Node::start(edge, cgroup, &["--cluster-ip-packets"]);
+        let node = Node::start(edge, cgroup, &["--cluster-ip-packets", "--vip-interface", "client0,ep0,ep1,ep2"]);
         node.until_endpoints(web, "full_nat", &[0, 1]);
         // Clients in no control group of the node: elsewhere, and a pod that is an endpoint.
         let flows = |count: usize| (0..count).map(|_| network.connect(web)).collect::<Vec<_>>();
