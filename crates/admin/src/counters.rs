@@ -308,7 +308,7 @@ pub fn listener_counts(snapshot: &Snapshot, totals: &Totals) -> Vec<ListenerCoun
         let refused = |reasons: &ReasonTotals| reasons.counted().map(|(_, count)| count).sum();
         ListenerCounts {
             name: listener.name.clone(),
-            bind: listener.bind.to_string(),
+            bind: listener.place(),
             connections_open: total.map_or(0, |total| total.open),
             connections: total.map_or(0, |total| total.connections),
             requests: total.map_or(0, |total| total.requests),

@@ -470,16 +470,20 @@ pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<
     let status = |listener: &model::Listener| {
         let total = totals.listeners.get(&listener.name).unwrap_or(&nothing);
         let protocol = match listener.protocol {
+            Protocol::Http(_) if listener.captured.as_ref().is_some_and(|captured| captured.detect.is_some()) => {
+                "detect"
+            }
             Protocol::Http(_) if listener.tls.is_some() => "https",
             Protocol::Http(_) => "http",
             Protocol::Tcp(_) => "tcp",
             Protocol::Tls(_) if listener.tls.is_some() => "tls",
             Protocol::Tls(_) => "tls_passthrough",
+            Protocol::Capture(_) => "capture",
         };
         let client_ca = listener.tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
         ListenerStatus {
             name: listener.name.clone(),
-            bind: listener.bind.to_string(),
+            bind: listener.place(),
             protocol: protocol.into(),
             admits_unverified_clients: client_ca.is_some_and(|client| !client.verify),
             connections_open: total.open,
@@ -588,6 +592,7 @@ mod tests {
         let listener = |name: &str, protocol| Listener {
             name: name.into(),
             bind: ([127, 0, 0, 1], 80).into(),
+            captured: None,
             protocol,
             tls: None,
             accept_proxy_protocol: false,

@@ -19,6 +19,20 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// first keep-alive probe. A shorter timeout would close connections that both ends still want.
 pub const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
+/// How long a sidecar waits for the bytes that tell protocols apart. A client that sends first does so within a round trip of its connect,
+/// which the kernel completes on the same host. A server that sends first is late by this much.
+pub const DETECT_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The ports that the kernel redirects to, which sidecars have had since Istio's.
+pub const SIDECAR_INBOUND_PORT: u16 = 15_006;
+pub const SIDECAR_OUTBOUND_PORT: u16 = 15_001;
+
+/// The user of a sidecar, as with Istio: a number that images do not use.
+pub const SIDECAR_USER: u32 = 1337;
+
+/// DNS over TCP. A resolver is not a service of the mesh, and nothing works if it does not.
+pub const SIDECAR_EXCLUDED_PORTS: [u16; 1] = [53];
+
 /// Statuses that an HTTP health check counts as success. A redirect, for example to a login page, shows that the endpoint works.
 pub const EXPECTED_STATUSES: (u16, u16) = (200, 399);
 

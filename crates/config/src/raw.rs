@@ -15,6 +15,9 @@ use crate::define::{Kind, Object, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
+    Admin, Bind, ByteSize, ClaimName, ClientNetwork, CookieName, EndpointText, GrpcName, HeaderName, HostText, Label,
+    LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName, RoutePath, Server, SpiffeText, Text,
+    Wait, duration_text, percent_text, size_text,
     Admin, Bind, ByteSize, CertificateName, ClaimName, ClientNetwork, CookieName, EndpointText, FileName, GrpcName,
     HeaderName, HostHeader, HostText, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName,
     RouteName, RoutePath, Server, ServiceName, Text, Wait, duration_text, percent_text, size_text,
@@ -66,6 +69,8 @@ keys! {
         /// Virtual addresses that the kernel balances. The name becomes a label of the vip's metrics. Write `{}` if you add vips with
         /// `steelyard vip add`.
         optional vips: Named<Label, RawVip>, default "none";
+        /// Makes this process the sidecar of an application.
+        optional sidecar: RawSidecar, default "none";
         /// Settings that all vips share.
         optional kernel_plane: RawKernelPlane, default "as below";
     }
@@ -96,8 +101,10 @@ keys! {
 keys! {
     /// An address that accepts connections, and the protocol that it speaks.
     pub struct RawListener as "a listener", one of [to, routes] {
-        /// The address and port. `:8080` is port 8080 of every address, IPv4 and IPv6.
-        required bind: Bind;
+        /// The address and port. `:8080` is port 8080 of every address, IPv4 and IPv6. In the file of a sidecar it can also be
+        /// `{inbound: 8080}` for the connections to this port of the application, or `{outbound: 10.96.0.20:80}` for those of the application
+        /// to this destination.
+        required bind: RawBind;
         /// The protocol of the connections.
         required protocol: OneOf<ProtocolName>;
         /// The cluster that every connection (TCP) or request (HTTP) goes to.
@@ -168,63 +175,6 @@ keys! {
         );
         /// How long both sides of a tunnel (WebSocket, after 101) may be silent; then it is closed.
         optional tunnel_idle_timeout: Positive, default duration_text(LIMITS.tunnel_idle_timeout), only "http";
-    }
-}
-
-keys! {
-    /// How connections are encrypted. Files are read again when they change; if a new certificate and key do not match, the old pair stays
-    /// in use. A path that does not begin with `/` is relative to the directory of this file.
-    pub struct RawListenerTls as "the TLS of a listener" {
-        /// Steelyard picks a certificate by the name that the client asks for and the names in the certificates; if none matches, it uses
-        /// the first.
-        required certificates: Many<RawCertificate>;
-        /// Requires a certificate from clients.
-        optional client_ca: RawClientCa, default "not required";
-        /// The oldest version that is accepted.
-        optional min_version: OneOf<TlsVersion>, default word(&defaults::TLS_MIN_VERSION);
-    }
-}
-
-keys! {
-    /// A certificate and its key.
-    pub struct RawCertificate as "a certificate" {
-        /// A PEM file: the certificate, followed by the certificates that lead to the root.
-        required cert: FileName;
-        /// A PEM file: the private key.
-        required key: FileName;
-        /// A DER file: an OCSP response, which is stapled to the certificate.
-        optional ocsp: FileName, default "none stapled";
-    }
-}
-
-keys! {
-    /// The CA of the certificates that clients must present.
-    pub struct RawClientCa as "a client CA" {
-        /// Require the certificate only for these names. A request for one of them on a connection that was made for another name is
-        /// answered 421.
-        optional hosts: OneOrMany<HostText>, default "every host";
-        /// A PEM file with the CA certificates that may have signed them.
-        required ca: FileName;
-        /// false: ask for a certificate, and also admit clients that show none, or one that `ca` has not signed. Only for tests and
-        /// migrations.
-        optional verify: Flag, default "true";
-    }
-}
-
-keys! {
-    /// How connections to endpoints are encrypted.
-    pub struct RawClusterTls as "the TLS of a cluster" {
-        /// The name that Steelyard asks for, and that an endpoint's certificate must have.
-        optional server_name: HostHeader, default "the name in the endpoint's address, or the address";
-        /// Names of which an endpoint's certificate must have one, instead of the name that Steelyard asks for: DNS names, where
-        /// `*.example.com` stands for one label in front, and URIs. At most 64.
-        optional subject_alt_names: OneOrMany<CertificateName>, default "the name that Steelyard asks for";
-        /// A PEM file with the CA certificates that may have signed it.
-        optional ca: FileName, default "the CA certificates that this host trusts";
-        /// The certificate to present to endpoints that ask for one.
-        optional certificate: RawCertificate, default "none";
-        /// false: accept any certificate. Only for tests.
-        optional verify: Flag, default "true";
     }
 }
 
@@ -374,6 +324,9 @@ keys! {
         optional proxy_protocol: OneOf<ProxyProtocol>, default "none";
         /// Encrypts connections to the endpoints. An empty mapping (`{}`) is enough.
         optional tls: RawClusterTls, default "not encrypted";
+        /// The endpoints have sidecars: connections use mutual TLS with the certificate of this `sidecar`, and the endpoint must present one of
+        /// these SPIFFE ids. It replaces `tls`.
+        optional spiffe_ids: OneOrMany<SpiffeText>, default "the endpoints have no sidecars";
     }
 }
 
@@ -463,6 +416,8 @@ mod jwt;
 mod limits;
 mod listener;
 mod policy;
+mod sidecar;
+mod tls;
 mod request_body;
 mod via;
 mod vip;
@@ -480,6 +435,9 @@ pub use policy::{
     RateHeader, RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond,
     RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
 };
+pub use sidecar::{ModeOfSidecar, RawBind, RawCaptureObject, RawSidecar, RawSidecarTls};
+pub use text_or_object::TextOrObject;
+pub use tls::{RawCertificate, RawClusterTls, RawListenerTls};
 pub use request_body::{RawBuffer, RawDecompress};
 pub use text_or_object::TextOrObject;
 pub use via::RawVia;
@@ -527,6 +485,7 @@ text_or_object! {
 pub enum ProtocolName {
     Http,
     Https,
+    Detect,
     Tcp,
     Tls,
     TlsPassthrough,
@@ -544,7 +503,8 @@ impl ProtocolName {
 
     /// Whether a key for these protocols has a meaning here. Keys for HTTP have one within TLS too.
     pub fn has(self, only: &str) -> bool {
-        only.split(", ").any(|name| name == self.name() || (name == "http" && self == Self::Https))
+        only.split(", ")
+            .any(|name| name == self.name() || (name == "http" && matches!(self, Self::Https | Self::Detect)))
     }
 }
 
@@ -587,6 +547,11 @@ impl Choice for ProtocolName {
     const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
         ("http", Self::Http, "HTTP/1.0 and HTTP/1.1, and HTTP/2 by prior knowledge"),
         ("https", Self::Https, "the same within TLS, where ALPN offers `h2` and `http/1.1`"),
+        (
+            "detect",
+            Self::Detect,
+            "`http` or `tcp`, as the first bytes of a connection say; for listeners that a sidecar captures",
+        ),
         ("tcp", Self::Tcp, "bytes, not interpreted"),
         (
             "tls",
@@ -725,7 +690,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 61);
+        assert_eq!(found.len(), 66);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

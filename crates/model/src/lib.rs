@@ -25,6 +25,8 @@
 //! | vip | a virtual address whose packets the kernel plane forwards to endpoints |
 //! | flow | the packets of one connection in one direction, identified by addresses, ports and protocol |
 //! | conntrack | the table of flows |
+//! | sidecar | a Steelyard beside one application, in its network namespace |
+//! | capture | the redirection of an application's connections to its sidecar |
 //! | snapshot | all of the above at one generation, immutable |
 //! | generation | the number of a snapshot; it only increases |
 #![forbid(unsafe_code)]
@@ -47,6 +49,7 @@ mod policy;
 mod request_body;
 mod respond;
 mod route;
+mod sidecar;
 mod tls;
 mod via;
 mod vip;
@@ -85,6 +88,9 @@ pub use policy::{
 pub use request_body::{Decompression, RequestBody, RequestBuffer};
 pub use respond::{ErrorPage, FixedResponse, Page, PageBody};
 pub use route::Route;
+pub use sidecar::{
+    CaptureListener, Captured, Destination, Detect, Direction, Excluded, SpiffeMatcher, UnknownDestination,
+};
 pub use tls::{Certificate, ClientCa, ClusterTls, HostCertificates, ListenerTls, Pem, SubjectAltName, TlsVersion};
 pub use via::Via;
 pub use vip::{

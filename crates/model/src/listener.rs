@@ -6,15 +6,20 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::{AddressRules, ClusterId, ErrorPage, HostMatcher, ListenerTls, Page, RateLimit, Route, RouteAction};
+use crate::{
+    AddressRules, CaptureListener, Captured, ClusterId, ErrorPage, HostMatcher, ListenerTls, Page, RateLimit, Route,
+    RouteAction,
+};
 
 /// An address on which downstream connections are accepted.
 #[derive(Clone, Debug)]
 pub struct Listener {
     /// Unique among the listeners of a snapshot; a label of its metrics.
     pub name: String,
-    /// `[::]:port` also accepts IPv4 if the host allows it.
+    /// `[::]:port` also accepts IPv4 if the host allows it. With `captured`, it is that of the listener that the connections arrive at.
     pub bind: SocketAddr,
+    /// It has no socket, and serves connections that the kernel has redirected to a sidecar; `None` means that it listens on `bind`.
+    pub captured: Option<Captured>,
     /// The protocol.
     pub protocol: Protocol,
     /// TLS around the protocol; `None` means no encryption. Only with [`Protocol::Http`], and with [`Protocol::Tls`] if one of its routes
@@ -72,6 +77,21 @@ pub enum Protocol {
     Tcp(TcpListener),
     /// TLS connections, told apart by the name that the client asks for, and then treated as bytes.
     Tls(TlsListener),
+    /// Connections that the kernel has redirected to a sidecar; others serve them.
+    Capture(CaptureListener),
+}
+
+impl Listener {
+    /// Where its connections arrive, for an operator: an address, or what a sidecar captures.
+    pub fn place(&self) -> String {
+        match &self.captured {
+            None => self.bind.to_string(),
+            Some(captured) => {
+                let destinations = captured.destinations.iter().map(ToString::to_string);
+                format!("{} {}", captured.direction.name(), destinations.collect::<Vec<_>>().join(","))
+            }
+        }
+    }
 }
 
 /// A listener that speaks HTTP.

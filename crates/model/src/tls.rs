@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::HostMatcher;
+use crate::{HostMatcher, SpiffeMatcher};
 
 /// TLS on a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +88,9 @@ pub struct ClientCa {
     pub hosts: Vec<HostMatcher>,
     /// The CA certificates that may have signed it.
     pub ca: Pem,
+    /// The certificate must have exactly one URI, and that must be one of these SPIFFE ids. Empty means that any certificate of the CA will
+    /// do.
+    pub spiffe_ids: Vec<SpiffeMatcher>,
     /// False means that clients are asked for a certificate, and are admitted whatever they answer. Only for tests and migrations.
     pub verify: bool,
 }
@@ -124,4 +127,6 @@ pub enum SubjectAltName {
     Dns(String),
     /// A URI such as `spiffe://example.com/shop`, byte for byte.
     Uri(String),
+    /// The only URI in the certificate is one of these SPIFFE ids. The endpoint is a sidecar, and is asked for no name.
+    Spiffe(SpiffeMatcher),
 }

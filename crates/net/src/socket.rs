@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 /// Connections that the kernel completes before they are accepted. The kernel lowers this to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
@@ -86,6 +86,28 @@ pub async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
     tune(&stream);
     Ok(stream)
+}
+
+/// As [`connect`], from this address of this host.
+///
+/// # Errors
+/// Those of socket(2), bind(2) and connect(2).
+pub async fn connect_from(source: IpAddr, address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.bind(SocketAddr::new(source, 0))?;
+    let stream = socket.connect(address).await?;
+    tune(&stream);
+    Ok(stream)
+}
+
+/// Where an accepted connection was going before the kernel redirected it here (SO_ORIGINAL_DST); its own address if it was not redirected
+/// and the kernel tracks connections; `None` if the kernel does not know.
+pub fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
+    let socket = SockRef::from(stream);
+    // An IPv4 connection of a dual-stack socket answers to the option of IPv4 alone.
+    let is_ipv4 = stream.local_addr().ok()?.ip().to_canonical().is_ipv4();
+    let found = if is_ipv4 { socket.original_dst_v4() } else { socket.original_dst_v6() };
+    found.ok()?.as_socket()
 }
 
 /// Sets the options that both sides want: no waiting for more bytes (a relay that waits for an acknowledgement adds 40 ms), and keep-alive,

@@ -237,7 +237,7 @@ pub(crate) fn named(snapshot: &Snapshot) -> impl Iterator<Item = PathBuf> {
     let roots = clusters.map(|tls| tls.ca.as_ref().and_then(file));
     let pages = snapshot.listeners.iter().filter_map(|listener| match &listener.protocol {
         Protocol::Http(http) => Some(http.pages()),
-        Protocol::Tcp(_) | Protocol::Tls(_) => None,
+        Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => None,
     });
     let pages = pages.flatten().map(|page| match &page.body {
         PageBody::File(path) => Some(path.clone()),
@@ -245,7 +245,7 @@ pub(crate) fn named(snapshot: &Snapshot) -> impl Iterator<Item = PathBuf> {
     });
     let routes = snapshot.listeners.iter().filter_map(|listener| match &listener.protocol {
         Protocol::Http(http) => Some(&http.routes),
-        Protocol::Tcp(_) | Protocol::Tls(_) => None,
+        Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => None,
     });
     let auth =
         routes.flat_map(|routes| routes.iter()).map(|route| Some(route.policy.auth.as_ref()?.file()?.to_owned()));

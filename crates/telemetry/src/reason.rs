@@ -187,6 +187,13 @@ reasons! {
         all the same.";
     142 ClientConnectionsFull "client_connections_full" Downstream "The client has as many open connections as `client_limits` of the \
         listener allows.";
+    150 NotCaptured "not_captured" Downstream "A connection arrived at the sidecar itself: it was not redirected there, so it has no other \
+        destination.";
+    151 UnknownDestination "unknown_destination" Routing "The application's connection goes to a destination that no listener captures, \
+        and the sidecar has `unknown: refuse`.";
+    152 PlainText "plain_text" Downstream "The connection is not encrypted, and the sidecar has `mode: strict`.";
+    153 SpiffeId "spiffe_id" Downstream "The client's certificate was signed by the right CA, and its SPIFFE id is not one of those that \
+        may connect.";
     160 BuffersFull "buffers_full" Internal "A request whose body has to be collected or decompressed was refused, because the worker has as \
         many of them as it may, or memory is short.";
     161 EncodingUnsupported "encoding_unsupported" Downstream "The request's body has a `Content-Encoding` that `decompress` of the route \

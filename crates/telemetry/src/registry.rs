@@ -244,8 +244,8 @@ fn has_same_routes(before: &Snapshot, snapshot: &Snapshot) -> bool {
     let is_same = |(old, new): (&Listener, &Listener)| {
         let routes = match (&old.protocol, &new.protocol) {
             (Protocol::Http(old), Protocol::Http(new)) => Arc::ptr_eq(&old.routes, &new.routes),
-            (Protocol::Tcp(_) | Protocol::Tls(_), Protocol::Tcp(_) | Protocol::Tls(_)) => true,
-            _ => false,
+            (Protocol::Http(_), _) | (_, Protocol::Http(_)) => false,
+            _ => true,
         };
         old.name == new.name && routes
     };
@@ -263,7 +263,7 @@ fn routes(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &Route)> {
     snapshot.listeners.iter().flat_map(|listener| {
         let routes = match &listener.protocol {
             Protocol::Http(http) => &*http.routes,
-            Protocol::Tcp(_) | Protocol::Tls(_) => &[],
+            Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => &[],
         };
         routes.iter().map(|route| (listener.name.as_str(), route))
     })

@@ -74,7 +74,7 @@ fn cluster(written: Option<&Value>, wrong: &mut Vec<String>) -> Option<ClusterPa
     file.insert("protocol".to_owned(), json!("h2c"));
     let raw: RawCluster = read(&Value::Object(file), "spec.cluster", wrong)?;
     let mut report = Report::default();
-    let lowered = lower::cluster(CLUSTER, raw, Path::new(""), None, &mut report);
+    let lowered = lower::cluster(CLUSTER, raw, Path::new(""), None, None, &mut report);
     told(report, "spec.cluster", wrong);
     let mut values = lowered.unwrap_or_else(nothing);
     values.endpoints.clear();

@@ -33,6 +33,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("a cluster", "protocol", "the appProtocol of the Service's port says it"),
     ("a cluster", "proxy_protocol", "the appProtocol of the Service's port says it"),
     ("a cluster", "tls", "BackendTLSPolicy has it"),
+    ("a cluster", "spiffe_ids", "the controller is no sidecar"),
     ("a sticky session", "secret", SECRET),
     ("the basic authentication", "users", SECRET),
     ("the API key authentication", "keys", SECRET),

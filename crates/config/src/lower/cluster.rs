@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use model::{
-    Algorithm, Cluster, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck, HttpProbe,
-    Outlier, Probe, Zone,
+    Algorithm, Cluster, ClusterLimits, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, HashKey, HealthCheck,
+    HttpProbe, Outlier, Probe, Zone,
 };
 
+use super::route::listed;
+use super::sidecar::Sidecar;
 use super::{count, policy, positive, tls};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
@@ -24,8 +26,10 @@ pub fn cluster(
     raw: RawCluster,
     base: &Path,
     own_zone: Option<&str>,
+    sidecar: Option<&Sidecar>,
     report: &mut Report,
 ) -> Option<Cluster> {
+    let towards = towards(&raw, sidecar, report);
     let protocol = protocol(&raw, report);
     if let (Some(on_unhealthy), None) = (&raw.on_unhealthy, &raw.health_check)
         && on_unhealthy.value.0 == OnUnhealthyWord::Close
@@ -74,18 +78,39 @@ pub fn cluster(
         cluster.idle_connections_max = count(connections.value.0);
     }
     cluster.send_proxy_protocol = raw.proxy_protocol.map(|version| version.value.0);
-    cluster.tls = raw.tls.map(|tls| tls::cluster(&tls.value, base, report));
+    cluster.tls = towards.or_else(|| raw.tls.map(|tls| tls::cluster(&tls.value, base, report)));
     Some(cluster)
+}
+
+/// TLS towards endpoints that have sidecars.
+fn towards(raw: &RawCluster, sidecar: Option<&Sidecar>, report: &mut Report) -> Option<ClusterTls> {
+    let written = raw.spiffe_ids.as_ref()?;
+    if let Some(tls) = &raw.tls {
+        let wrong = Wrong::new("a cluster has both `tls` and `spiffe_ids`");
+        report.add(tls.location, wrong.hint("keep `spiffe_ids` if its endpoints have sidecars, and `tls` otherwise"));
+    }
+    let ids = listed(&raw.spiffe_ids, |id| id.0.clone());
+    let towards = sidecar.and_then(|sidecar| sidecar.towards(&ids));
+    if towards.is_none() {
+        let wrong = Wrong::new("`spiffe_ids` needs the certificate of this sidecar");
+        report.add(written.location, wrong.hint("add `tls` to `sidecar`, or write `tls: {subject_alt_names: ...}`"));
+    }
+    towards
 }
 
 /// HTTP/2 differs in the clear and within TLS, so the keys must agree about which one is meant.
 fn protocol(raw: &RawCluster, report: &mut Report) -> ClusterProtocol {
     let name = raw.protocol.as_ref().map_or(UpstreamName::H1, |name| name.value.0);
     if let Some(written) = &raw.protocol {
-        match (name, &raw.tls) {
-            (UpstreamName::H2c, Some(_)) => {
-                let wrong = Wrong::new("protocol h2c is HTTP/2 in the clear, and this cluster has `tls`");
-                report.add(written.location, wrong.hint("write `protocol: h2`, or remove `tls`"));
+        let encrypts = match (&raw.tls, &raw.spiffe_ids) {
+            (None, None) => None,
+            (Some(_), _) => Some("`tls`"),
+            (None, Some(_)) => Some("`spiffe_ids`"),
+        };
+        match (name, encrypts) {
+            (UpstreamName::H2c, Some(key)) => {
+                let wrong = Wrong::new(format!("protocol h2c is HTTP/2 in the clear, and this cluster has {key}"));
+                report.add(written.location, wrong.hint(format!("write `protocol: h2`, or remove {key}")));
             }
             (UpstreamName::H2, None) => {
                 let wrong = Wrong::new("protocol h2 is HTTP/2 within TLS, and this cluster has no `tls`");
@@ -106,7 +131,8 @@ fn protocol(raw: &RawCluster, report: &mut Report) -> ClusterProtocol {
         report.add(ping.location, wrong.hint("remove `ping`, or write `protocol: h2c`, or `protocol: h2` with `tls`"));
     }
     let asks_grpc = raw.health_check.as_ref().and_then(|check| check.value.grpc.as_ref());
-    if let (Some(asked), Some(_), ClusterProtocol::H1) = (asks_grpc, &raw.tls, protocol) {
+    let encrypts = raw.tls.is_some() || raw.spiffe_ids.is_some();
+    if let (Some(asked), true, ClusterProtocol::H1) = (asks_grpc, encrypts, protocol) {
         let wrong = Wrong::new("a gRPC health check needs HTTP/2, and this cluster speaks h1 within TLS");
         report.add(asked.location, wrong.hint("add `protocol: h2` to the cluster"));
     }

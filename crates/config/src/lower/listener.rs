@@ -4,24 +4,33 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use model::{
-    ClientLimits, ClusterId, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules, Protocol,
-    RequestId, TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
+    ClientLimits, ClusterId, ForwardedHeaders, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules,
+    Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
 };
 
 use super::route::Inherited;
+use super::sidecar::Sidecar;
 use super::{
     ClusterIds, addresses, auth, bandwidth, count, external_auth, global_rate_limit, policy, positive, respond, route,
     tls, via,
 };
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
-use crate::raw::{ProtocolName, RawListener, RawMinRate, RawPaths, RawRequestId};
+use crate::raw::{ProtocolName, RawBind, RawCaptureObject, RawListener, RawMinRate, RawPaths, RawRequestId};
 use crate::read::{Flag, Keyed, Located, OneOf, Written};
 
+/// What the listeners of a file share.
+pub struct Context<'c> {
+    pub base: &'c Path,
+    pub ids: &'c ClusterIds,
+    pub sidecar: Option<&'c Sidecar>,
+}
+
 /// Returns `None` if a required key is missing; the report says so.
-pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, report: &mut Report) -> Option<Listener> {
+pub fn listener(name: &str, raw: RawListener, context: &Context<'_>, report: &mut Report) -> Option<Listener> {
+    let &Context { base, ids, sidecar } = context;
     // Look up the names before anything can return early: errors in them are worth reporting whatever else is wrong.
     let to = raw.to.as_ref().and_then(|to| ids.find(to, report));
     let protocol = raw.protocol.as_ref();
@@ -39,11 +48,12 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
         let hint = "add `tls: {certificates: [{cert: www.pem, key: www.key}]}`";
         report.add(*location, Wrong::new(format!("protocol {} needs a certificate", protocol.name())).hint(hint));
     }
-    let bind = raw.bind.as_ref()?.value.0;
+    let capture = self::capture(&raw, *protocol, sidecar, report);
     let routes = match routes {
         Some(routes) => routes,
         None => Routes::to(*protocol, to?, inherited),
     };
+    let protocol_name = *protocol;
     let protocol = match routes {
         Routes::None(to) => {
             Protocol::Tcp(TcpListener { idle_timeout: positive(&raw.idle_timeout, defaults::TCP_IDLE_TIMEOUT), to })
@@ -55,6 +65,15 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
             hello_timeout: positive(&raw.header_timeout, ListenerLimits::default().header_timeout),
             idle_timeout: positive(&raw.idle_timeout, defaults::TCP_IDLE_TIMEOUT),
         }),
+    };
+    let (bind, captured, tls) = match (&raw.bind.as_ref()?.value, capture) {
+        (RawBind::Text(bind), _) => (bind.0, None, tls),
+        (RawBind::Object(_), Some((object, sidecar))) => {
+            let idle_timeout = positive(&raw.idle_timeout, defaults::TCP_IDLE_TIMEOUT);
+            let (bind, captured, tls) = sidecar.capture(&object, protocol_name, to, idle_timeout, report);
+            (bind, Some(captured), tls)
+        }
+        (RawBind::Object(_), None) => return None,
     };
     let addresses = addresses::rules(&raw.allow, &raw.deny, report);
     let limits = raw.limits.map(|limits| limits.value);
@@ -68,6 +87,7 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     Some(Listener {
         name: name.to_owned(),
         bind,
+        captured,
         protocol,
         tls,
         accept_proxy_protocol: raw.proxy_protocol.is_some_and(|accept| accept.value.0),
@@ -75,6 +95,44 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
         connections_max: connections_max.unwrap_or(defaults::CONNECTIONS_MAX),
         client_limits,
     })
+}
+
+/// What a sidecar captures for this listener. `None` if it has a socket of its own, or if the report says what is wrong.
+fn capture<'c>(
+    raw: &'c RawListener,
+    protocol: ProtocolName,
+    sidecar: Option<&'c Sidecar>,
+    report: &mut Report,
+) -> Option<(Located<&'c RawCaptureObject>, &'c Sidecar)> {
+    let bind = raw.bind.as_ref()?;
+    let RawBind::Object(object) = &bind.value else {
+        if protocol == ProtocolName::Detect {
+            let wrong = Wrong::new("protocol detect is for connections that a sidecar captures");
+            report.add(bind.location, wrong.hint("write `protocol: http` or `protocol: tcp`"));
+        }
+        return None;
+    };
+    let Some(sidecar) = sidecar else {
+        let wrong = Wrong::new("only a sidecar captures connections, and this file has no `sidecar`");
+        report.add(bind.location, wrong.hint("add `sidecar: {}` at the top of the file"));
+        return None;
+    };
+    let is_outbound = object.outbound.is_some();
+    match protocol {
+        ProtocolName::Http | ProtocolName::Tcp | ProtocolName::Detect => {}
+        ProtocolName::TlsPassthrough if is_outbound => {}
+        ProtocolName::Https | ProtocolName::Tls | ProtocolName::TlsPassthrough => {
+            let name = protocol.name();
+            let wrong = Wrong::new(format!("a listener that a sidecar captures cannot have protocol {name} here"));
+            let hint = "write http, tcp or detect: `mode` of the sidecar says whether clients use TLS";
+            report.add(bind.location, wrong.hint(hint));
+        }
+    }
+    if let Some(header) = raw.proxy_protocol.as_ref().filter(|accept| accept.value.0) {
+        let wrong = Wrong::new("a sidecar takes the address of a client from the kernel");
+        report.add(header.location, wrong.hint("remove `proxy_protocol`"));
+    }
+    Some((Located { location: bind.location, value: &**object }, sidecar))
 }
 
 /// The target of a listener's traffic, in the form that its protocol uses.
@@ -106,7 +164,7 @@ impl Routes {
     fn to(protocol: ProtocolName, to: ClusterId, inherited: Inherited) -> Self {
         match protocol {
             ProtocolName::Tcp => Self::None(to),
-            ProtocolName::Http | ProtocolName::Https => {
+            ProtocolName::Http | ProtocolName::Https | ProtocolName::Detect => {
                 let mut route = route::catch_all(to);
                 route.policy.auth = inherited.auth;
                 route.policy.external_auth = inherited.external_auth;
@@ -132,6 +190,7 @@ pub fn bare(name: &str, bind: SocketAddr, tcp: bool, to: ClusterId) -> Listener 
     Listener {
         name: name.to_owned(),
         bind,
+        captured: None,
         protocol,
         tls: None,
         accept_proxy_protocol: false,
@@ -186,6 +245,13 @@ fn http(raw: &RawListener, routes: Vec<model::Route>, base: &Path, report: &mut 
     }
     if let Some(forwarded) = &raw.forwarded {
         http.forwarded = forwarded.value.0;
+    }
+    if raw.bind.as_ref().is_some_and(|bind| bind.value.is_outbound()) && raw.forwarded.is_none() {
+        // The client is the application of this sidecar. What it says about its own client must arrive as it is.
+        http.forwarded = ForwardedHeaders::Off;
+        if raw.trusted_proxies.is_none() {
+            http.trusted_proxies = vec![Ipv4Net::default().into(), Ipv6Net::default().into()];
+        }
     }
     http.http2 = raw.http2.as_ref().is_none_or(|flag| flag.value.0);
     http.x_real_ip = raw.x_real_ip.as_ref().is_some_and(|flag| flag.value.0);

@@ -17,6 +17,7 @@ mod reachable;
 mod request_body;
 mod respond;
 mod route;
+mod sidecar;
 mod template;
 mod tls;
 mod via;
@@ -34,7 +35,7 @@ use model::{
 
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, nearest, ticked};
-use crate::raw::{RawAccessLog, RawCluster, RawDns, RawFile, RawListener, RawPing};
+use crate::raw::{RawAccessLog, RawBind, RawCluster, RawDns, RawFile, RawListener, RawPing};
 use crate::read::{Keyed, Located, Named, NamedEntry};
 use crate::text::{Label, Positive, VipAddress, duration_text};
 
@@ -57,11 +58,15 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
     if let Some(metrics) = &metrics {
         binds.add(metrics.value, metrics.location, report);
     }
-    let listeners = raw.listeners.map(|listeners| self::listeners(listeners, base, &mut binds, &ids, report));
+    let sidecar = raw.sidecar.as_ref().map(|sidecar| sidecar::Sidecar::new(sidecar, base, &mut binds, report));
+    let context = listener::Context { base, ids: &ids, sidecar: sidecar.as_ref() };
+    let listeners = raw.listeners.map(|listeners| self::listeners(listeners, &context, &mut binds, report));
+    let gates = sidecar.iter().flat_map(sidecar::Sidecar::listeners);
+    let listeners = listeners.unwrap_or_default().into_iter().chain(gates).collect();
     let own_zone = raw.zone.map(|zone| zone.value.0);
     let clusters = raw.clusters.map_or_else(Vec::new, |clusters| clusters.value.0);
     let lowered = |entry: NamedEntry<Label, RawCluster>, report: &mut Report| {
-        cluster::cluster(&entry.name.0, entry.value?, base, own_zone.as_deref(), report)
+        cluster::cluster(&entry.name.0, entry.value?, base, own_zone.as_deref(), sidecar.as_ref(), report)
     };
     let clusters = clusters.into_iter().filter_map(|entry| lowered(entry, report)).collect();
     let shared = raw.kernel_plane.map(|plane| vip::shared(plane.value, report)).unwrap_or_default();
@@ -80,14 +85,14 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
         flows_max: shared.flows_max.unwrap_or(defaults::FLOWS_MAX),
         socket_cgroup: shared.socket_cgroup,
         announcing: shared.announcing,
-        ..bare(generation, listeners.unwrap_or_default(), clusters)
+        ..bare(generation, listeners, clusters)
     })
 }
 
 /// A file with neither listeners nor vips is most likely mistyped.
 fn refuse_what_serves_nothing(raw: &RawFile, report: &mut Report) {
     let wrote = |key| raw.written().iter().any(|written| written.key == key);
-    if !wrote("listeners") && !wrote("vips") {
+    if !wrote("listeners") && !wrote("vips") && !wrote("sidecar") {
         let hint = "the proxy plane serves `listeners`, and the kernel plane serves `vips`";
         report.add(Location::START, Wrong::new("the file needs `listeners` or `vips`").hint(hint));
     }
@@ -127,9 +132,8 @@ fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>
 
 fn listeners(
     raw: Located<Named<Label, RawListener>>,
-    base: &Path,
+    context: &listener::Context<'_>,
     binds: &mut Binds,
-    ids: &ClusterIds,
     report: &mut Report,
 ) -> Vec<Listener> {
     if raw.value.0.is_empty() {
@@ -139,19 +143,23 @@ fn listeners(
         );
     }
     let mut listeners = Vec::with_capacity(raw.value.0.len());
+    let mut captured = Vec::new();
     for entry in raw.value.0 {
         let Some(raw) = entry.value else { continue };
-        if let Some(bind) = &raw.bind {
-            binds.add(bind.value.0, bind.location, report);
+        match raw.bind.as_ref().map(|bind| (&bind.value, bind.location)) {
+            Some((RawBind::Text(bind), location)) => binds.add(bind.0, location, report),
+            Some((RawBind::Object(_), location)) => captured.push((entry.name.0.clone(), location)),
+            None => {}
         }
-        listeners.extend(listener::listener(&entry.name.0, raw, base, ids, report));
+        listeners.extend(listener::listener(&entry.name.0, raw, context, report));
     }
+    sidecar::refuse_twice(&listeners, &captured, report);
     listeners
 }
 
 /// The addresses that the file opens, each with its place.
 #[derive(Default)]
-struct Binds {
+pub struct Binds {
     exact: HashMap<SocketAddr, Location>,
     /// The first address on each port, for IPv4 and for IPv6.
     first: HashMap<(u16, bool), (SocketAddr, Location)>,

@@ -17,6 +17,7 @@ pub fn listener(raw: &RawListenerTls, base: &Path) -> Option<ListenerTls> {
         Some(ClientCa {
             hosts: listed(&client.value.hosts, |host| host.0.clone()),
             ca: pem(&client.value.ca, base)?,
+            spiffe_ids: listed(&client.value.spiffe_ids, |id| id.0.clone()),
             verify: client.value.verify.as_ref().is_none_or(|verify| verify.value.0),
         })
     });
@@ -44,6 +45,6 @@ pub fn cluster(raw: &RawClusterTls, base: &Path, report: &mut Report) -> Cluster
     }
 }
 
-fn certificate(raw: &RawCertificate, base: &Path) -> Option<Certificate> {
+pub fn certificate(raw: &RawCertificate, base: &Path) -> Option<Certificate> {
     Some(Certificate { cert: pem(&raw.cert, base)?, key: pem(&raw.key, base)?, ocsp: file(&raw.ocsp, base) })
 }

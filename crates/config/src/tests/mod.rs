@@ -9,6 +9,7 @@ mod policies;
 mod published;
 mod refused;
 mod refused_vips;
+mod sidecar;
 mod request_body;
 mod values;
 

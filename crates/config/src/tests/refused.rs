@@ -42,11 +42,11 @@ fn cluster(keys: &str, expect: &str) {
 fn the_file_as_a_whole() {
     check(
         "42",
-        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips` or `kernel_plane`, not text",
+        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips`, `sidecar` or `kernel_plane`, not text",
     );
     check(
         "- a",
-        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips` or `kernel_plane`, not a list",
+        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips`, `sidecar` or `kernel_plane`, not a list",
     );
     check(
         r#"listeners: {}
@@ -297,8 +297,8 @@ fn listeners_with_tls() {
 fn listeners() {
     listener(
         "",
-        r#"2:16: a listener needs `bind`; it must be an address and port such as 127.0.0.1:8080
-2:16: a listener needs `protocol`; it must be http, https, tcp, tls or tls_passthrough
+        r#"2:16: a listener needs `bind`; it must be an address and port such as 127.0.0.1:8080 or a mapping with `inbound`, `outbound` or `mode`
+2:16: a listener needs `protocol`; it must be http, https, detect, tcp, tls or tls_passthrough
 2:16: a listener needs `to` or `routes`"#,
     );
     listener("bind: ':1', protocol: http", "2:16: a listener needs `to` or `routes`");
@@ -340,7 +340,7 @@ fn listeners() {
     );
     listener(
         "bind: ':1', protocol: htps, to: wob",
-        r#"2:39: `protocol`: "htps" is not valid; it must be http, https, tcp, tls or tls_passthrough; did you mean https?
+        r#"2:39: `protocol`: "htps" is not valid; it must be http, https, detect, tcp, tls or tls_passthrough; did you mean https?
 2:49: `to` names the cluster `wob`, which is not in `clusters`; did you mean `web`?"#,
     );
 }

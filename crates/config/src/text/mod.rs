@@ -8,6 +8,7 @@ mod jwt;
 mod media;
 mod policy;
 mod secret;
+mod sidecar;
 mod units;
 mod variables;
 mod vip;
@@ -27,6 +28,7 @@ pub use policy::{
     AllowedOrigin, ChangedHeader, CorsName, HeaderValue, OriginText, PlainHost, RedirectStatus, RedirectUrl, RetryOn,
 };
 pub use secret::{HashText, KeyText, Realm, UserName};
+pub use sidecar::{DestinationText, SpiffeText};
 pub use units::{ByteSize, Percent, Positive, Wait, duration_text, parse_wait, percent_text, size_text};
 pub use variables::HeaderTemplate;
 pub use vip::{Address, Interface, Rate, Seconds, VipAddress, VipEndpoint, parse_vip_address};

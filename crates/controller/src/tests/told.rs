@@ -58,6 +58,7 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
         Protocol::Http(_) => "http",
         Protocol::Tcp(_) => "tcp",
         Protocol::Tls(_) => "tls",
+        Protocol::Capture(_) => "capture",
     };
     let _ = write!(text, "listener {} {kind}", listener.name);
     for certificate in listener.tls.iter().flat_map(|tls| &tls.certificates) {
@@ -76,7 +77,7 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
     let isolated = match &listener.protocol {
         Protocol::Http(http) => http.isolated_hosts.as_slice(),
         Protocol::Tls(tls) => &tls.isolated_hosts,
-        Protocol::Tcp(_) => &[],
+        Protocol::Tcp(_) | Protocol::Capture(_) => &[],
     };
     if !isolated.is_empty() {
         let _ = write!(text, " for {}", isolated.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | "));
@@ -99,6 +100,7 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
         Protocol::Tcp(tcp) => {
             let _ = writeln!(text, " -> {}", cluster(tcp.to));
         }
+        Protocol::Capture(_) => text.push('\n'),
         Protocol::Tls(tls) => {
             text.push('\n');
             for route in &tls.routes {
@@ -152,7 +154,7 @@ fn clients(listener: &Listener) -> String {
         Protocol::Tls(tls) if tls.idle_timeout.as_secs() != 3600 || tls.hello_timeout.as_secs() != 10 => {
             let _ = write!(text, " hello={:?} idle={:?}", tls.hello_timeout, tls.idle_timeout);
         }
-        Protocol::Tcp(_) | Protocol::Tls(_) => {}
+        Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => {}
     }
     text
 }

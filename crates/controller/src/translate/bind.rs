@@ -351,6 +351,7 @@ impl Bind {
         Some(Listener {
             name: place.to_string(),
             bind: place,
+            captured: None,
             protocol,
             tls,
             accept_proxy_protocol: self.policy.accept_proxy_protocol,
@@ -426,7 +427,7 @@ impl Clients {
     fn into_model(self) -> Option<ClientCa> {
         let Ask { ca, verify } = self.ask?;
         let hosts: Option<Vec<HostMatcher>> = self.asked.into_iter().collect();
-        Some(ClientCa { hosts: hosts.unwrap_or_default(), ca, verify })
+        Some(ClientCa { hosts: hosts.unwrap_or_default(), ca, spiffe_ids: Vec::new(), verify })
     }
 }
 

@@ -24,11 +24,12 @@ use wire::proxy_protocol::{self, Parsed};
 
 use crate::downstream::client_connections::ClientPermit;
 use crate::error::Error;
+use crate::policy::addresses::AddressTable;
 use crate::stream::Stream;
 use crate::upstream::connect::OnBehalfOf;
 use crate::worker::connection_balance::AcceptedConnection;
 use crate::worker::{ConnectionGuard, ListenerView, Worker};
-use crate::{downstream::session, http::headers, http::respond, tcp, tcp::by_name, tls};
+use crate::{downstream::captured, downstream::session, http::headers, http::respond, tcp, tcp::by_name, tls};
 
 /// The time limit for a PROXY protocol header. The proxy in front sends it at once.
 const PROXY_PROTOCOL_TIMEOUT_MS: u64 = 5_000;
@@ -159,7 +160,7 @@ pub(crate) fn begin(worker: &Rc<Worker>, active: &Rc<ActiveListener>, stream: Tc
 ///
 /// # Errors
 /// [`Reason::ClientConnectionsFull`].
-fn client_permit(view: &ListenerView, client: IpAddr) -> Result<Option<ClientPermit>, Reason> {
+pub(crate) fn client_permit(view: &ListenerView, client: IpAddr) -> Result<Option<ClientPermit>, Reason> {
     let (Some(counts), Some(max)) = (&view.plan.client_connections, view.plan.policy.client_limits.connections_max)
     else {
         return Ok(None);
@@ -167,24 +168,37 @@ fn client_permit(view: &ListenerView, client: IpAddr) -> Result<Option<ClientPer
     counts.acquire(client, max).map(Some).ok_or(Reason::ClientConnectionsFull)
 }
 
-/// A permit for one connection of the listener, counted against its `connections` limit until it is dropped.
+/// A permit for one connection of the listener that accepted it.
 struct ConnectionPermit {
-    open: Arc<AtomicUsize>,
-    counters: Arc<ListenerCounters>,
     connection: ConnectionGuard,
+    /// Dropped for its count.
+    _listener: ListenerPermit,
 }
 
 impl ConnectionPermit {
     fn acquire(view: &Rc<ListenerView>, connection: ConnectionGuard) -> Option<Self> {
+        Some(Self { connection, _listener: ListenerPermit::acquire(view)? })
+    }
+}
+
+/// Counts a connection against the `connections` limit of a listener until it is dropped.
+pub(crate) struct ListenerPermit {
+    open: Arc<AtomicUsize>,
+    counters: Arc<ListenerCounters>,
+}
+
+impl ListenerPermit {
+    /// Returns `None` if the listener has as many as it may have.
+    pub(crate) fn acquire(view: &Rc<ListenerView>) -> Option<Self> {
         let open = view.plan.open.clone();
         let before = open.fetch_add(1, Relaxed);
         view.counters.open.inc();
-        let permit = Self { open, counters: view.counters.clone(), connection };
+        let permit = Self { open, counters: view.counters.clone() };
         (before < view.plan.policy.connections_max).then_some(permit)
     }
 }
 
-impl Drop for ConnectionPermit {
+impl Drop for ListenerPermit {
     fn drop(&mut self) {
         self.open.fetch_sub(1, Relaxed);
         self.counters.open.dec();
@@ -197,7 +211,7 @@ pub(crate) fn is_memory_full() -> bool {
 }
 
 /// Refuses one connection too many. An HTTP client gets a response, in one write that never waits.
-async fn refuse(view: &ListenerView, mut stream: TcpStream, reason: Reason) {
+pub(crate) async fn refuse(view: &ListenerView, mut stream: TcpStream, reason: Reason) {
     let error = Error::internal(reason);
     view.count(error.reason);
     let is_plain_http = matches!(view.plan.policy.protocol, Protocol::Http(_)) && view.plan.tls.is_none();
@@ -238,9 +252,7 @@ async fn serve(
             Err(reason) => return refuse(&view, stream, reason).await,
         };
     }
-    if let (Protocol::Tcp(_) | Protocol::Tls(_), Some(addresses)) = (&view.plan.policy.protocol, &view.plan.addresses)
-        && !addresses.admits(Some(who.client.ip()).filter(|_| who.is_known))
-    {
+    if is_denied(&view, &who) {
         net::socket::reset_on_close(&stream);
         return refused(&view, &who, &Error::internal(Reason::ClientDenied));
     }
@@ -261,19 +273,29 @@ async fn serve(
             // Boxed, as below, so that the state of the handshake is not kept while the connection is served.
             Box::pin(session::serve(worker, active, stream, input, who, secured)).await;
         }
-        Protocol::Tcp(_) => Box::pin(tcp::serve(worker, view, stream, input, who, connection)).await,
-        Protocol::Tls(_) => Box::pin(by_name::serve(worker, view, stream, input, who, connection)).await,
+        Protocol::Tcp(_) => Box::pin(tcp::serve(worker, view, Stream::Plain(stream), input, who, connection)).await,
+        Protocol::Tls(_) => {
+            Box::pin(by_name::serve(worker, view, stream, input, who, connection)).await;
+        }
+        Protocol::Capture(_) => Box::pin(captured::serve(worker, view, stream, who, connection)).await,
     }
     // It has counted until here, however it ended.
     drop(client);
 }
 
-fn refused(view: &ListenerView, who: &OnBehalfOf, error: &Error) {
+/// Whether the addresses of the listener refuse the client of a connection. Those of an HTTP listener apply to each request.
+pub(crate) fn is_denied(view: &ListenerView, who: &OnBehalfOf) -> bool {
+    let is_http = matches!(view.plan.policy.protocol, Protocol::Http(_));
+    let admits = |addresses: &Arc<AddressTable>| addresses.admits(Some(who.client.ip()).filter(|_| who.is_known));
+    !is_http && !view.plan.addresses.as_ref().is_none_or(admits)
+}
+
+pub(crate) fn refused(view: &ListenerView, who: &OnBehalfOf, error: &Error) {
     view.count(error.reason);
     tracing::debug!(listener = view.plan.policy.name, client = %who.client, %error, "refused");
 }
 
-async fn tls_handshake(
+pub(crate) async fn tls_handshake(
     worker: &Worker,
     keys: Arc<tls::ServerKeys>,
     mut stream: TcpStream,
@@ -294,7 +316,7 @@ async fn tls_handshake(
         return Err(error);
     }
     let made = timer.guard(tls::accept(keys, tls::Socket::new(stream, input))).await.map_err(timeout)?;
-    made.map_err(|error| Error::downstream(Reason::TlsHandshake).because(error))
+    made.map_err(|error| Error::downstream(tls::client_reason(&error)).because(error))
 }
 
 /// A handshake begins with a record of type 22, and a request with its method.
@@ -319,7 +341,7 @@ fn closing() -> headers::ResponseContext {
 }
 
 /// Turns `::ffff:1.2.3.4`, the form in which a dual-stack socket reports an IPv4 client, into 1.2.3.4.
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 

@@ -3,6 +3,7 @@
 //! | what | file |
 //! |---|---|
 //! | accept, PROXY protocol, TLS handshake, limits on connections | `listener` |
+//! | connections that the kernel redirects to a sidecar | `captured` |
 //! | how many connections each client has | `client_connections` |
 //! | an HTTP/1 connection: one exchange after another | `session` |
 //! | an HTTP/2 connection, from its preface to GOAWAY | `h2_session` |
@@ -11,6 +12,7 @@
 //!
 //! What an HTTP/2 connection has in common with one to an endpoint is in [`crate::h2`].
 
+pub(crate) mod captured;
 pub(crate) mod client_connections;
 mod exchange_set;
 pub(crate) mod h2_session;

@@ -139,7 +139,7 @@ async fn wait_for_request(worker: &Worker, active: &ActiveListener, downstream: 
     let patience = match &active.view().plan.policy.protocol {
         Protocol::Http(http) if is_first => http.limits.header_timeout,
         Protocol::Http(http) => http.limits.idle_timeout,
-        Protocol::Tcp(_) | Protocol::Tls(_) => return false,
+        Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => return false,
     };
     let deadline_ms = downstream.quiet_since_ms.saturating_add(crate::millis(patience));
     loop {

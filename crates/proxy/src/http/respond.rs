@@ -98,6 +98,10 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::ProxyProtocolTimeout
         | Reason::TlsHandshake
         | Reason::TlsHandshakeTimeout
+        | Reason::NotCaptured
+        | Reason::UnknownDestination
+        | Reason::PlainText
+        | Reason::SpiffeId
         // A violation of the protocol is answered in the protocol: RST_STREAM or GOAWAY.
         | Reason::NotHttp
         | Reason::H2Preface

@@ -16,7 +16,6 @@ use net::clock;
 use net::timer::Timer;
 use smallvec::SmallVec;
 use telemetry::{ListenerCounters, Reason};
-use tokio::net::TcpStream;
 
 use self::relay::{End, Moved};
 use crate::deadline::Deadline;
@@ -37,7 +36,7 @@ const ATTEMPTS_MAX: usize = 3;
 pub(crate) async fn serve(
     worker: &Worker,
     listener: Rc<ListenerView>,
-    stream: TcpStream,
+    stream: Stream,
     input: Buffer,
     who: OnBehalfOf,
     connection: &ConnectionGuard,
@@ -45,7 +44,7 @@ pub(crate) async fn serve(
     let model::Protocol::Tcp(policy) = &listener.plan.policy.protocol else { return };
     let Some(cluster) = listener.clusters.get(policy.to.0).cloned() else { return };
     let idle_timeout = policy.idle_timeout;
-    relay(worker, listener, cluster, Stream::Plain(stream), input, who, idle_timeout, connection).await;
+    relay(worker, listener, cluster, stream, input, who, idle_timeout, connection).await;
 }
 
 /// Relays one connection to an endpoint of a cluster, and logs it.

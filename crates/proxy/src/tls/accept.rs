@@ -19,6 +19,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use super::any::AnyClient;
 use super::client_certificate::ClientCertificate;
 use super::files::{self, Contents};
+use super::spiffe_client::SpiffeClient;
 use super::{H2, Provider, Socket, versions};
 use crate::exchange::route::Router;
 use crate::named_files::Fault;
@@ -142,7 +143,11 @@ fn verifier(
         return Ok(Arc::new(AnyClient::new(&roots, provider.clone())));
     }
     let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build();
-    Ok(verifier.map_err(|error| error.to_string())?)
+    let verifier = verifier.map_err(|error| error.to_string())?;
+    Ok(match client.spiffe_ids.as_slice() {
+        [] => verifier,
+        ids => Arc::new(SpiffeClient { inner: verifier, ids: ids.to_vec() }),
+    })
 }
 
 /// What a connection was made for.

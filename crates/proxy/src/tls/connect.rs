@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use model::{ClusterProtocol, ClusterTls, JwksUrl, SubjectAltName};
+use model::{ClusterProtocol, ClusterTls, JwksUrl, SpiffeMatcher, SubjectAltName};
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -87,6 +87,9 @@ impl ClientKeys {
             }
         };
         config.alpn_protocols = vec![alpn(protocol).to_vec()];
+        // A sidecar has one certificate, whose id is not the name of a host.
+        let is_sidecar = |name: &SubjectAltName| matches!(name, SubjectAltName::Spiffe(_));
+        config.enable_sni = !settings.subject_alt_names.iter().any(is_sidecar);
         let name = settings.server_name.clone().map(|name| {
             ServerName::try_from(name.clone()).map_err(|_| format!("server_name: {name} is not a name or an address"))
         });
@@ -172,12 +175,14 @@ enum Name {
     /// `example.com` for `*.example.com`.
     Wildcard(String),
     Uri(String),
+    Spiffe(SpiffeMatcher),
 }
 
 impl Name {
     fn new(name: &SubjectAltName) -> Result<Self, String> {
         Ok(match name {
             SubjectAltName::Uri(uri) => Self::Uri(uri.clone()),
+            SubjectAltName::Spiffe(matcher) => Self::Spiffe(matcher.clone()),
             SubjectAltName::Dns(name) => match name.strip_prefix("*.") {
                 Some(domain) => Self::Wildcard(domain.to_ascii_lowercase()),
                 None => match ServerName::try_from(name.clone()) {
@@ -196,7 +201,18 @@ impl Name {
                 name.split_once('.').is_some_and(|(label, rest)| !label.is_empty() && rest.eq_ignore_ascii_case(domain))
             }),
             Self::Uri(uri) => leaf.valid_uri_names().any(|name| name == uri),
+            Self::Spiffe(matcher) => has_spiffe_id(leaf, std::slice::from_ref(matcher)),
         }
+    }
+}
+
+/// Whether the certificate has exactly one URI, as the certificate of a SPIFFE id has
+/// (<https://spiffe.io/docs/latest/spiffe-specs/x509-svid/> section 2), and the URI is one of these ids.
+pub(super) fn has_spiffe_id(leaf: &webpki::EndEntityCert<'_>, ids: &[SpiffeMatcher]) -> bool {
+    let mut uris = leaf.valid_uri_names();
+    match (uris.next(), uris.next()) {
+        (Some(uri), None) => ids.iter().any(|id| id.matches(uri)),
+        _ => false,
     }
 }
 
@@ -206,7 +222,7 @@ pub(super) struct NoSuchName;
 
 impl fmt::Display for NoSuchName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the endpoint's certificate has none of the names in subject_alt_names")
+        f.write_str("the endpoint's certificate has none of the names in subject_alt_names or spiffe_ids")
     }
 }
 

@@ -12,6 +12,7 @@ mod client_certificate;
 mod connect;
 mod files;
 mod socket;
+mod spiffe_client;
 mod subject;
 
 use std::collections::HashMap;
@@ -49,7 +50,7 @@ impl Keys {
             let protocols: &[&[u8]] = match &listener.protocol {
                 Protocol::Http(http) if http.http2 => &[H2, H1],
                 Protocol::Http(_) => &[H1],
-                Protocol::Tcp(_) | Protocol::Tls(_) => &[],
+                Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => &[],
             };
             match ServerKeys::load(tls, protocols, old, &provider) {
                 Ok(made) => drop(keys.listeners.insert(listener.name.clone(), made)),
@@ -94,6 +95,17 @@ pub(crate) fn reason(error: &std::io::Error) -> Option<Reason> {
         rustls::Error::AlertReceived(_) => Reason::UpstreamTlsAlert,
         _ => Reason::UpstreamTls,
     })
+}
+
+/// Why TLS with a client failed.
+pub(crate) fn client_reason(error: &std::io::Error) -> Reason {
+    use rustls::CertificateError::Other;
+    match error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(Other(other))) if other.0.is::<connect::NoSuchName>() => {
+            Reason::SpiffeId
+        }
+        _ => Reason::TlsHandshake,
+    }
 }
 
 /// The text of such a failure for an operator. The texts of rustls mostly suffice: which name the certificate is for, when it expired.

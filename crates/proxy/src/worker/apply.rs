@@ -8,8 +8,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use balance::RetryBudget;
+use model::Listener;
 
-use super::{ListenerView, RouteViews, Worker, binds};
+use super::{ListenerView, RouteViews, Worker};
 use crate::downstream::listener::ActiveListener;
 use crate::grpc::Methods;
 use crate::policy::TrafficSplit;
@@ -33,11 +34,14 @@ impl Worker {
         close_unused_pools(&old, &clusters);
         *self.clusters.borrow_mut() = clusters.to_vec();
 
-        let binds: HashMap<&str, SocketAddr> = binds(compiled).collect();
+        // A listener that has a socket, and then has none, or the other way round, is another listener.
+        let place = |listener: &Listener| (listener.bind, listener.captured.is_some());
+        let places: HashMap<&str, (SocketAddr, bool)> =
+            compiled.listeners.iter().map(|plan| (plan.policy.name.as_str(), place(&plan.policy))).collect();
         let mut active_listeners = self.active_listeners.borrow_mut();
         let before = active_listeners.len();
         active_listeners.retain(|name, active| {
-            let stays = binds.get(name.as_str()) == Some(&active.view().plan.policy.bind);
+            let stays = places.get(name.as_str()) == Some(&place(&active.view().plan.policy));
             if !stays {
                 active.close();
             }

@@ -224,6 +224,11 @@ impl Worker {
         ConnectionGuard { worker: self.clone(), is_shared: Cell::new(true) }
     }
 
+    /// The listener with this name in the newest snapshot.
+    pub(crate) fn listener(&self, name: &str) -> Option<Rc<ActiveListener>> {
+        self.active_listeners.borrow().get(name).cloned()
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.get()
     }
@@ -253,7 +258,7 @@ impl Worker {
     }
 
     fn adopt(self: &Rc<Self>, accepted: AcceptedConnection) {
-        let active = self.active_listeners.borrow().get(&accepted.listener).cloned();
+        let active = self.listener(&accepted.listener);
         match active.ok_or_else(|| std::io::ErrorKind::NotFound.into()).and_then(|active| {
             let stream = listener::own(accepted.stream)?;
             Ok::<_, std::io::Error>((active, stream))
@@ -374,7 +379,11 @@ pub(crate) async fn run(
     }
 }
 
-/// The address of each listener in the snapshot.
+/// The address of each listener in the snapshot that has sockets.
 pub(crate) fn binds(compiled: &Compiled) -> impl Iterator<Item = (&str, SocketAddr)> {
-    compiled.listeners.iter().map(|plan| (plan.policy.name.as_str(), plan.policy.bind))
+    compiled
+        .listeners
+        .iter()
+        .filter(|plan| plan.policy.captured.is_none())
+        .map(|plan| (plan.policy.name.as_str(), plan.policy.bind))
 }

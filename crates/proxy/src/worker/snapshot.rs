@@ -10,6 +10,7 @@ use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot, Zone}
 
 use crate::auth::passwords::PasswordCounts;
 use crate::auth::{Authenticators, ListenerAuth};
+use crate::downstream::captured::Destinations;
 use crate::downstream::client_connections::ClientConnections;
 use crate::exchange::route::Router;
 use crate::external_auth::{Authorizers, ListenerAuthorizers};
@@ -62,6 +63,8 @@ pub struct ListenerPlan {
     pub(crate) external_auth: ListenerAuthorizers,
     pub(crate) pages: Pages,
     pub(crate) maintenance: Arc<Maintenance>,
+    /// Who serves captured connections; `None` if the kernel redirects none here.
+    pub(crate) destinations: Option<Arc<Destinations>>,
     /// Open downstream connections of all workers.
     pub(crate) open: Arc<AtomicUsize>,
 }
@@ -168,6 +171,7 @@ impl Compiled {
                 external_auth,
                 pages: pages(listener, &files.pages),
                 maintenance: old.map_or_else(Arc::default, |old| old.maintenance.clone()),
+                destinations: Destinations::of(listener, &snapshot.listeners).map(Arc::new),
                 open: old.map_or_else(Arc::default, |old| old.open.clone()),
             })
         });
@@ -258,7 +262,7 @@ fn router(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<Router> {
     });
     let (isolated, merge_slashes) = match &listener.protocol {
         Protocol::Http(http) => (&*http.isolated_hosts, http.paths.merge_slashes),
-        Protocol::Tcp(_) | Protocol::Tls(_) => (&[][..], false),
+        Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => (&[][..], false),
     };
     same.map_or_else(|| Arc::new(Router::new(routes(listener), isolated, merge_slashes)), |old| old.router.clone())
 }
@@ -266,14 +270,14 @@ fn router(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<Router> {
 fn routes(listener: &Listener) -> &[Route] {
     match &listener.protocol {
         Protocol::Http(http) => &http.routes,
-        Protocol::Tcp(_) | Protocol::Tls(_) => &[],
+        Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => &[],
     }
 }
 
 fn pages(listener: &Listener, files: &PageFiles) -> Pages {
     match &listener.protocol {
         Protocol::Http(http) => Pages::new(http, files),
-        Protocol::Tcp(_) | Protocol::Tls(_) => Pages::default(),
+        Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => Pages::default(),
     }
 }
 
@@ -428,6 +432,7 @@ pub(crate) mod fixture {
         Listener {
             name: name.into(),
             bind: ([127, 0, 0, 1], port).into(),
+            captured: None,
             protocol,
             tls: None,
             accept_proxy_protocol: false,

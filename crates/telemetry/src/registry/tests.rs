@@ -48,6 +48,7 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
     Listener {
         name: name.into(),
         bind,
+        captured: None,
         protocol,
         tls: None,
         accept_proxy_protocol: false,
