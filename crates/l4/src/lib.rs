@@ -24,6 +24,7 @@
 
 use std::path::PathBuf;
 
+pub mod capture;
 mod reason;
 mod refusal;
 mod samples;

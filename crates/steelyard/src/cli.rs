@@ -2,6 +2,7 @@
 
 #[cfg(feature = "controller")]
 mod cluster;
+mod sidecar;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 #[cfg(feature = "controller")]
 pub(crate) use cluster::ControllerArgs;
 use model::{AdminAddress, UNIX_PREFIX};
+pub(crate) use sidecar::{SidecarCommand, SidecarInitArgs, SidecarInjectArgs};
 
 /// The default address of the control API, both for the process that serves it and for the commands that use it.
 pub(crate) const ADMIN_DEFAULT: AdminAddress =
@@ -70,6 +72,9 @@ pub(crate) enum Command {
     /// Serve a Kubernetes cluster: Gateways and their routes, Ingresses, and Services of type LoadBalancer
     #[cfg(feature = "controller")]
     Controller(Box<ControllerArgs>),
+    /// Run beside an application: capture its connections, balance them, and encrypt them between sidecars
+    #[command(subcommand)]
+    Sidecar(SidecarCommand),
     /// Check a configuration file and report every error in it, without opening any port
     Check(FileArgs),
     /// Print the JSON schema of the configuration file, for editors

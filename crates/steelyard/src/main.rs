@@ -24,6 +24,7 @@ mod overlay;
 mod reference;
 mod resolve;
 mod run;
+mod sidecar;
 mod signals;
 mod sole;
 mod top;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => run::serve(args),
         #[cfg(feature = "controller")]
         Command::Controller(args) => cluster::controller(*args),
+        Command::Sidecar(command) => sidecar::sidecar(command),
         Command::Check(args) => files::check(&args.config),
         Command::Schema => print_line(&format!("{:#}", config::schema())),
         Command::Status(args) => operate::status(&args),

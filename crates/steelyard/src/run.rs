@@ -120,6 +120,10 @@ pub(crate) fn run(source: Source, cluster: Option<Handle>, args: &RunArgs) -> Ex
             return Exit::BadConfig;
         }
     };
+    if let Some(why) = crate::sidecar::runs_as_another_user(&file.snapshot) {
+        eprintln!("steelyard: {why}");
+        return Exit::BadConfig;
+    }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return crate::fail(&format!("cannot start: {error}")),
