@@ -16,11 +16,8 @@ use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
     Admin, Bind, ByteSize, ClaimName, ClientNetwork, CookieName, EndpointText, GrpcName, HeaderName, HostText, Label,
-    LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName, RoutePath, Server, SpiffeText, Text,
-    Wait, duration_text, percent_text, size_text,
-    Admin, Bind, ByteSize, CertificateName, ClaimName, ClientNetwork, CookieName, EndpointText, FileName, GrpcName,
-    HeaderName, HostHeader, HostText, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName,
-    RouteName, RoutePath, Server, ServiceName, Text, Wait, duration_text, percent_text, size_text,
+    LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName, RoutePath, Server, ServiceName,
+    SpiffeText, Text, Wait, duration_text, percent_text, size_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -416,9 +413,9 @@ mod jwt;
 mod limits;
 mod listener;
 mod policy;
+mod request_body;
 mod sidecar;
 mod tls;
-mod request_body;
 mod via;
 mod vip;
 
@@ -435,11 +432,10 @@ pub use policy::{
     RateHeader, RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond,
     RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
 };
+pub use request_body::{RawBuffer, RawDecompress};
 pub use sidecar::{ModeOfSidecar, RawBind, RawCaptureObject, RawSidecar, RawSidecarTls};
 pub use text_or_object::TextOrObject;
 pub use tls::{RawCertificate, RawClusterTls, RawListenerTls};
-pub use request_body::{RawBuffer, RawDecompress};
-pub use text_or_object::TextOrObject;
 pub use via::RawVia;
 pub use vip::{ModeName, RawFlowTimeouts, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
 

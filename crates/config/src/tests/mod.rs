@@ -9,8 +9,8 @@ mod policies;
 mod published;
 mod refused;
 mod refused_vips;
-mod sidecar;
 mod request_body;
+mod sidecar;
 mod values;
 
 use std::time::Duration;

@@ -25,6 +25,7 @@ use crate::stream::Stream;
 use crate::tcp::relay::{self, End, Moved};
 use crate::tcp::{self, by_name};
 use crate::tls::Secured;
+use crate::upstream::closing::Unhealthy;
 use crate::upstream::connect::{self, OnBehalfOf};
 use crate::worker::{ConnectionGuard, ListenerView, Worker};
 
@@ -332,8 +333,9 @@ async fn pass(
             record.added_us = clock::now_us().saturating_sub(begun_us);
             let mut upstream = Stream::Plain(upstream);
             let ends = (End { stream: &mut stream, input }, End { stream: &mut upstream, input: Buffer::none() });
+            let (idle_ms, unhealthy) = (crate::millis(idle_timeout), Unhealthy::of(None));
             let outcome =
-                relay::run(ends.0, ends.1, &timer, crate::millis(idle_timeout), &mut moved, || connection.ends()).await;
+                relay::run(ends.0, ends.1, &timer, idle_ms, &mut moved, unhealthy, || connection.ends()).await;
             if outcome.is_err() {
                 // A failure on one side must not look like a normal end on the other.
                 upstream.reset_on_close();
