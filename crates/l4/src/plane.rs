@@ -239,7 +239,11 @@ impl Plane {
             self.every = own::every().map_err(|error| Refusal::kernel("list the addresses of this host", error))?;
             sources.every = self.every.keys().copied().collect();
         }
-        self.here = own::assigned().map_err(|error| Refusal::kernel("list the addresses of this host", error))?;
+        let here = own::assigned().map_err(|error| Refusal::kernel("list the addresses of this host", error))?;
+        if here != self.here {
+            warn_of_addresses(vips, &here);
+            self.here = here;
+        }
         sources.here.clone_from(&self.here);
         let sourceless = unreachable.all().map(|(_, endpoint, _)| endpoint).collect();
         self.find_ways(vips, &mut unreachable);
@@ -446,6 +450,22 @@ impl Plane {
         let own = own::among(self.plan.addresses());
         self.reach_differs |= self.plan.set_own(&own);
         self.maps.write_addresses(&mut self.held, &self.plan.content)
+    }
+}
+
+/// A vip with every address of this host has the first of them alone.
+fn warn_of_addresses(vips: &[Vip], here: &BTreeSet<IpAddr>) {
+    for is_ipv4 in [true, false] {
+        let is_of = |address: &IpAddr| address.is_ipv4() == is_ipv4;
+        let has = here.iter().filter(|address| is_of(address)).count();
+        if has > own::EVERY_MAX && vips.iter().any(|vip| vip.address.is_unspecified() && is_of(&vip.address)) {
+            tracing::warn!(
+                addresses = has,
+                max = own::EVERY_MAX,
+                ipv4 = is_ipv4,
+                "this host has more addresses than a vip with every address can have: node ports are not served at the others"
+            );
+        }
     }
 }
 
