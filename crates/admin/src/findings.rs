@@ -4,6 +4,8 @@
 //! A finding says what happened, to what, the figure, and what to do. The text is for people and may change; the kind
 //! is for programs.
 
+mod services;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -77,6 +79,7 @@ pub fn findings(status: &Status) -> Vec<Finding> {
         of_cluster(cluster, &mut found);
     }
     of_vips(status, &mut found);
+    services::of_services(status, &mut found);
     of_faults(status, &mut found);
     found.0
 }
@@ -439,6 +442,10 @@ fn of_routes(status: &Status, found: &mut Found) {
 fn of_cluster(cluster: &ClusterStatus, found: &mut Found) {
     let name = &cluster.name;
     let usable = |endpoint: &&EndpointStatus| endpoint.state.takes_work() && endpoint.weight > 0;
+    if cluster.endpoints.is_empty() && cluster.is_missing {
+        // What refers to it is reported where it is written, and its failed requests with their route.
+        return;
+    }
     if cluster.endpoints.is_empty() {
         found.wrong("no_endpoint", name, format!("{name} has no endpoint now: do its names resolve?"));
     } else if cluster.panic {

@@ -41,7 +41,7 @@ pub use show::{
 pub use status::{
     ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, KeySetStatus, ListenerRecent, ListenerStatus,
     MaintenanceStatus, MethodStatus, PasswordStatus, Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION,
-    Status, Turn, ZoneStatus, listener_statuses, method_statuses, quantiles, route_statuses,
+    ServiceFaultStatus, Status, Turn, ZoneStatus, listener_statuses, method_statuses, quantiles, route_statuses,
 };
 pub use vip::{
     AnnouncementState, AnnouncementStatus, ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, SocketsStatus,

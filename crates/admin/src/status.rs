@@ -88,6 +88,20 @@ pub struct Status {
     /// This process serves no vips, but the vips of an earlier process still forward, and no process manages them.
     #[serde(default)]
     pub vips_left: bool,
+    /// Services of a Kubernetes cluster that this process does not serve as they say, at most 256.
+    #[serde(default)]
+    pub service_faults: Vec<ServiceFaultStatus>,
+}
+
+/// Why a Service is not served as it says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceFaultStatus {
+    /// Namespace and name.
+    pub service: String,
+    /// The reason in its Event.
+    pub reason: String,
+    /// For people.
+    pub message: String,
 }
 
 /// A route whose requests are answered 503.
@@ -275,6 +289,9 @@ pub struct ClusterStatus {
     /// no zone is known.
     #[serde(default)]
     pub zone_share: Option<f64>,
+    /// It stands for something that does not exist or may not be used, and answers all requests with an error.
+    #[serde(default)]
+    pub is_missing: bool,
     /// In the order of the file. The addresses of a name are where the name is.
     pub endpoints: Vec<EndpointStatus>,
 }
@@ -447,6 +464,7 @@ impl ClusterStatus {
             panic,
             priority,
             zone_share,
+            is_missing: cluster.is_missing,
             endpoints,
         }
     }

@@ -22,7 +22,7 @@ mod write;
 pub use reconciler::{Outcome, Refusal, Update};
 pub use settings::{INGRESS_CONTROLLER, Pool, Published, SecretRef, ServiceName, Settings};
 pub use start::{Handle, NodeLeases, Options, start};
-pub use translate::{DRAIN_TIMEOUT, FLOWS_MAX};
+pub use translate::{DRAIN_TIMEOUT, FLOWS_MAX, ServiceFault};
 
 #[cfg(test)]
 mod tests;

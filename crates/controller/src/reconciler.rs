@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::index::{Index, Kind, Name};
 use crate::settings::Settings;
-use crate::translate::{self, Circumstances, Memory, Notice, RefusedVip, Translation, translate};
+use crate::translate::{self, Circumstances, Memory, Notice, RefusedVip, ServiceFault, Translation, translate};
 use crate::watch::{News, Scoped, Unreadable};
 use crate::write::Writer;
 use contest::{Contest, Verdict};
@@ -59,6 +59,8 @@ pub struct Update {
     /// The whole cluster was read and nothing in it asks for a vip. False if a vip was left out because it was refused, or if something
     /// that may ask for one cannot be read.
     pub wants_no_vip: bool,
+    /// What is wrong with Services that this node serves.
+    pub service_faults: Vec<ServiceFault>,
     /// The channel for the outcome.
     pub outcome: oneshot::Sender<Outcome>,
 }
@@ -292,16 +294,19 @@ impl Reconciler {
             return;
         }
         let changes = self.index.take_changes();
-        let endpoints_only = !std::mem::take(&mut self.moved)
+        let mut endpoints_only = !std::mem::take(&mut self.moved)
             && !changes.all
             && !self.translation.is_outdated(&self.index, &self.settings, &changes.endpoints);
         if endpoints_only {
             let made = self.translation.infrastructure.follow(&self.index, &changes.endpoints);
             self.make(made);
-            if !self.translation.follow(&self.index, &changes.endpoints) {
+            let is_news = self.translation.follow(&self.index, &changes.endpoints);
+            endpoints_only = !self.translation.outgrew();
+            if endpoints_only && !is_news {
                 return;
             }
-        } else {
+        }
+        if !endpoints_only {
             let mut translation = translate(&self.index, &self.settings, &self.circumstances, &mut self.memory);
             translation.keep(&self.translation);
             self.make(translation.infrastructure.changed_since(&self.translation.infrastructure));
@@ -315,7 +320,8 @@ impl Reconciler {
         let keep_vips = kernel.is_some();
         let wants_no_vip =
             snapshot.vips.is_empty() && !keep_vips && vips.is_empty() && self.index.unreadable.is_empty();
-        let update = Update { snapshot, endpoints_only, keep_vips, wants_no_vip, outcome: sender };
+        let service_faults = self.translation.service_faults();
+        let update = Update { snapshot, endpoints_only, keep_vips, wants_no_vip, service_faults, outcome: sender };
         // There is room: the next snapshot is only sent after the outcome of the previous one.
         if self.updates.try_send(update).is_ok() {
             self.pending = Some(receiver);

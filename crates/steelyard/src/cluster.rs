@@ -122,7 +122,13 @@ impl Running {
 
     /// Puts a snapshot of the cluster to use and reports the outcome.
     pub(crate) async fn follow_cluster(&mut self, update: Update) -> Result<(), Refused> {
-        let Update { snapshot, endpoints_only, keep_vips, wants_no_vip, outcome } = update;
+        let Update { snapshot, endpoints_only, keep_vips, wants_no_vip, service_faults, outcome } = update;
+        let told = service_faults.into_iter().map(|fault| admin::ServiceFaultStatus {
+            service: fault.service,
+            reason: fault.reason,
+            message: fault.message,
+        });
+        self.control.set_service_faults(told.collect());
         self.keep_vips = keep_vips;
         let wanted = Snapshot { generation: self.control.next_generation(), ..snapshot };
         let adopted =

@@ -69,6 +69,8 @@ struct State {
     recent: Recent,
     /// The files from which the snapshot in use was read.
     files: Vec<PathBuf>,
+    /// See the field of the status.
+    service_faults: Vec<admin::ServiceFaultStatus>,
 }
 
 /// A listening server of the control API or of the metrics.
@@ -115,6 +117,7 @@ impl Control {
                 metrics: None,
                 recent: Recent::default(),
                 files: Vec::new(),
+                service_faults: Vec::new(),
             }),
             kernel: Mutex::new(KernelPlane::new()),
         }
@@ -178,6 +181,12 @@ impl Control {
     /// The process is not ready as long as the source has not said what to serve.
     pub(crate) fn wait_for_source(&self, waits: bool) {
         self.waiting.store(waits, Relaxed);
+    }
+
+    /// Sets the Services that the status reports from now on.
+    #[cfg(feature = "controller")]
+    pub(crate) fn set_service_faults(&self, faults: Vec<admin::ServiceFaultStatus>) {
+        self.state().service_faults = faults;
     }
 
     /// Samples the counters. The caller calls this about once a second.

@@ -275,6 +275,33 @@ fn endpoints_that_fail_in_tls() {
 }
 
 #[test]
+fn a_cluster_that_stands_for_nothing_is_no_news() {
+    let mut status = status();
+    status.clusters[0].endpoints.clear();
+    status.clusters[0].is_missing = true;
+    check(&status, &[]);
+}
+
+#[test]
+fn services_of_a_cluster() {
+    let mut status = status();
+    let fault = |service: &str, reason: &str, message: &str| crate::ServiceFaultStatus {
+        service: service.into(),
+        reason: reason.into(),
+        message: message.into(),
+    };
+    status.service_faults = vec![
+        fault("shop/a", "AddressInUse", "10.96.0.1 is taken"),
+        fault("shop/b", "TooManyVips", "no room"),
+        fault("shop/c", "AddressInUse", "10.96.0.2 is taken"),
+    ];
+    let in_use =
+        "Services are not served as they say (AddressInUse): shop/a: 10.96.0.1 is taken; shop/c: 10.96.0.2 is taken";
+    let full = "Services are not served as they say (TooManyVips): shop/b: no room";
+    check(&status, &[("service_fault", Severity::Notice, in_use), ("service_fault", Wrong, full)]);
+}
+
+#[test]
 fn states_of_endpoints() {
     use EndpointState::{Draining, Ejected, Healthy, Unchecked, Unhealthy};
     let check = |panic, endpoints: &[(u32, EndpointState)], expect: &[(&str, Severity, &str)]| {

@@ -136,6 +136,7 @@ fn status() -> Status {
         vips: Vec::new(),
         maintenance: Vec::new(),
         vips_left: false,
+        service_faults: Vec::new(),
     }
 }
 

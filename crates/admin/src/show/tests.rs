@@ -58,6 +58,7 @@ pub(crate) fn status() -> Status {
         panic: false,
         priority: None,
         zone_share: None,
+        is_missing: false,
         endpoints: vec![
             endpoint("127.0.0.1:9001", EndpointState::Healthy, None),
             endpoint("127.0.0.1:9002", EndpointState::Unchecked, None),
@@ -90,6 +91,7 @@ pub(crate) fn status() -> Status {
         vips: Vec::new(),
         maintenance: Vec::new(),
         vips_left: false,
+        service_faults: Vec::new(),
     }
 }
 

@@ -197,7 +197,10 @@ pub struct ServiceEntry {
     pub is_external_name: bool,
     /// The fields of a Service of type LoadBalancer.
     pub load_balancer: Option<Box<LoadBalancer>>,
-    /// How kube-proxy serves it. `None`: it does not, because the Service has no address in the cluster, or names another proxy.
+    /// Its addresses in the cluster, which no other Service may claim, whoever serves it. A headless Service has none.
+    pub cluster_ips: Box<[IpAddr]>,
+    /// How kube-proxy serves it. `None`: it does not, because the Service has no address in the cluster, names another proxy, or is labelled
+    /// headless.
     pub on_nodes: Option<Box<OnNodes>>,
     /// By which addresses and names clients reach it: those in the status of a LoadBalancer and the external IPs. A Service of another type
     /// without external IPs has its cluster IPs.
@@ -244,8 +247,6 @@ impl ServicePort {
 /// How each node serves a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnNodes {
-    /// Its addresses in the cluster.
-    pub cluster_ips: Box<[IpAddr]>,
     /// Addresses that others route to the nodes.
     pub external_ips: Box<[IpAddr]>,
     /// The addresses in the status of a LoadBalancer, without those whose balancer is a proxy (`ipMode`).
@@ -263,35 +264,33 @@ pub struct OnNodes {
 /// The label of Services that another proxy serves.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 
+/// The label of Services that clients resolve to endpoints. kube-proxy does not even watch them, whether they have a cluster IP or not.
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
 impl OnNodes {
     fn of(
         spec: &k8s_openapi::api::core::v1::ServiceSpec,
         status: &[k8s_openapi::api::core::v1::LoadBalancerIngress],
-    ) -> Option<Box<Self>> {
-        let addresses =
-            |list: &Option<Vec<String>>| list.iter().flatten().filter_map(|text| text.parse().ok()).collect();
-        // `None` stands for a headless Service.
-        let cluster_ips: Box<[IpAddr]> = addresses(&spec.cluster_ips);
+    ) -> Box<Self> {
         let is_virtual =
             |point: &&k8s_openapi::api::core::v1::LoadBalancerIngress| point.ip_mode.as_deref() != Some("Proxy");
         let external_local = spec.external_traffic_policy.as_deref() == Some("Local");
         let health_check_port = spec.health_check_node_port.and_then(|port| u16::try_from(port).ok());
-        (!cluster_ips.is_empty()).then(|| {
-            Box::new(Self {
-                cluster_ips,
-                external_ips: addresses(&spec.external_ips),
-                balancer_ips: status
-                    .iter()
-                    .filter(is_virtual)
-                    .filter_map(|point| point.ip.as_ref()?.parse().ok())
-                    .collect(),
-                internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
-                external_local,
-                affinity: affinity(spec),
-                health_check_port: health_check_port.filter(|port| *port > 0 && external_local),
-            })
+        let balancers = status.iter().filter(is_virtual);
+        Box::new(Self {
+            external_ips: addresses(&spec.external_ips),
+            balancer_ips: balancers.filter_map(|point| point.ip.as_ref()?.parse().ok()).collect(),
+            internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
+            external_local,
+            affinity: affinity(spec),
+            health_check_port: health_check_port.filter(|port| *port > 0 && external_local),
         })
     }
+}
+
+/// Those that can be read.
+fn addresses(list: &Option<Vec<String>>) -> Box<[IpAddr]> {
+    list.iter().flatten().filter_map(|text| text.parse().ok()).collect()
 }
 
 /// How long a client stays with its endpoint.
@@ -348,7 +347,11 @@ impl ServiceEntry {
         };
         let is_load_balancer = spec.type_.as_deref() == Some("LoadBalancer");
         let is_external_name = spec.type_.as_deref() == Some("ExternalName");
-        let is_of_another = object.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(PROXY_NAME));
+        let is_left_out =
+            |labels: &BTreeMap<String, String>| [PROXY_NAME, HEADLESS].iter().any(|it| labels.contains_key(*it));
+        let is_left_out = object.metadata.labels.as_ref().is_some_and(is_left_out);
+        // `None` stands for a headless Service.
+        let cluster_ips = if is_external_name { Box::default() } else { addresses(&spec.cluster_ips) };
         let status = status.unwrap_or_default();
         let reached_at = reached_at(&spec, if is_load_balancer { &status } else { &[] });
         if !is_load_balancer {
@@ -358,10 +361,9 @@ impl ServiceEntry {
         let entry = Self {
             ports: spec.ports.iter().flatten().filter_map(port).collect(),
             is_external_name,
-            on_nodes: match is_external_name || is_of_another {
-                true => None,
-                false => OnNodes::of(&spec, if is_load_balancer { &status } else { &[] }),
-            },
+            on_nodes: (!cluster_ips.is_empty() && !is_left_out)
+                .then(|| OnNodes::of(&spec, if is_load_balancer { &status } else { &[] })),
+            cluster_ips,
             load_balancer: is_load_balancer.then(|| {
                 let present = status.iter().filter_map(|point| point.ip.as_ref()?.parse().ok()).collect();
                 Box::new(LoadBalancer::of(&spec, &annotations, present))

@@ -165,6 +165,11 @@ impl Index {
         self.slices_of.get(service).into_iter().flatten().filter_map(|slice| self.slices.get(slice))
     }
 
+    /// The slices of all Services.
+    pub(crate) fn slices(&self) -> impl Iterator<Item = &SliceEntry> {
+        self.slices.values()
+    }
+
     /// Whether this Service or EndpointSlice exists.
     pub(crate) fn has(&self, (kind, name): &(Kind, Name)) -> bool {
         match kind {

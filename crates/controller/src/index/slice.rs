@@ -80,14 +80,15 @@ pub enum Standing {
 
 impl Standing {
     /// The state that the conditions describe. The API has defaults for absent ones: ready is true, serving equals ready, terminating is
-    /// false.
+    /// false. An endpoint that is ready and terminates is one of a Service with `publishNotReadyAddresses`: as with kube-proxy, it counts as
+    /// ready.
     fn of(conditions: Option<&EndpointConditions>) -> Self {
         let Some(conditions) = conditions else { return Self::Ready };
         let ready = conditions.ready.unwrap_or(true);
         let serving = conditions.serving.unwrap_or(ready);
         match (conditions.terminating.unwrap_or(false), ready, serving) {
-            (false, true, _) => Self::Ready,
-            (true, _, true) => Self::Leaving,
+            (_, true, _) => Self::Ready,
+            (true, false, true) => Self::Leaving,
             _ => Self::Out,
         }
     }
@@ -190,8 +191,10 @@ mod tests {
         check(Some(false), None, None, Standing::Out);
         check(Some(false), Some(true), Some(true), Standing::Leaving);
         check(Some(false), Some(false), Some(true), Standing::Out);
-        // With publishNotReadyAddresses all are ready, but a terminating endpoint is still leaving.
-        check(Some(true), Some(true), Some(true), Standing::Leaving);
+        // With publishNotReadyAddresses all are ready, even one that terminates.
+        check(Some(true), Some(true), Some(true), Standing::Ready);
+        check(Some(true), Some(false), Some(true), Standing::Ready);
+        check(None, None, Some(true), Standing::Ready);
         check(Some(false), Some(true), Some(false), Standing::Out);
         assert_eq!(Standing::of(None), Standing::Ready);
     }

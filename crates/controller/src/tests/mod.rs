@@ -637,3 +637,66 @@ fn more_listeners_than_may_be_are_refused_and_the_others_served() {
     let Desired::Gateway(status) = last else { panic!("{last:?}") };
     assert!(status.conditions.iter().all(crate::objects::Condition::is_true), "{status:?}");
 }
+
+/// What is full is refused to the Service that exceeds it, or shared fairly, and reported. The others keep what they have.
+#[test]
+fn what_the_kernel_plane_has_no_room_for() {
+    let settings = settings(&yaml("{listen: 10.9.0.1, node: node-a, kube_proxy_replacement: true}"));
+    let circumstances = Circumstances { allots: true, ..Circumstances::default() };
+    let ports =
+        |count: u16| (1..=count).map(|port| json!({"name": format!("p{port}"), "port": port})).collect::<Vec<_>>();
+    let service = |name: &str, at: &str, spec: Value| {
+        json!({"kind": "Service", "metadata": {"name": name}, "spec": spec,
+        "status": {"loadBalancer": {"ingress": [{"ip": at}]}}})
+    };
+    let ranges = |count: u32| (0..count).map(|n| format!("10.{}.{}.0/24", n / 256, n % 256)).collect::<Vec<_>>();
+    let balancer = |ip: &str, count: u16, networks: u32| json!({"type": "LoadBalancer", "clusterIPs": [ip], "ports": ports(count), "loadBalancerSourceRanges": ranges(networks)});
+    let external: Vec<String> = (1..=200).map(|n| format!("198.51.100.{n}")).collect();
+    let index = index([
+        // 200 x 200 networks, and as many again, which is too much; and too many for one Service.
+        service("a", "203.0.113.1", balancer("10.96.0.1", 200, 200)),
+        service("b", "203.0.113.2", balancer("10.96.0.2", 200, 200)),
+        service("c", "203.0.113.3", balancer("10.96.0.3", 1, 257)),
+        // 200 x 30 x 2 vips are too many. The next one may have its addresses.
+        service("d", "203.0.113.4", json!({"clusterIPs": ["10.96.0.4"], "externalIPs": external, "ports": ports(30)})),
+        service(
+            "e",
+            "203.0.113.5",
+            json!({"clusterIPs": ["10.96.0.5"], "externalIPs": ["198.51.100.1"], "ports": ports(1)}),
+        ),
+    ]);
+    let translation = translate(&index, &settings, &circumstances, &mut Memory::default());
+    let reasons: Vec<String> =
+        translation.notices.iter().map(|notice| format!("{} {}", notice.about.1.name, notice.reason)).collect();
+    assert_eq!(reasons, ["b TooManySources", "c InvalidSourceRange", "d TooManyVips"]);
+    let count = |of: &str| translation.vips().filter(|vip| vip.name.starts_with(of)).count();
+    assert_eq!([count("a."), count("b."), count("c."), count("d."), count("e.")], [400, 200, 1, 0, 3]);
+
+    // 40 ports with 2,000 endpoints each do not fit. A small Service keeps its two, and all ports get as many.
+    let endpoints = |from: u32, count: u32| -> Vec<Value> {
+        let of = |n: u32| json!({"addresses": [format!("10.1.{}.{}", n / 250, n % 250 + 1)], "nodeName": "node-a"});
+        (from..from + count).map(of).collect()
+    };
+    let slice = |name: &str, count: u32| {
+        json!({"kind": "EndpointSlice", "addressType": "IPv4", "ports": ports(40),
+        "metadata": {"name": format!("{name}-1"), "labels": {"kubernetes.io/service-name": name}}, "endpoints": endpoints(0, count)})
+    };
+    let mut index = index_in(
+        None,
+        [
+            json!({"kind": "Service", "metadata": {"name": "large"}, "spec": {"clusterIPs": ["10.96.0.1"], "ports": ports(40)}}),
+            json!({"kind": "Service", "metadata": {"name": "small"}, "spec": {"clusterIPs": ["10.96.0.2"], "ports": ports(1)}}),
+            slice("large", 2000),
+            slice("small", 2),
+        ],
+    );
+    let mut translation = translate(&index, &settings, &circumstances, &mut Memory::default());
+    let sizes = |translation: &Translation| translation.vips().map(|vip| vip.endpoints.len()).collect::<BTreeSet<_>>();
+    assert_eq!(sizes(&translation), [2, (49_152 - 2) / 40].into());
+    let reasons: Vec<&str> = translation.notices.iter().map(|notice| &*notice.reason).collect();
+    assert_eq!(reasons, ["TooManyEndpoints"]);
+    assert_eq!(translation.service_faults().len(), 1);
+    index.apply(object(slice("large", 10)));
+    translation.follow(&index, &[Name::new("shop", "large")].into());
+    assert!(translation.outgrew(), "all fit again");
+}

@@ -155,6 +155,20 @@ impl Notice {
     }
 }
 
+/// Why a Service is not served as it says, for the status of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceFault {
+    /// Namespace and name.
+    pub service: String,
+    /// For machines, as in the Event.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+/// A status is for people, who need not read more of them at once.
+const SERVICE_FAULTS_MAX: usize = 256;
+
 /// The result of the translation.
 #[derive(Default)]
 pub struct Translation {
@@ -221,7 +235,12 @@ pub fn translate(
     let mut serving =
         ingress::Serving { binds: &mut binds, clusters: &mut clusters, statuses: &mut statuses, notices: &mut notices };
     ingress::translate(index, &classes.ingress, circumstances, &mut serving);
-    let node = node::translate(index, settings, circumstances, (&mut vips, &mut binds), &mut notices);
+    let node = node::translate(index, settings, (circumstances, &statuses), (&mut vips, &mut binds), &mut notices);
+    vips.fit();
+    for (name, why) in vips.cut() {
+        let service = index.services.get(&name);
+        notices.extend(service.map(|entry| Notice::warning((Kind::Service, name), &entry.meta, why)));
+    }
     policies.shape(&mut clusters);
     traffic::statuses(index, settings, &policies, &gateways, &users, &mut statuses);
     policy::statuses(index, settings, &users, &mut statuses);
@@ -240,6 +259,23 @@ impl Translation {
     pub fn follow(&mut self, index: &Index, services: &BTreeSet<Name>) -> bool {
         let clusters = self.clusters.follow(index, services);
         self.vips.follow(index, services) || clusters
+    }
+
+    /// Whether the endpoints that [`Translation::follow`] has brought need a new translation, because the kernel plane has no room for all.
+    pub(crate) fn outgrew(&self) -> bool {
+        self.vips.outgrew()
+    }
+
+    /// What is wrong with Services that this node serves: the name, the reason and a sentence, at most [`SERVICE_FAULTS_MAX`].
+    pub(crate) fn service_faults(&self) -> Vec<ServiceFault> {
+        let of = |notice: &Notice| ServiceFault {
+            service: notice.about.1.to_string(),
+            reason: notice.reason.to_string(),
+            message: notice.message.clone(),
+        };
+        // Those without endpoints are clusters, too, and have findings of their own.
+        let is_it = |notice: &&Notice| notice.about.0 == Kind::Service && &*notice.reason != notice::NO_ENDPOINTS;
+        self.notices.iter().filter(is_it).take(SERVICE_FAULTS_MAX).map(of).collect()
     }
 
     /// Whether new endpoints of these Services change more than the endpoints of clusters and vips.

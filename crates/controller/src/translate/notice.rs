@@ -22,6 +22,9 @@ pub(crate) const OVERLAPPED: &str = "steelyard.io/Overlapped";
 /// The condition of a Gateway whose Service is not as it asks for it. The API has none for resources of a Gateway.
 pub(crate) const SERVICE_READY: &str = "steelyard.io/ServiceReady";
 
+/// The reason of the notice about a Service that has had no endpoints for a while.
+pub(super) const NO_ENDPOINTS: &str = "NoEndpoints";
+
 /// Notices from conditions that report a problem, and about Services of ours without endpoints.
 pub(super) fn of_statuses(
     index: &Index,
@@ -58,7 +61,7 @@ pub(super) fn of_statuses(
         notices.push(Notice {
             about: (Kind::Service, service),
             uid: entry.meta.uid.clone(),
-            reason: "NoEndpoints".into(),
+            reason: NO_ENDPOINTS.into(),
             message: "no endpoint is ready, or terminating and still serving: HTTP requests for this Service get 503"
                 .to_owned(),
         });

@@ -24,10 +24,10 @@ use crate::settings::{Pool, Settings};
 pub(crate) const VIPS_MAX: usize = 8192;
 
 /// Networks in the `loadBalancerSourceRanges` of one Service.
-const SOURCES_OF_SERVICE_MAX: usize = 256;
+pub(crate) const SOURCES_OF_SERVICE_MAX: usize = 256;
 
 /// The networks of all Services together, counted once for each vip. This is less than the capacity of the kernel plane.
-const SOURCES_MAX: usize = 61_440;
+pub(crate) const SOURCES_MAX: usize = 61_440;
 
 /// Why there is no kernel plane; `None` if there is one.
 pub(crate) fn no_kernel_plane(settings: &Settings) -> Option<&'static str> {

@@ -24,14 +24,23 @@ const ENDPOINTS_OF_VIP_MAX: usize = 2048;
 /// ended.
 const ENDPOINTS_MAX: usize = 49_152;
 
+/// How many are kept while vips are added, so that the limit of each vip is not found anew with every vip.
+const ENDPOINTS_MEANWHILE_MAX: usize = 2 * ENDPOINTS_MAX;
+
 /// Vips, and the sources of their endpoints.
 #[derive(Default)]
 pub(crate) struct Vips {
     pub(crate) list: Vec<Vip>,
     /// `made_of.len() == list.len()`.
     made_of: Vec<Source>,
+    /// The number of endpoints that each would have if there were no limits. `wanted.len() == list.len()`.
+    wanted: Vec<usize>,
     /// Their endpoints together.
     endpoints: usize,
+    /// How many endpoints a vip may have, if all together would have too many.
+    fair: Option<usize>,
+    /// New endpoints no longer fit these limits, or make others fit.
+    outgrew: bool,
     /// The vips that the kernel plane has refused, by name.
     refused: BTreeMap<String, RefusedVip>,
 }
@@ -69,18 +78,24 @@ impl Vips {
         let mut outcome = Ok(());
         for mut vip in vips {
             let mut source = source.clone();
+            let wanted;
             if let Some(refused) = self.refused.get(&vip.name) {
                 outcome = outcome.and(Err(Why::new(KERNEL_PLANE, refused.why.clone())));
                 let Some(held) = refused.held.clone() else { continue };
                 // Without shares, so that it follows no endpoints.
                 source.shares.clear();
                 vip = held;
+                wanted = vip.endpoints.len();
             } else {
-                vip.endpoints = endpoints(index, &vip, &source, self.room());
+                (vip.endpoints, wanted) = endpoints(index, &vip, &source, self.limit());
             }
             self.endpoints += vip.endpoints.len();
             self.list.push(vip);
             self.made_of.push(source);
+            self.wanted.push(wanted);
+            if self.endpoints > ENDPOINTS_MEANWHILE_MAX {
+                self.fit();
+            }
         }
         outcome
     }
@@ -89,12 +104,60 @@ impl Vips {
     pub(crate) fn truncate(&mut self, count: usize) {
         self.list.truncate(count);
         self.made_of.truncate(count);
+        self.wanted.truncate(count);
         self.endpoints = self.list.iter().map(|vip| vip.endpoints.len()).sum();
     }
 
-    /// How many more endpoints there is room for.
-    fn room(&self) -> usize {
-        ENDPOINTS_MAX.saturating_sub(self.endpoints)
+    /// The most endpoints of a vip.
+    fn limit(&self) -> usize {
+        self.fair.unwrap_or(ENDPOINTS_OF_VIP_MAX)
+    }
+
+    /// Leaves out endpoints if there are too many: of the vips with most, so that all others keep theirs, and none is left without. The
+    /// caller calls this when it has added all vips.
+    pub(crate) fn fit(&mut self) {
+        if self.endpoints <= ENDPOINTS_MAX {
+            return;
+        }
+        // Those that the kernel plane has refused stay as they are.
+        let is_free = |source: &Source| !source.shares.is_empty();
+        let sizes = || self.list.iter().zip(&self.made_of);
+        let kept: usize = sizes().filter(|(_, source)| !is_free(source)).map(|(vip, _)| vip.endpoints.len()).sum();
+        let free = sizes().filter(|(_, source)| is_free(source)).map(|(vip, _)| vip.endpoints.len());
+        let fair = fair_share(free.collect(), ENDPOINTS_MAX.saturating_sub(kept)).min(self.limit());
+        for (vip, _) in self.list.iter_mut().zip(&self.made_of).filter(|(_, source)| is_free(source)) {
+            vip.endpoints.truncate(fair);
+        }
+        self.endpoints = self.list.iter().map(|vip| vip.endpoints.len()).sum();
+        self.fair = Some(fair);
+    }
+
+    /// Why the kernel plane has only some of their endpoints, for each Service of which this is true.
+    pub(crate) fn cut(&self) -> BTreeMap<Name, Why> {
+        let all = self.list.iter().zip(&self.made_of).zip(&self.wanted);
+        let cut = all.filter(|((vip, source), wanted)| !source.shares.is_empty() && vip.endpoints.len() < **wanted);
+        let mut found = BTreeMap::new();
+        for ((vip, source), _) in cut {
+            let message = match vip.endpoints.len() {
+                ENDPOINTS_OF_VIP_MAX => {
+                    format!(
+                        "the kernel plane uses {ENDPOINTS_OF_VIP_MAX} endpoints of a vip, and this Service has more"
+                    )
+                }
+                _ => format!(
+                    "the kernel plane has room for {ENDPOINTS_MAX} endpoints, counted once for each vip, and all vips together have more: \
+                     it uses some of the endpoints of the vips with most of them, such as those of this Service"
+                ),
+            };
+            let why = || Why::new("TooManyEndpoints", message.clone());
+            source.shares.iter().for_each(|share| _ = found.entry(share.service.clone()).or_insert_with(why));
+        }
+        found
+    }
+
+    /// Whether the endpoints that [`Vips::follow`] has brought fit no longer, or fit again, so that all vips must be made anew.
+    pub(crate) fn outgrew(&self) -> bool {
+        self.outgrew
     }
 
     /// The number of networks in all lists of sources.
@@ -105,22 +168,37 @@ impl Vips {
     /// Updates the endpoints of these Services. Returns whether any vip has changed.
     pub(crate) fn follow(&mut self, index: &Index, services: &BTreeSet<Name>) -> bool {
         let mut changed = false;
-        let mut room = self.room();
+        let (limit, is_short) = (self.limit(), self.fair.is_some());
         let is_meant = |source: &Source| source.shares.iter().any(|share| services.contains(&share.service));
-        for (vip, source) in self.list.iter_mut().zip(&self.made_of).filter(|(_, source)| is_meant(source)) {
-            room += vip.endpoints.len();
-            let now = endpoints(index, vip, source, room);
-            room -= now.len();
+        let all = self.list.iter_mut().zip(&self.made_of).zip(&mut self.wanted);
+        for ((vip, source), wanted) in all.filter(|((_, source), _)| is_meant(source)) {
+            let (now, wants) = endpoints(index, vip, source, limit);
+            self.outgrew |= is_short && wants != *wanted || (wants > limit) != (*wanted > limit);
             changed |= now != vip.endpoints;
-            vip.endpoints = now;
+            (vip.endpoints, *wanted) = (now, wants);
         }
         self.endpoints = self.list.iter().map(|vip| vip.endpoints.len()).sum();
+        self.outgrew |= self.endpoints > ENDPOINTS_MAX;
         changed
     }
 }
 
-/// The endpoints of the vip's family, as many as there is room for.
-fn endpoints(index: &Index, vip: &Vip, source: &Source, room: usize) -> Vec<model::Endpoint> {
+/// The largest share for each of these, of which some are smaller, so that all together take no more than there is room for.
+fn fair_share(mut sizes: Vec<usize>, mut room: usize) -> usize {
+    sizes.sort_unstable();
+    let count = sizes.len();
+    for (at, size) in sizes.into_iter().enumerate() {
+        let share = room / (count - at);
+        if size > share {
+            return share;
+        }
+        room -= size;
+    }
+    usize::MAX
+}
+
+/// The endpoints of the vip's family, at most `limit`, and how many there would be.
+fn endpoints(index: &Index, vip: &Vip, source: &Source, limit: usize) -> (Vec<model::Endpoint>, usize) {
     let is_of_family = |endpoint: &SliceEndpoint| endpoint.address.is_ipv4() == vip.address.is_ipv4();
     let near = match (&source.from, source.shares.as_slice()) {
         (Choice::Near { node, zone }, [share]) => near::of(index, share, &is_of_family, node, zone.as_deref()),
@@ -134,10 +212,14 @@ fn endpoints(index: &Index, vip: &Vip, source: &Source, room: usize) -> Vec<mode
         is_chosen && is_of_family(endpoint)
     };
     let mut found = cluster::endpoints_where(index, &source.shares, &is_wanted);
-    found.truncate(room.min(ENDPOINTS_OF_VIP_MAX));
+    let wanted = found.len();
+    if wanted > limit {
+        found.truncate(limit);
+        found.shrink_to_fit();
+    }
     // Every node must find the same endpoint for a connection.
     found.iter_mut().for_each(|endpoint| endpoint.zone = Zone::Unknown);
-    found
+    (found, wanted)
 }
 
 /// A vip for a Service or a UDP listener, without endpoints.
@@ -237,4 +319,20 @@ fn udp(
     out.udp.extend(free.into_iter().map(|place| (*place, name.clone())));
     out.vips.add(index, vips, &Source { shares, from: Choice::All })?;
     Ok(older)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_give_way() {
+        let check = |sizes: &[usize], room, expect| assert_eq!(fair_share(sizes.to_vec(), room), expect, "{sizes:?}");
+        check(&[], 10, usize::MAX);
+        check(&[3, 7], 10, usize::MAX);
+        check(&[7, 3], 9, 6);
+        check(&[100, 100, 1], 21, 10);
+        check(&[2048; 3], 10, 3);
+        check(&[5], 0, 0);
+    }
 }

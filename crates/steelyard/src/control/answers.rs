@@ -84,6 +84,7 @@ impl admin::Control for Control {
             key_sets: state.key_sources.iter().map(|source| keys::status(source)).collect(),
             methods: admin::method_statuses(&totals),
             clusters: plans.map(|plan| cluster_status(plan, &totals, &outcomes, &probes)).collect(),
+            service_faults: state.service_faults.clone(),
             vips_left: kernel_plane.is_none() && kernel::are_vips_left(),
             kernel_plane,
             vips,

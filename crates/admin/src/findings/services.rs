@@ -1,0 +1,21 @@
+//! Services of a Kubernetes cluster that are not served as they say.
+
+use std::collections::BTreeMap;
+
+use super::{Found, Severity};
+use crate::show::shortened;
+use crate::status::Status;
+
+/// Reports Services of a cluster, one finding for each reason: there may be hundreds of them. Their owners get Events.
+pub(super) fn of_services(status: &Status, found: &mut Found) {
+    let mut by_reason = BTreeMap::<&str, Vec<String>>::new();
+    for fault in &status.service_faults {
+        by_reason.entry(&fault.reason).or_default().push(format!("{}: {}", fault.service, fault.message));
+    }
+    for (reason, faults) in by_reason {
+        let text = format!("Services are not served as they say ({reason}): {}", shortened(faults.into_iter(), "; "));
+        // Whoever may write a Service could make `--check` fail otherwise. If something is full, it is for the operator.
+        let severity = if reason.starts_with("TooMany") { Severity::Wrong } else { Severity::Notice };
+        found.add(severity, "service_fault", reason, text);
+    }
+}
