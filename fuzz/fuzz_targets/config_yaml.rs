@@ -42,6 +42,8 @@ fn check(snapshot: &Snapshot) {
                     assert!(route.to.0 < snapshot.clusters.len());
                 }
             }
+            // It has the socket; what it captures are other listeners.
+            Protocol::Capture(_) => assert!(listener.captured.is_none()),
         }
     }
     for cluster in &snapshot.clusters {

@@ -1,6 +1,6 @@
 //! The capture of a sidecar: rules of nftables that redirect the connections of this network namespace to it.
 //!
-//! [`Rules::new`] is pure, and [`Rules::install`] replaces a table of the kernel in one transaction, so that there is no moment with half of
+//! Making [`Rules`] is pure, and [`Rules::install`] replaces a table of the kernel in one transaction, so that there is no moment with half of
 //! the rules. No program besides this one is needed. `nft list table inet steelyard_sidecar` shows the same rules as [`Rules`] does as text.
 //!
 //! Both directions are redirected (nat), and the sidecar asks the kernel for the original destination. docs/design/2026-11-24-sidecar.md has

@@ -223,23 +223,28 @@ impl World {
         for _ in 0..1 + world.rng.below(3) {
             world.add_client();
         }
-        if world.rng.one_in(6) {
-            let (at_us, index) = (world.now_us + world.rng.below(2_000_000), world.rng.below(endpoints as u64));
-            world.at(at_us, Event::DrainEndpoint(index as usize));
+        world.plan_changes(endpoints as u64);
+        world
+    }
+
+    /// Draws what will happen to the endpoints, the configuration and the process.
+    fn plan_changes(&mut self, endpoints: u64) {
+        if self.rng.one_in(6) {
+            let (at_us, index) = (self.now_us + self.rng.below(2_000_000), self.rng.below(endpoints));
+            self.at(at_us, Event::DrainEndpoint(index as usize));
         }
-        if world.rng.one_in(4) {
-            let at_us = world.now_us + world.rng.below(3_000_000);
-            world.at(at_us, Event::Snapshot);
+        if self.rng.one_in(4) {
+            let at_us = self.now_us + self.rng.below(3_000_000);
+            self.at(at_us, Event::Snapshot);
         }
-        if world.rng.one_in(10) {
-            let drain_us = world.now_us + world.rng.below(3_000_000);
-            world.at(drain_us, Event::Drain);
-            if world.rng.one_in(2) {
-                let drain_over_us = drain_us + world.rng.below(5_000_000);
-                world.at(drain_over_us, Event::DrainTimeout);
+        if self.rng.one_in(10) {
+            let drain_us = self.now_us + self.rng.below(3_000_000);
+            self.at(drain_us, Event::Drain);
+            if self.rng.one_in(2) {
+                let drain_over_us = drain_us + self.rng.below(5_000_000);
+                self.at(drain_over_us, Event::DrainTimeout);
             }
         }
-        world
     }
 
     fn at(&mut self, at_us: u64, event: Event) {
