@@ -54,11 +54,13 @@ impl Exchange {
         rules: &RequestBody,
     ) -> Result<Option<Decompressing>, Error> {
         let Some(policy) = &rules.decompression else { return Ok(None) };
+        let client = super::stages::client(env);
         let Request { head, bytes, .. } = &mut self.request;
         let encoding = request_body::encoding_of(policy, head, bytes)
             .map_err(|_| Error::downstream(Reason::EncodingUnsupported))?;
         let Some(encoding) = encoding else { return Ok(None) };
-        let decompressing = env.bodies.decompress(env.listener, number, policy, encoding);
+        let from = client_address::client_ip(head, bytes, &client);
+        let decompressing = env.bodies.decompress(env.listener, number, policy, encoding, from);
         let decompressing = decompressing.ok_or(Error::internal(Reason::BuffersFull))?;
         request_body::strip(head, bytes);
         Ok(Some(decompressing))

@@ -332,20 +332,23 @@ impl Exchange {
         {
             return Err(Error::downstream(Reason::BodyTooLarge));
         }
+        let translation = call.and_then(Ongoing::request_translation);
+        // Before the copies are begun: the length of an encoded body is not that of its content, and what a copy has beyond its length would
+        // be read as another request.
+        if (translation.is_some() || decompressing.is_some()) && head.body != Body::None {
+            head.body = Body::Chunked;
+        }
+        let view = RequestView { head, buffer, target, paths: env.http.paths, client: &client };
         let (Changes { rewrite, request_headers, .. }, mirrors) = (route.changes(share), &route.policy.mirrors);
         let rewritten = policy::rewrite::target(rewrite.path.as_ref(), &route.path, &view)?;
         let target = rewritten.as_deref().unwrap_or(policy::passed_on(&env.http.paths, received, target));
         let (host, headers, via) = (rewrite.host.as_deref(), request_headers, route.policy.via.as_deref());
-        let translation = call.and_then(Ongoing::request_translation);
         // A translated gRPC-Web call is not what a copy should contain.
         if let Some(split) = env.listener.split(number).filter(|_| translation.is_none()) {
             let who = env.connection_info.who;
             let values = Values { head, buffer, client: &client, names, endpoint: None };
             let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values), via };
             *mirror = Copies::begin(env.listener, mirrors, split, share, &view, &edits, who, env.mirrors);
-        }
-        if (translation.is_some() || decompressing.is_some()) && head.body != Body::None {
-            head.body = Body::Chunked;
         }
         let protocol = cluster.plan.policy.protocol;
         *upgrade = Upgrade::of(head, buffer, protocol == ClusterProtocol::H2);

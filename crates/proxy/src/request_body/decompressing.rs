@@ -150,8 +150,7 @@ mod tests {
     fn decompressing(encoding: Encoding, bytes_max: u64, ratio_max: u64) -> Decompressing {
         let policy = Decompression { encodings: Encoding::ALL.into(), bytes_max, ratio_max };
         let bodies = Bodies::new(Arc::default(), 0);
-        let permit = Permit(bodies.decompressing.clone());
-        permit.0.set(1);
+        let permit = Permit::take(&bodies.decompressing, std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
         Decompressing::new(Decoder::new(encoding).unwrap(), &policy, Arc::default(), permit)
     }
 
@@ -220,6 +219,13 @@ mod tests {
         let member = coded(Encoding::Gzip, b"");
         check(Encoding::Gzip, &member.repeat(1000), Ok(b""));
         check(Encoding::Gzip, &member.repeat(1001), Err(Undecoded::Invalid));
+        // An empty frame, and one that is skipped.
+        for nothing in [coded(Encoding::Zstd, b""), b"\x50\x2a\x4d\x18\0\0\0\0".to_vec()] {
+            check(Encoding::Zstd, &nothing.repeat(1000), Ok(b""));
+            check(Encoding::Zstd, &nothing.repeat(1002), Err(Undecoded::Invalid));
+        }
+        let frame = coded(Encoding::Zstd, b"x");
+        check(Encoding::Zstd, &frame.repeat(3000), Ok(&b"x".repeat(3000)));
     }
 
     #[test]

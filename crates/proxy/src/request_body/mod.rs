@@ -10,7 +10,8 @@ mod decide;
 mod decoder;
 mod decompressing;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -33,12 +34,15 @@ pub(crate) const BUFFERED_BYTES_MAX: usize = 128 << 20;
 /// more than the body has.
 pub(crate) const DECOMPRESSING_MAX: usize = 32;
 
+/// Those of one client: a permit is taken with the head, before anything of the body has arrived, and kept as long as the body may take.
+const DECOMPRESSING_OF_CLIENT_MAX: usize = 8;
+
 /// What a worker has of the bodies of requests.
 pub(crate) struct Bodies {
     /// `0 <= bytes <= BUFFERED_BYTES_MAX`
     bytes: Rc<Cell<usize>>,
-    /// `0 <= decompressing <= DECOMPRESSING_MAX`
-    decompressing: Rc<Cell<usize>>,
+    /// The client of each body that is decompressed: up to [`DECOMPRESSING_MAX`].
+    decompressing: Rc<RefCell<Vec<IpAddr>>>,
     registry: Arc<Registry>,
     worker: usize,
 }
@@ -49,8 +53,24 @@ pub(crate) struct Room {
     bytes: usize,
 }
 
-/// Permission to decompress one body.
-struct Permit(Rc<Cell<usize>>);
+/// Permission to decompress one body of this client.
+struct Permit {
+    all: Rc<RefCell<Vec<IpAddr>>>,
+    client: IpAddr,
+}
+
+impl Permit {
+    /// `None` if there are as many as there may be.
+    fn take(all: &Rc<RefCell<Vec<IpAddr>>>, client: IpAddr) -> Option<Self> {
+        let mut taken = all.borrow_mut();
+        let of_client = taken.iter().filter(|other| **other == client).count();
+        if taken.len() >= DECOMPRESSING_MAX || of_client >= DECOMPRESSING_OF_CLIENT_MAX {
+            return None;
+        }
+        taken.push(client);
+        Some(Self { all: all.clone(), client })
+    }
+}
 
 impl Bodies {
     pub(crate) fn new(registry: Arc<Registry>, worker: usize) -> Self {
@@ -78,20 +98,22 @@ impl Bodies {
         route: usize,
         policy: &Decompression,
         encoding: Encoding,
+        client: IpAddr,
     ) -> Option<Decompressing> {
         let counters: &Arc<BodyCounters> = listener.body_counters(&self.registry, self.worker, route)?;
-        let has_room = self.decompressing.get() < DECOMPRESSING_MAX && memory::pressure() == Pressure::Low;
-        let decoder = if has_room { Decoder::new(encoding)? } else { return None };
+        if memory::pressure() != Pressure::Low {
+            return None;
+        }
+        let permit = Permit::take(&self.decompressing, client)?;
+        let decoder = Decoder::new(encoding)?;
         counters.decompressed.inc(encoding);
-        self.decompressing.set(self.decompressing.get() + 1);
-        let permit = Permit(self.decompressing.clone());
         Some(Decompressing::new(decoder, policy, counters.clone(), permit))
     }
 
     /// Bytes that are held, and bodies that are being decompressed.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> (usize, usize) {
-        (self.bytes.get(), self.decompressing.get())
+        (self.bytes.get(), self.decompressing.borrow().len())
     }
 }
 
@@ -121,13 +143,31 @@ impl Drop for Room {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.set(self.0.get().saturating_sub(1));
+        let mut all = self.all.borrow_mut();
+        if let Some(at) = all.iter().position(|client| *client == self.client) {
+            all.swap_remove(at);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_client_does_not_have_all_permits() {
+        let all = Rc::default();
+        let client = |number: u8| IpAddr::from([192, 0, 2, number]);
+        let permits = |number| (0..40).map_while(|_| Permit::take(&all, client(number))).collect::<Vec<_>>();
+        let first = permits(1);
+        assert_eq!(first.len(), DECOMPRESSING_OF_CLIENT_MAX);
+        let others: Vec<_> = (2..10).map(permits).collect();
+        assert_eq!(others.iter().map(Vec::len).sum::<usize>(), DECOMPRESSING_MAX - DECOMPRESSING_OF_CLIENT_MAX);
+        drop(first);
+        assert_eq!(permits(10).len(), DECOMPRESSING_OF_CLIENT_MAX);
+        drop(others);
+        assert_eq!(all.borrow().len(), 0);
+    }
 
     #[test]
     fn bodies_share_the_room_of_a_worker() {
