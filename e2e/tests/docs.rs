@@ -27,8 +27,17 @@ use support::{Scratch, skip, steelyard};
 use testkit::{Exit, PATIENCE, Program};
 
 /// What a `sh` block may need, according to its first line: `# Needs a cluster.` Blocks that need root are run by root.
-const NEEDS: [&str; 8] =
-    ["a cluster", "a running vip", "systemd", "root", "the source", "a package", "the network", "minutes"];
+const NEEDS: [&str; 9] = [
+    "a cluster",
+    "a running vip",
+    "another host",
+    "systemd",
+    "root",
+    "the source",
+    "a package",
+    "the network",
+    "minutes",
+];
 
 const LANGUAGES: [&str; 7] = ["sh", "yaml", "toml", "text", "ini", "json", "mermaid"];
 

@@ -126,24 +126,42 @@ fn a_node_is_drained() {
     site.spread();
 }
 
+/// From the version before, with its own chart, kinds and program, to the present one, as the documentation says: the kinds, then both releases.
 #[test]
 fn the_release_is_upgraded() {
     let site = site();
+    let releases = ["steelyard-kernel-plane", "steelyard"].map(|namespace| {
+        let values = site.run.join(format!("values-{namespace}.yaml"));
+        let namespace = format!("--namespace={namespace}");
+        std::fs::write(&values, site.helm(&["get", "values", "steelyard", &namespace, "--output=yaml"])).unwrap();
+        (namespace, format!("--values={}", values.display()))
+    });
+    let (before, kinds) = (site.previous.join("deploy/steelyard"), "crds");
+    let apply = |chart: &std::path::Path| {
+        let kinds = chart.join(kinds).display().to_string();
+        site.kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", &kinds]);
+    };
+    for (namespace, _) in &releases {
+        site.helm(&["uninstall", "steelyard", namespace, "--wait"]);
+    }
+    apply(&before);
+    for (namespace, values) in &releases {
+        let chart = before.display().to_string();
+        site.helm(&["install", "steelyard", &chart, namespace, values, "--set=image.tag=previous", "--wait"]);
+    }
+    site.until_all_serve(GATEWAY, SHOP);
+
     let load = Load::start(site, GATEWAY, SHOP);
-    // The new image has the same program under another tag. Every pod is replaced.
-    site.helm(&[
-        "upgrade",
-        "steelyard",
-        CHART,
-        "--namespace=steelyard",
-        "--reuse-values",
-        "--set=image.tag=next",
-        "--wait",
-    ]);
-    let image = site.get(&["--namespace=steelyard", "deployment/steelyard"])["spec"]["template"]["spec"]["containers"]
-        [0]["image"]
-        .clone();
-    assert_eq!(image, "localhost/steelyard:next");
+    apply(std::path::Path::new(CHART));
+    for ((namespace, values), workload) in releases.iter().zip([&KERNEL_PLANES, &GATEWAYS]) {
+        site.helm(&["upgrade", "steelyard", CHART, namespace, values, "--reset-values", "--wait"]);
+        site.until_complete(workload);
+    }
+    for workload in [&KERNEL_PLANES, &GATEWAYS] {
+        let object = site.get(&["--namespace", workload.namespace, workload.name]);
+        let image = &object["spec"]["template"]["spec"]["containers"][0]["image"];
+        assert_eq!(image, concat!("localhost/steelyard:", env!("CARGO_PKG_VERSION")));
+    }
     load.end(site, "upgrade of the release");
 }
 

@@ -99,6 +99,8 @@ pub struct Site {
     helm: PathBuf,
     /// The folder of the cluster.
     pub run: PathBuf,
+    /// The folder with the source of the version before.
+    pub previous: PathBuf,
 }
 
 /// Installs the web site on the cluster when it is first called, and waits until the site answers.
@@ -116,7 +118,8 @@ impl Site {
         let (run, programs) = (folder("STEELYARD_CLUSTER"), folder("STEELYARD_KUBE"));
         let router = fs::read_to_string(run.join("router.pid")).unwrap().trim().parse().unwrap();
         let client = Netns::of_process("clients", router).unwrap();
-        let site = Self { client, programs, helm: folder("STEELYARD_HELM"), run };
+        let (helm, previous) = (folder("STEELYARD_HELM"), folder("STEELYARD_PREVIOUS"));
+        let site = Self { client, programs, helm, run, previous };
         site.apply(MANIFEST);
         site.until_complete(&WEB);
         let wait = ["--namespace=shop", "wait", "--for=condition=Programmed", "gateway/front", "--timeout=1m"];
@@ -156,13 +159,13 @@ impl Site {
     }
 
     /// Runs `helm WORDS...` in the same way.
-    pub fn helm(&self, words: &[&str]) {
+    pub fn helm(&self, words: &[&str]) -> String {
         let mut command = Command::new(&self.helm);
         for (name, folder) in [("HELM_CACHE_HOME", "cache"), ("HELM_CONFIG_HOME", "config"), ("HELM_DATA_HOME", "data")]
         {
             command.env(name, self.run.join("helm").join(folder));
         }
-        self.run("helm", command.args(words)).unwrap_or_else(|why| panic!("{why}"));
+        self.run("helm", command.args(words)).unwrap_or_else(|why| panic!("{why}"))
     }
 
     fn run(&self, name: &str, command: &mut Command) -> Result<String, String> {

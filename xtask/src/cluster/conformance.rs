@@ -78,7 +78,7 @@ fn run_channels(channels: &[&str], arguments: &[String]) -> Result<Vec<String>, 
     for (name, reference) in IMAGES {
         images.push(program(&release, name, reference, &directory)?);
     }
-    let parts = Parts { programs: kube::build_everything()?, helm: dist::helm()?, images };
+    let parts = Parts { programs: kube::build_everything()?, helm: dist::helm()?, images, previous: None };
     let (mut changed, mut failed) = (Vec::new(), Vec::new());
     for channel in channels {
         match run_channel(&parts, &steelyard, &directory, channel, arguments) {

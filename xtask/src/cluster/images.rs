@@ -36,9 +36,9 @@ http {
 }
 ";
 
-/// The names of the image of the release. Both are the same image: the test of an upgrade goes from one to the other.
+/// The name of the image of the release, and of that of the version before.
 pub const STEELYARD: &str = concat!("localhost/steelyard:", env!("CARGO_PKG_VERSION"));
-pub const NEXT: &str = "localhost/steelyard:next";
+pub const PREVIOUS: &str = "localhost/steelyard:previous";
 
 /// Makes all images.
 pub fn make() -> Result<Vec<PathBuf>, String> {

@@ -16,7 +16,9 @@ const NAMESPACES: [(&str, &str); 2] = [("steelyard", "restricted"), ("steelyard-
 /// Installs everything, and waits until all pods are ready and the Service has its address.
 pub fn everything(cluster: &Cluster<'_>) -> Result<(), String> {
     let start = Instant::now();
-    cluster.nodes.iter().try_for_each(|node| node.images(&["tag", images::STEELYARD, images::NEXT]))?;
+    if cluster.parts.previous.is_none() {
+        cluster.nodes.iter().try_for_each(|node| node.images(&["tag", images::STEELYARD, images::PREVIOUS]))?;
+    }
     kinds(cluster, &cluster.parts.programs.join("gateway-api"))?;
     namespaces(cluster)?;
     release(

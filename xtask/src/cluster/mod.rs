@@ -12,12 +12,14 @@ mod images;
 mod install;
 mod network;
 mod node;
+mod previous;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use node::{Node, Tether};
+use previous::Previous;
 
 use crate::cargo::metadata;
 use crate::command::{self, capture, cargo};
@@ -35,11 +37,22 @@ struct Parts {
     programs: PathBuf,
     helm: String,
     images: Vec<PathBuf>,
+    /// The version before, if a test needs it.
+    previous: Option<Previous>,
 }
 
 impl Parts {
     fn make() -> Result<Self, String> {
-        Ok(Self { programs: kube::build_everything()?, helm: dist::helm()?, images: images::make()? })
+        let (programs, helm) = (kube::build_everything()?, dist::helm()?);
+        Ok(Self { programs, helm, images: images::make()?, previous: None })
+    }
+
+    /// With the version before. It is built first, because the program of the present one must be in the target folder afterwards.
+    fn for_tests() -> Result<Self, String> {
+        let previous = previous::make()?;
+        let mut parts = Self::make()?;
+        parts.images.extend(previous.as_ref().map(|previous| previous.image.clone()));
+        Ok(Self { previous, ..parts })
     }
 }
 
@@ -79,12 +92,13 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     setup::install_for("cluster")?;
     let words = ["test", "--workspace", "--features", "e2e/kube", "--test", "cluster"];
     command::run(cargo(&words).arg("--no-run"))?;
-    let parts = Parts::make()?;
+    let parts = Parts::for_tests()?;
     let cluster = Cluster::start(&parts, 2)?;
     // One test at a time: each has the cluster to itself.
     let mut tests = cargo(&words);
     tests.args(["--", "--test-threads=1", "--nocapture"]).args(arguments);
     tests.env("STEELYARD_CLUSTER", &cluster.run);
+    tests.env("STEELYARD_PREVIOUS", previous::source(parts.previous.as_ref()));
     tests.env("STEELYARD_KUBE", &parts.programs).env("STEELYARD_HELM", &parts.helm);
     let outcome = install::everything(&cluster).and_then(|()| test::run_chosen(&mut tests));
     cluster.end(outcome)

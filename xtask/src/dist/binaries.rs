@@ -36,6 +36,16 @@ pub fn build_for_tests() -> Result<Built, String> {
     Ok(Built { dynamic: test::build_steelyard(&[])?, static_: kept })
 }
 
+/// The static program of another source tree. It has a target folder of its own: cargo takes crates with the same path below two workspaces for the
+/// same crate, so one would be built with what the build script of the other has made.
+pub fn build_static(source: &Path, to: &Path) -> Result<(), String> {
+    let target = to.with_file_name("target");
+    let mut build = cargo(&rustc("dev"));
+    run_command(build.args(STATIC).args(static_libraries()?).current_dir(source).env("CARGO_TARGET_DIR", &target))?;
+    pack::copy(&target.join("debug/steelyard"), to)?;
+    fresh(&target)
+}
+
 fn rustc(profile: &str) -> [&str; 9] {
     ["rustc", "--locked", "--package", "steelyard", "--bin", "steelyard", "--profile", profile, "--"]
 }

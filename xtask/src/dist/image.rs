@@ -34,12 +34,11 @@ struct Layer {
     what: &'static str,
 }
 
-/// Makes the image of the static program.
-pub fn build(release: &Release, program: &Path, inside: &Inside) -> Result<PathBuf, String> {
+/// Makes the image of the static program. `ctr image import` names it `reference`.
+pub fn build(release: &Release, program: &Path, inside: &Inside, reference: &str) -> Result<PathBuf, String> {
     let stage = release.stage("image")?;
     let layout = stage.join("layout");
     let layers = [base(release, &stage, &layout)?, app(release, &stage, &layout, program, inside)?];
-    let reference = format!("localhost/steelyard:{}", release.version);
     let archive = file(release);
     assemble(
         release,
@@ -47,7 +46,7 @@ pub fn build(release: &Release, program: &Path, inside: &Inside) -> Result<PathB
         &layers,
         &configuration(release, &layers)?,
         Some(labels(release)?),
-        &reference,
+        reference,
         &archive,
     )?;
     Ok(archive)
@@ -213,7 +212,9 @@ mod tests {
         for (path, text) in [(&materials, "{}"), (&licences, "MIT"), (&directory.join("program"), "#!")] {
             pack::write(path, text).unwrap();
         }
-        let archive = build(&release, &directory.join("program"), &Inside { materials, licences }).unwrap();
+        let archive =
+            build(&release, &directory.join("program"), &Inside { materials, licences }, "localhost/steelyard:1.2.3")
+                .unwrap();
         let layout = directory.join("stage/image/layout");
         let json_at = |path: &Path| serde_json::from_str::<Value>(&pack::read(path).unwrap()).unwrap();
         let blob_at = |descriptor: &Value| {

@@ -75,7 +75,19 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
 /// Makes only the image, with the program that the tests use.
 pub fn image_for_tests(release: &Release) -> Result<PathBuf, String> {
     let programs = binaries::separate(release, &binaries::build_for_tests()?)?;
-    image::build(release, &programs.static_, &inside::write(release)?)
+    image::build(release, &programs.static_, &inside::write(release)?, &release.image())
+}
+
+/// Builds the static program of another source tree, and copies it to `to`.
+pub fn build_static(source: &Path, to: &Path) -> Result<(), String> {
+    binaries::build_static(source, to)
+}
+
+/// Makes an image of a static program that [`build_static`] has built, with this name.
+pub fn image_of(release: &Release, program: &Path, reference: &str) -> Result<PathBuf, String> {
+    let built = binaries::Built { dynamic: program.to_owned(), static_: program.to_owned() };
+    let programs = binaries::separate(release, &built)?;
+    image::build(release, &programs.static_, &inside::write(release)?, reference)
 }
 
 /// Makes all artifacts from these programs.
@@ -88,7 +100,7 @@ fn make(release: &Release, built: &binaries::Built) -> Result<Vec<PathBuf>, Stri
         binaries::archive(release, &programs, &inside)?,
         binaries::archive_of_symbols(release, &programs)?,
         deb::build(release, &release.version, &programs.dynamic, &inside, &minimum)?,
-        image::build(release, &programs.static_, &inside)?,
+        image::build(release, &programs.static_, &inside, &release.image())?,
         chart::package(release)?,
     ];
     made.extend(inside.files());
@@ -119,6 +131,11 @@ impl Release {
         let folder = self.directory.join("stage").join(name);
         fresh(&folder)?;
         Ok(folder)
+    }
+
+    /// The name of the image.
+    fn image(&self) -> String {
+        format!("localhost/steelyard:{}", self.version)
     }
 
     /// A file name that begins with `steelyard-0.1.0-linux-amd64`.
