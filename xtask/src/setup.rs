@@ -97,6 +97,12 @@ const PACKAGES: &[Package] = &[
         why: "passes on the routes by which addresses are announced (zebra, bgpd)",
         verbs: &["test", "ci"],
     },
+    Package {
+        name: "faketime",
+        sign: Sign::Program("faketime"),
+        why: "gives a controller a clock that is wrong",
+        verbs: &["test", "ci"],
+    },
     Package { name: "iputils-ping", sign: Sign::Program("ping"), why: "pings virtual IPs", verbs: &["test", "ci"] },
     Package {
         name: "qemu-system-x86",

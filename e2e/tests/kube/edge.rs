@@ -139,10 +139,33 @@ spec: {{controller: steelyard.io/ingress-controller}}
 
     /// The same, which may not be ready yet, with its admin address.
     pub fn controller_begun(&self, kubeconfig: &str, identity: &str, more: &[&str]) -> (Program, SocketAddr, Scratch) {
+        self.controller_in(kubeconfig, identity, more, &[])
+    }
+
+    /// The same with the relay of all, and a clock that is off, as `faketime` writes it: `-60s`.
+    pub fn controller_at(&self, clock: &str, identity: &str, more: &[&str]) -> Steelyard {
+        let token = self.cluster.token_in(&self.name, "steelyard");
+        let kubeconfig = api_server().kubeconfig(&token, self.relay.address, &self.name);
+        let library = format!("/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1", std::env::consts::ARCH);
+        assert!(std::path::Path::new(&library).exists(), "{library}: install libfaketime");
+        // Durations stay right, as on a host whose clock is wrong.
+        let variables = [("LD_PRELOAD", library.as_str()), ("FAKETIME", clock), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
+        let (program, admin, scratch) = self.controller_in(&kubeconfig, identity, more, &variables);
+        Steelyard::of(program, admin, scratch)
+    }
+
+    fn controller_in(
+        &self,
+        kubeconfig: &str,
+        identity: &str,
+        more: &[&str],
+        variables: &[(&str, &str)],
+    ) -> (Program, SocketAddr, Scratch) {
         let (admin, scratch) = (local(port()), Scratch::new());
         let file = scratch.write("kubeconfig", kubeconfig);
         let name = &*self.name;
         let mut command = steelyard();
+        command.envs(variables.iter().copied());
         command.args(["controller", "--kubeconfig", &file, "--namespace", name, "--identity", identity]);
         command.args(["--controller-name", &format!("steelyard.test/{name}")]);
         command.args(["--gateway-class", name, "--ingress-class", name, "--admin", &admin.to_string()]);

@@ -9,6 +9,9 @@ use crate::edge::{Edge, answer, api_server, gateway, holds, origin, until_endpoi
 use crate::harness::{ADDRESS, PORT, Relay};
 use crate::support::Steelyard;
 
+/// Renewals that take longer than a Lease is valid: 5 of 4 s, and 15 s.
+const RENEWALS: usize = 5;
+
 /// Two, beside each other, reached at one address by the outside. The first holds the Lease.
 fn two(edge: &Edge) -> [Steelyard; 2] {
     let start = |identity, address| {
@@ -146,5 +149,40 @@ fn the_holder_is_cut_off_and_comes_back() {
         let [_, holders] = writers(&all);
         assert_eq!(since, &holders - &first, "statuses were written by one who does not hold the Lease any more");
         assert_eq!(holder(edge), "two");
+    });
+}
+
+/// The clock of the holder is a minute behind that of the API server, and that of the other a minute ahead.
+#[test]
+fn clocks_differ() {
+    within("clocks_differ", |edge| {
+        let web = origin(1);
+        edge.web(&[web.address]);
+        let more = |address| ["--listen-address", address, "--publish-address", "203.0.113.7"];
+        let mut one = edge.controller_at("-60s", "one", &more("10.244.0.1"));
+        let lease = edge.cluster.until("held", "Lease", "steelyard", |lease| lease["spec"]["holderIdentity"] == "one");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (made, renewed) = (text(&lease["metadata"]["creationTimestamp"]), text(&lease["spec"]["renewTime"]));
+        assert!(renewed < made, "the holder's clock says {renewed}, and the API server's said {made}");
+        let two = edge.controller_at("+60s", "two", &more("10.244.0.2"));
+        edge.until_served("HTTPRoute", "web");
+        // For more than the time after which a holder that does not renew its Lease loses it.
+        let mut last = renewed;
+        for _ in 0..RENEWALS {
+            let lease = edge.cluster.until("renewed", "Lease", "steelyard", |lease| lease["spec"]["renewTime"] != last);
+            assert_eq!(lease["spec"]["holderIdentity"], "one");
+            last = text(&lease["spec"]["renewTime"]);
+        }
+        let [statuses, leases] = writers(&calls(edge));
+        assert_eq!((leases.len(), &statuses), (1, &leases));
+        let other = origin(2);
+        edge.endpoints("web", &[other.address]);
+        for (controller, address) in [(&one, "10.244.0.1:80"), (&two, "10.244.0.2:80")] {
+            until_endpoints(controller, &[other.address]);
+            assert_eq!(answer(address.parse().unwrap(), "a", "/"), (200, "pod-2".into()));
+        }
+        one.program.signal(Signal::KILL).unwrap();
+        assert_eq!(one.program.exit_within(PATIENCE).unwrap(), Exit::Signal(9));
+        edge.cluster.until("taken over", "Lease", "steelyard", |lease| lease["spec"]["holderIdentity"] == "two");
     });
 }
