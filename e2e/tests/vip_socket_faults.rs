@@ -215,7 +215,7 @@ fn a_full_table_is_reported() {
         let cookie =
             "import socket; print(int.from_bytes(socket.socket().getsockopt(socket.SOL_SOCKET, 71, 8), 'little'))";
         let cookie = network.balancer.run(&["python3", "-c", cookie]).unwrap_or_else(|failure| panic!("{failure}"));
-        let map = format!("/sys/fs/bpf/steelyard/{}/v3/lb_sockets", cookie.trim());
+        let map = format!("/sys/fs/bpf/steelyard/{}/v4/lb_sockets", cookie.trim());
         assert_eq!(bpf(&["fill", &map, "1000000"]).finish().unwrap().exit, Exit::Code(0));
         let mut client = cgroup.client(&network.balancer, "tcp", at(Family::V4), 3);
         let seen = client.report();
