@@ -44,6 +44,8 @@ enum Condition {
     Loopback(Direction),
     /// Whether its destination is an address of this namespace.
     Local(bool),
+    /// It is no first SYN. The kernel takes a packet in the middle of a connection that it does not track for the first one.
+    Midway,
     From(IpNet),
     To(IpNet),
     Port(u16),
@@ -73,14 +75,15 @@ impl Rules {
 
     /// The rules for two listeners, each with its port.
     fn new(inbound: (u16, &CaptureListener), outbound: (u16, &CaptureListener)) -> Self {
-        use Condition::{From, Local, Loopback, Port, To, User};
+        use Condition::{From, Local, Loopback, Midway, Port, To, User};
         let skip = |conditions: &[Condition], why| Rule { conditions: conditions.into(), end: End::Return, why };
         let ((inbound_port, inbound), (outbound_port, outbound)) = (inbound, outbound);
         let own = [inbound_port, outbound_port];
         let user = User(outbound.user);
 
         let mut to_application =
-            vec![skip(&[Loopback(Direction::Inbound)], "from this pod"), skip(&[Local(false)], "only passes through")];
+            vec![skip(&[Midway], "older than the rules"), skip(&[Loopback(Direction::Inbound)], "from this pod")];
+        to_application.push(skip(&[Local(false)], "only passes through"));
         to_application.extend(own.map(|port| skip(&[Port(port)], "to the sidecar itself")));
         to_application.extend(inbound.excluded.ports.iter().map(|port| skip(&[Port(*port)], "exclude_ports")));
         to_application
@@ -91,11 +94,11 @@ impl Rules {
             Ipv4Net::new(Ipv4Addr::new(127, 0, 0, 0), 8).map_or_else(|_| Ipv4Net::default().into(), IpNet::from),
             IpNet::from(std::net::IpAddr::V6(Ipv6Addr::LOCALHOST)),
         ];
-        let mut of_application: Vec<Rule> = Vec::new();
+        let mut of_application = vec![skip(&[Midway], "older than the rules")];
         of_application.extend(loopback.map(|network| skip(&[To(network)], "to the loopback")));
         // The sidecar connects to its own application from the loopback.
         of_application.extend(loopback.map(|network| skip(&[From(network)], "from the sidecar to its application")));
-        of_application.extend(own.map(|port| skip(&[Port(port)], "to the sidecar itself")));
+        of_application.extend(own.map(|port| skip(&[Local(true), Port(port)], "to the sidecar itself")));
         // The application calls its own Service, and its own pod is chosen: the sidecar expects a sidecar there.
         let to_self = [user, Local(true)];
         of_application.extend(
@@ -180,6 +183,7 @@ impl fmt::Display for Condition {
             Self::Loopback(Direction::Outbound) => f.write_str("oiftype loopback"),
             Self::Local(true) => f.write_str("fib daddr type local"),
             Self::Local(false) => f.write_str("fib daddr type != local"),
+            Self::Midway => f.write_str("tcp flags & (fin | syn | rst | ack) != syn"),
             Self::From(from) => write!(f, "{} saddr {}", family(from), network(from)),
             Self::To(to) => write!(f, "{} daddr {}", family(to), network(to)),
             Self::Port(port) => write!(f, "tcp dport {port}"),
@@ -249,6 +253,7 @@ delete table inet steelyard_sidecar
 table inet steelyard_sidecar {
 \tchain inbound {
 \t\ttype nat hook prerouting priority -100; policy accept;
+\t\tmeta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn return comment \"older than the rules\"
 \t\tmeta l4proto tcp iiftype loopback return comment \"from this pod\"
 \t\tmeta l4proto tcp fib daddr type != local return comment \"only passes through\"
 \t\tmeta l4proto tcp tcp dport 15006 return comment \"to the sidecar itself\"
@@ -260,12 +265,13 @@ table inet steelyard_sidecar {
 \t}
 \tchain outbound {
 \t\ttype nat hook output priority -100; policy accept;
+\t\tmeta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn return comment \"older than the rules\"
 \t\tmeta l4proto tcp ip daddr 127.0.0.0/8 return comment \"to the loopback\"
 \t\tmeta l4proto tcp ip6 daddr ::1 return comment \"to the loopback\"
 \t\tmeta l4proto tcp ip saddr 127.0.0.0/8 return comment \"from the sidecar to its application\"
 \t\tmeta l4proto tcp ip6 saddr ::1 return comment \"from the sidecar to its application\"
-\t\tmeta l4proto tcp tcp dport 15006 return comment \"to the sidecar itself\"
-\t\tmeta l4proto tcp tcp dport 15001 return comment \"to the sidecar itself\"
+\t\tmeta l4proto tcp fib daddr type local tcp dport 15006 return comment \"to the sidecar itself\"
+\t\tmeta l4proto tcp fib daddr type local tcp dport 15001 return comment \"to the sidecar itself\"
 \t\tmeta l4proto tcp meta skuid 1337 fib daddr type local tcp dport 53 return comment \"exclude_ports, to itself\"
 \t\tmeta l4proto tcp meta skuid 1337 fib daddr type local counter redirect to :15006 comment \"to itself\"
 \t\tmeta l4proto tcp meta skuid 1337 return comment \"of the sidecar\"

@@ -253,6 +253,16 @@ impl Attributes<'_> {
         });
     }
 
+    fn mask(&mut self, value: &[u8]) {
+        self.expression("bitwise", |bitwise| {
+            bitwise.number(1, REGISTER);
+            bitwise.number(2, REGISTER);
+            bitwise.number(3, value.len() as u32);
+            bitwise.nested(4, |mask| mask.bytes(1, value));
+            bitwise.nested(5, |xor| xor.bytes(1, &vec![0; value.len()]));
+        });
+    }
+
     fn load(&mut self, value: &[u8]) {
         self.expression("immediate", |immediate| {
             immediate.number(1, REGISTER);
@@ -281,6 +291,12 @@ impl Attributes<'_> {
                 });
                 self.compare(*is_local, &RTN_LOCAL.to_ne_bytes());
             }
+            Condition::Midway => {
+                // FIN 1, SYN 2, RST 4, ACK 16 of the byte with the flags.
+                self.payload(TRANSPORT_HEADER, 13, 1);
+                self.mask(&[0x17]);
+                self.compare(false, &[2]);
+            }
             // The offsets are those of the addresses in the headers of IPv4 and IPv6.
             Condition::From(network) => self.network(network, 12, 8),
             Condition::To(network) => self.network(network, 16, 24),
@@ -308,13 +324,7 @@ impl Attributes<'_> {
         self.compare(true, &[protocol]);
         self.payload(NETWORK_HEADER, offset, length);
         if network.prefix_len() < network.max_prefix_len() {
-            self.expression("bitwise", |bitwise| {
-                bitwise.number(1, REGISTER);
-                bitwise.number(2, REGISTER);
-                bitwise.number(3, length);
-                bitwise.nested(4, |mask| mask.bytes(1, &octets(network.netmask())));
-                bitwise.nested(5, |xor| xor.bytes(1, &vec![0; length as usize]));
-            });
+            self.mask(&octets(network.netmask()));
         }
         self.compare(true, &octets(network.trunc().addr()));
     }
