@@ -150,12 +150,12 @@ fn everything_passes_to_where_it_was_going() {
         for host in [SERVER, "[fd07::2]"] {
             let said = pods.client.ask(&[&format!("http://{host}:8080/x")]);
             // The sidecar of the application connects to it.
-            assert!(said["client"] == "127.0.0.1" || said["client"] == "::1", "{said}");
+            assert!(said["client"] == "127.0.0.6" || said["client"] == "::1", "{said}");
             assert_eq!(said["path"], "/x");
         }
         for host in [SERVER, SERVER_V6] {
             let greeting = pods.client.client(&["greeting", host, "9000"]);
-            assert!(greeting == "220 127.0.0.1" || greeting == "220 ::1", "{greeting}");
+            assert!(greeting == "220 127.0.0.6" || greeting == "220 ::1", "{greeting}");
             assert_eq!(pods.client.client(&["bulk", host, "9001", "16"]), (16 << 20).to_string());
         }
         // No connection came back to a sidecar: there was one for each client.
@@ -461,10 +461,33 @@ fn a_pod_reaches_its_own_service() {
 }
 
 #[test]
+fn an_endpoint_at_the_address_of_the_pod_is_no_loop() {
+    with_pods("an_endpoint_at_the_address_of_the_pod_is_no_loop", |mut pods| {
+        pods.server.add_sidecar(&format!(
+            "sidecar: {{}}
+listeners:
+  app: {{bind: {{inbound: 8080}}, protocol: detect, to: app}}
+  greets: {{bind: {{inbound: 9000}}, protocol: tcp, to: greets}}
+clusters:
+  app: {{endpoints: ['{SERVER}:8080']}}
+  greets: {{endpoints: ['[{SERVER_V6}]:9000']}}
+"
+        ));
+        for _ in 0..2 {
+            assert_eq!(pods.client.ask(&[&url("/")])["client"], "127.0.0.6");
+        }
+        assert_eq!(pods.client.client(&["greeting", SERVER, "9000"]), "220 ::1");
+        assert_eq!(pods.server.connections("sidecar/inbound"), 3);
+        assert_eq!(pods.server.connections("app"), 2);
+        assert_eq!(pods.server.connections("greets"), 1);
+    });
+}
+
+#[test]
 fn what_happens_without_the_sidecar() {
     with_pods("what_happens_without_the_sidecar", |mut pods| {
         pods.server.add_sidecar("sidecar: {}\n");
-        assert_eq!(pods.client.ask(&[&url("/")])["client"], "127.0.0.1");
+        assert_eq!(pods.client.ask(&[&url("/")])["client"], "127.0.0.6");
         // It ends: nothing goes around it.
         let mut sidecar = pods.server.sidecar.take().unwrap();
         sidecar.signal(Signal::TERM).unwrap();
@@ -473,7 +496,7 @@ fn what_happens_without_the_sidecar() {
         assert_eq!(refused.exit, Exit::Code(7), "{refused:?}");
         // It comes back.
         pods.server.start();
-        assert_eq!(pods.client.ask(&[&url("/")])["client"], "127.0.0.1");
+        assert_eq!(pods.client.ask(&[&url("/")])["client"], "127.0.0.6");
         drop(pods.server.sidecar.take());
 
         let remove = |pods: &Pods| pods.server.run(steelyard().args(["sidecar", "init", "--remove"]));

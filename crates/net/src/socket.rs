@@ -94,10 +94,32 @@ pub async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 /// Those of socket(2), bind(2) and connect(2).
 pub async fn connect_from(source: IpAddr, address: SocketAddr) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    choose_port_late(&socket);
     socket.bind(SocketAddr::new(source, 0))?;
     let stream = socket.connect(address).await?;
     tune(&stream);
     Ok(stream)
+}
+
+/// Makes connect(2) choose the port instead of bind(2), which takes each port once whatever the destination is, and so runs out of ports
+/// early. It is no reason to refuse a connection if the kernel does not know this (before Linux 4.2).
+fn choose_port_late(socket: &TcpSocket) {
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is borrowed from `socket` and open, and the kernel reads an int at `on`. The option of IP holds for IPv6, too.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        );
+    }
+}
+
+/// Whether an address is one of this network namespace. This is three system calls.
+pub fn is_own(address: IpAddr) -> bool {
+    std::net::UdpSocket::bind(SocketAddr::new(address, 0)).is_ok()
 }
 
 /// Where an accepted connection was going before the kernel redirected it here (SO_ORIGINAL_DST); its own address if it was not redirected

@@ -186,10 +186,15 @@ async fn bytes(
     }
 }
 
-/// The address to connect to the application from: one that the kernel does not redirect back to the sidecar.
+/// The address to connect to the original destination from, if the kernel would not choose the right one.
 fn source(direction: Direction, destination: SocketAddr) -> Option<IpAddr> {
-    let loopback = if destination.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
-    (direction == Direction::Inbound).then_some(loopback)
+    (direction == Direction::Inbound).then(|| within(destination))
+}
+
+/// The address to connect to an address of this namespace from: one that the kernel does not redirect back to the sidecar. It is not
+/// 127.0.0.1, since applications trust that (Istio uses this one as well); IPv6 has only one address of the loopback.
+pub(crate) fn within(destination: SocketAddr) -> IpAddr {
+    if destination.is_ipv4() { Ipv4Addr::new(127, 0, 0, 6).into() } else { Ipv6Addr::LOCALHOST.into() }
 }
 
 /// Does the TLS handshake, if the listener has TLS and the client begins with one. Returns what was read after it.

@@ -439,6 +439,7 @@ mod tests {
             state,
             breaker: Arc::default(),
             tls: None,
+            is_within: false,
             sticky: None,
             hosts: HashMap::new(),
         };

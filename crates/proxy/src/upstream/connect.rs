@@ -12,6 +12,7 @@ use tokio::io::AsyncWriteExt;
 use wire::proxy_protocol;
 
 use crate::deadline::Deadline;
+use crate::downstream::captured;
 use crate::downstream::watch::Watched;
 use crate::error::{Error, Side};
 use crate::stream::Stream;
@@ -159,7 +160,11 @@ fn is_local(error: &io::Error) -> bool {
 /// Those that [`failure`] distinguishes.
 pub(crate) async fn open(plan: &ClusterPlan, endpoint: &Endpoint, who: OnBehalfOf) -> io::Result<Stream> {
     let address = endpoint.state.address();
-    let mut stream = net::socket::connect(address).await?;
+    let is_within = plan.is_within && !address.ip().is_loopback() && net::socket::is_own(address.ip());
+    let mut stream = match is_within {
+        true => net::socket::connect_from(captured::within(address), address).await?,
+        false => net::socket::connect(address).await?,
+    };
     if let Some(version) = plan.policy.send_proxy_protocol {
         let version = match version {
             ProxyProtocol::V1 => proxy_protocol::Version::V1,

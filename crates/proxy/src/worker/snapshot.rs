@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use balance::{ClusterState, EndpointState};
-use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot, Zone};
+use model::{Cluster, Direction, EndpointAddress, Listener, Protocol, Route, Snapshot, Zone};
 
 use crate::auth::passwords::PasswordCounts;
 use crate::auth::{Authenticators, ListenerAuth};
@@ -78,6 +78,9 @@ pub struct ClusterPlan {
     pub(crate) breaker: Arc<Breaker>,
     /// `None` for plain text.
     pub(crate) tls: Option<Arc<ClientKeys>>,
+    /// Whether connections to addresses of this namespace must not come back to this sidecar: no sidecar is expected there, or a listener of
+    /// inbound connections uses the cluster, and would connect to itself without end.
+    pub(crate) is_within: bool,
     /// `None` if the cluster is not sticky.
     pub(crate) sticky: Option<StickySessions>,
     /// The names from which addresses were resolved, if TLS needs them.
@@ -175,10 +178,16 @@ impl Compiled {
                 open: old.map_or_else(Arc::default, |old| old.open.clone()),
             })
         });
-        let clusters = snapshot.clusters.iter().map(|cluster| {
+        let is_sidecar = snapshot.listeners.iter().any(|listener| matches!(listener.protocol, Protocol::Capture(_)));
+        let inward = inward(&snapshot.listeners);
+        let clusters = snapshot.clusters.iter().enumerate().map(|(index, cluster)| {
             let old = before.clusters.get(cluster.name.as_str()).copied();
             let tls = files.keys.cluster(&cluster.name);
-            if let Some(same) = old.filter(|old| Arc::ptr_eq(&old.policy, cluster) && is_same(&old.tls, &tls)) {
+            let is_within = is_sidecar && (tls.is_none() || inward.contains(&index));
+            let is_unchanged = |old: &&Arc<ClusterPlan>| {
+                Arc::ptr_eq(&old.policy, cluster) && is_same(&old.tls, &tls) && old.is_within == is_within
+            };
+            if let Some(same) = old.filter(is_unchanged) {
                 return same.clone();
             }
             let Endpoints { endpoints, priorities, zones } = endpoints(cluster, old, now_ms);
@@ -195,6 +204,7 @@ impl Compiled {
                 breaker: old.map_or_else(Arc::default, |old| old.breaker.clone()),
                 hosts: if tls.is_some() { hosts(cluster) } else { HashMap::new() },
                 tls,
+                is_within,
                 sticky,
             })
         });
@@ -251,6 +261,21 @@ fn same_routes<'p>(listener: &Listener, old: Option<&'p Arc<ListenerPlan>>) -> O
 }
 
 /// If only endpoints have changed, the routes are identical, and so are the tables made from them. Making the tables is most of the work.
+/// The clusters, by index, that serve connections which were captured on their way to this namespace.
+fn inward(listeners: &[Listener]) -> BTreeSet<usize> {
+    let captures = |listener: &&Listener| {
+        listener.captured.as_ref().is_some_and(|captured| captured.direction == Direction::Inbound)
+    };
+    let used = listeners.iter().filter(captures).flat_map(|listener| {
+        let bytes = match &listener.protocol {
+            Protocol::Tcp(tcp) => Some(tcp.to),
+            _ => listener.captured.as_ref().and_then(|captured| captured.detect?.to),
+        };
+        routes(listener).iter().flat_map(|route| route.to.clusters()).chain(bytes)
+    });
+    used.map(|cluster| cluster.0).collect()
+}
+
 fn router(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<Router> {
     let same = old.filter(|old| match (&old.policy.protocol, &listener.protocol) {
         (Protocol::Http(before), Protocol::Http(http)) => {
