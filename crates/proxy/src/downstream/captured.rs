@@ -138,8 +138,11 @@ async fn serve_by(
     if let Protocol::Tls(_) = &view.plan.policy.protocol {
         return Box::pin(by_name::serve(worker, view, stream, Buffer::none(), who, connection)).await;
     }
+    // A client of HTTP speaks first, with TLS or without, so a slow one is not taken for one in plain text.
+    let speaks_first = matches!(view.plan.policy.protocol, Protocol::Http(_)) && detect.is_none();
+    let hello_timeout = if speaks_first { Duration::from_millis(HELLO_TIMEOUT_MS) } else { detect_timeout };
     // Boxed, so that the state of the handshake is not kept while the connection is served.
-    let secured = Box::pin(secure(worker, &view, stream, admits_plain, detect_timeout)).await;
+    let secured = Box::pin(secure(worker, &view, stream, admits_plain, hello_timeout)).await;
     let (mut stream, mut input, secured) = match secured {
         Ok(secured) => secured,
         Err(error) => return listener::refused(&view, &who, &error),
