@@ -142,11 +142,13 @@ pub enum SpiffeMatcher {
 }
 
 impl SpiffeMatcher {
-    /// Whether a URI is one of these ids.
+    /// Whether a URI is one of these ids. One with an empty segment, `.` or `..` is no id (section 2.2), and is below nothing.
     pub fn matches(&self, uri: &str) -> bool {
         match self {
             Self::Exact(id) => id == uri,
-            Self::Below(prefix) => uri.strip_prefix(prefix.as_str()).is_some_and(|rest| !rest.is_empty()),
+            Self::Below(prefix) => uri
+                .strip_prefix(prefix.as_str())
+                .is_some_and(|rest| rest.split('/').all(|segment| !matches!(segment, "" | "." | ".."))),
         }
     }
 }
@@ -170,6 +172,10 @@ mod tests {
         check(&domain, "spiffe://example.org", false);
         check(&domain, "spiffe://example.org.evil/web", false);
         check(&domain, "https://example.org/web", false);
+        check(&domain, "spiffe://example.org/ns/../web", false);
+        check(&domain, "spiffe://example.org/./web", false);
+        check(&domain, "spiffe://example.org/ns//web", false);
+        check(&domain, "spiffe://example.org/ns/..web", true);
     }
 
     #[test]
