@@ -77,10 +77,14 @@ pub(crate) fn runs_as_another_user(snapshot: &Snapshot) -> Option<String> {
     let expect = gate(snapshot)?.user;
     let user = rustix::process::geteuid().as_raw();
     (user != expect).then(|| {
-        format!(
+        let mut why = format!(
             "this process runs as user {user}, and the kernel captures the connections of every user but {expect}: its own would come back \
-             to it; run it as user {expect} (setpriv --reuid {expect} --clear-groups), or write `user: {user}` in `sidecar` if \
-             the application is another user"
-        )
+             to it; run it as user {expect} (setpriv --reuid {expect} --clear-groups)"
+        );
+        // Many programs run as root, and none of them would be captured.
+        if user != 0 {
+            why += &format!(", or write `user: {user}` in `sidecar` if the application is another user");
+        }
+        why
     })
 }
