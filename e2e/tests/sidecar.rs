@@ -5,6 +5,8 @@ mod support;
 #[path = "support/tls.rs"]
 mod tls;
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::process::Command;
 
 use serde_json::Value;
@@ -191,6 +193,7 @@ fn everything_passes_to_where_it_was_going() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one sidecar, and what each of its routes does")]
 fn captured_http_has_the_routes_of_its_listener() {
     with_pods("captured_http_has_the_routes_of_its_listener", |mut pods| {
         pods.server.add_sidecar(
@@ -503,6 +506,34 @@ fn what_happens_without_the_sidecar() {
         assert_eq!(remove(&pods).stdout.trim(), "removed: connections are no longer captured");
         assert_eq!(pods.client.ask(&[&url("/")])["client"], CLIENT);
         assert_eq!(remove(&pods).stdout.trim(), "nothing to remove: connections are not captured");
+    });
+}
+
+#[test]
+fn connections_older_than_the_rules_stay() {
+    with_pods("connections_older_than_the_rules_stay", |mut pods| {
+        let open = |pods: &Pods| {
+            let stream = pods.client.netns.inside(|| TcpStream::connect((SERVER, 9000)).unwrap());
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut stream = BufReader::new(stream);
+            let mut greeting = String::new();
+            stream.read_line(&mut greeting).unwrap();
+            (stream, greeting)
+        };
+        let echo = |stream: &mut BufReader<TcpStream>| {
+            stream.get_mut().write_all(b"echo\r\n").unwrap();
+            let mut line = String::new();
+            stream.read_line(&mut line).unwrap();
+            assert_eq!(line, "echo\r\n");
+        };
+        let (mut before, greeting) = open(&pods);
+        assert_eq!(greeting.trim(), format!("220 {CLIENT}"));
+        pods.client.add_sidecar("sidecar: {}\n");
+        pods.server.add_sidecar("sidecar: {}\n");
+        echo(&mut before);
+        let (mut captured, greeting) = open(&pods);
+        echo(&mut captured);
+        assert_eq!(greeting.trim(), "220 127.0.0.6");
     });
 }
 

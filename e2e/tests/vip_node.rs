@@ -132,6 +132,7 @@ fn a_pod_that_is_its_own_endpoint() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one life of a vip, from its first packet to its last")]
 fn an_endpoint_that_is_this_node() {
     within("an_endpoint_that_is_this_node", LINKS, |network| {
         let pods = Pods::new(network);

@@ -342,6 +342,7 @@ mod tests {
             "ip",
             "ethtool",
             "/usr/lib/frr/bgpd",
+            "faketime",
             "openssl",
             "ping",
             "wrk",

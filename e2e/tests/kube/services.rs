@@ -176,6 +176,7 @@ endpoints: [{{addresses: ['{}']}}, {{addresses: ['{}']}}]
 
 /// Two nodes on one link: a Lease decides which one answers for the address.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one address on its way from node to node")]
 fn one_node_at_a_time_answers_on_the_link() {
     within_network("one_node_at_a_time_answers_on_the_link", |edge, network| {
         let _echoes = network.echoes();

@@ -302,6 +302,7 @@ impl Exchange {
     ///
     /// # Errors
     /// [`Reason::BodyTooLarge`]; [`Reason::BadFraming`] if a body that was held back cannot be translated.
+    #[expect(clippy::too_many_lines, reason = "every step takes what the one before it has borrowed")]
     fn prepare(
         &mut self,
         env: &Env<'_>,

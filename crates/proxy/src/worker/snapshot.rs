@@ -131,6 +131,7 @@ impl Compiled {
     ///
     /// The names among the endpoints must have been resolved; a remaining name counts as having no address. `files` are those of
     /// this snapshot.
+    #[expect(clippy::too_many_lines, reason = "each listener gets its parts one after the other")]
     pub fn new(snapshot: Arc<Snapshot>, files: &NamedFiles, previous: Option<&Self>, now_ms: u64) -> Self {
         let before = Before::of(previous);
         let is_limited = |listener: &Listener| match same_routes(listener, before.listener(listener)) {

@@ -15,7 +15,7 @@ pub(crate) enum SidecarCommand {
     /// Make the kernel redirect the TCP connections of this network namespace to the sidecar, or stop that
     ///
     /// It needs CAP_NET_ADMIN in the network namespace of the application, and replaces what an earlier call has set up.
-    /// Connections that exist stay as they are.
+    /// Connections that exist stay as they are, but --remove breaks those that were captured.
     Init(SidecarInitArgs),
     /// Add the sidecar to the pods in a Kubernetes manifest that ask for it, and print the manifest
     ///
@@ -29,7 +29,7 @@ pub(crate) struct SidecarInitArgs {
     /// The configuration file of the sidecar
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "remove")]
     pub(crate) config: Option<PathBuf>,
-    /// Remove the rules, so that nothing is captured any more
+    /// Remove the rules, so that no new connection is captured
     #[arg(long, conflicts_with_all = ["config", "print"])]
     pub(crate) remove: bool,
     /// Print the rules as a file for `nft -f`, and change nothing
