@@ -261,7 +261,6 @@ fn same_routes<'p>(listener: &Listener, old: Option<&'p Arc<ListenerPlan>>) -> O
     old.filter(|old| std::ptr::eq(old.routes(), routes(listener)))
 }
 
-/// If only endpoints have changed, the routes are identical, and so are the tables made from them. Making the tables is most of the work.
 /// The clusters, by index, that serve connections which were captured on their way to this namespace.
 fn inward(listeners: &[Listener]) -> BTreeSet<usize> {
     let captures = |listener: &&Listener| {
@@ -277,6 +276,7 @@ fn inward(listeners: &[Listener]) -> BTreeSet<usize> {
     used.map(|cluster| cluster.0).collect()
 }
 
+/// If only endpoints have changed, the routes are identical, and so are the tables made from them. Making the tables is most of the work.
 fn router(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<Router> {
     let same = old.filter(|old| match (&old.policy.protocol, &listener.protocol) {
         (Protocol::Http(before), Protocol::Http(http)) => {
