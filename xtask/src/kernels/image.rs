@@ -64,7 +64,8 @@ pub fn build(folder: &Path, kernel: &Unpacked, steelyard: &Path, objects: &[Path
     for (number, name) in MODULES.iter().enumerate() {
         let module = find_module(&kernel.modules, name)?;
         let ending = module.extension().unwrap_or_default().to_string_lossy().into_owned();
-        archive.copy(&format!("modules/{number}-{name}.{ending}"), &module, false)?;
+        // The guest inserts them in the order of their names.
+        archive.copy(&format!("modules/{number:02}-{name}.{ending}"), &module, false)?;
     }
     for object in objects {
         let name = object.file_name().unwrap_or_default().to_string_lossy().into_owned();
