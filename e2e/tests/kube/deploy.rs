@@ -151,6 +151,8 @@ impl Pod<'_> {
             Some("metadata.name") => name.to_owned(),
             Some("metadata.namespace") => self.namespace.to_owned(),
             Some("spec.nodeName") => "node-a".to_owned(),
+            // As the kubelet does it for a pod without this label.
+            Some("metadata.labels['topology.kubernetes.io/zone']") => String::new(),
             Some(other) => panic!("a pod of the tests has no {other}"),
             None => variable["value"].as_str().expect("a value").to_owned(),
         };
