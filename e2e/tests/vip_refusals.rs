@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use support::echo::{ECHO_PORT, exchange};
-use support::network::{Family, Links, Network, Vips, vip, vip_config, within};
+use support::network::{Family, Links, Network, Vips, on_one_cpu, vip, vip_config, within};
 use support::{Scratch, steelyard};
 use testkit::{Exit, Finished, Program};
 
@@ -90,6 +90,8 @@ fn why_there_is_no_traffic() {
     within("why_there_is_no_traffic", Links::default(), |network| {
         let _echoes = network.echoes();
         let client = "10.10.10.1:40000";
+        // A trace tells of the turn of the CPU that it runs on.
+        on_one_cpu();
         let mut vips = Vips::serve(&echo(", balance: round_robin"));
         check_trace(&vips, &["--vip", "echo", "--from", client], 0, &["31.31.31.1:7", "ep0"]);
         // A trace changes nothing: the next connection is still the first.

@@ -342,8 +342,8 @@ pub fn mac_of(netns: &Netns, interface: &str) -> String {
 }
 
 /// `round_robin` has a cursor for each CPU, and the first packet of a connection is balanced on the CPU that sent it. So what this thread begins
-/// is balanced in turn.
-fn on_one_cpu() {
+/// is balanced in turn. Programs that it starts run on that CPU, too.
+pub fn on_one_cpu() {
     let mut set = rustix::thread::CpuSet::new();
     set.set(0);
     rustix::thread::sched_setaffinity(None, &set).unwrap();
