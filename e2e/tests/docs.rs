@@ -160,15 +160,18 @@ esac
 exec "$STEELYARD" "$@"
 "#;
 
-/// The same for a program that was just started in the background: refused connections are retried.
+/// The same for a program that was just started in the background: refused connections are retried, without what `-w` prints for them.
 const CURL: &str = r#"#!/bin/bash
+printed=$(mktemp)
+trap 'rm -f "$printed"' EXIT
 for _ in $(seq 300); do
-    /usr/bin/curl "$@" && exit 0
-    code=$?
-    [[ $code == 7 ]] || exit $code
+    code=0
+    /usr/bin/curl "$@" >"$printed" || code=$?
+    [[ $code == 7 ]] || break
     sleep 0.1
 done
-exit 7
+cat "$printed"
+exit $code
 "#;
 
 const HEAD: &str = r#"set -eu

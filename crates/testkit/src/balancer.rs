@@ -118,17 +118,31 @@ impl Balancer {
         Ok(prometheus::sum(&String::from_utf8_lossy(&response.body), name, labels))
     }
 
-    /// Waits until that sum is at least `at_least`, and returns it.
-    pub fn metric_reaches(&mut self, name: &str, labels: &[(&str, &str)], at_least: f64) -> Result<f64, Failure> {
+    /// Waits until that sum is at least `at_least`.
+    pub fn metric_reaches(&mut self, name: &str, labels: &[(&str, &str)], at_least: f64) -> Result<(), Failure> {
+        self.metric_until(name, labels, &format!("at least {at_least}"), |sum| sum >= at_least)
+    }
+
+    /// Waits until that sum is `expect`. A gauge can fall to it, too.
+    pub fn metric_becomes(&mut self, name: &str, labels: &[(&str, &str)], expect: f64) -> Result<(), Failure> {
+        self.metric_until(name, labels, &expect.to_string(), |sum| (sum - expect).abs() < f64::EPSILON)
+    }
+
+    fn metric_until(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        expect: &str,
+        is: impl Fn(f64) -> bool,
+    ) -> Result<(), Failure> {
         for _ in 0..ASK_MAX {
-            let sum = self.metric(name, labels)?;
-            if sum >= at_least {
-                return Ok(sum);
+            if is(self.metric(name, labels)?) {
+                return Ok(());
             }
             self.listen_a_while();
         }
         let sum = self.metric(name, labels)?;
-        Err(self.failure(format_args!("{name}{labels:?} is {sum} after {PATIENCE:?}, expected {at_least}")))
+        Err(self.failure(format_args!("{name}{labels:?} is {sum} after {PATIENCE:?}, expected {expect}")))
     }
 
     /// What the process has written to stderr so far.
