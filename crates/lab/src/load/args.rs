@@ -8,8 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::{Args, Subcommand, ValueHint};
 
+use super::arrivals::Stage;
 use super::grpc::GrpcLoad;
 use super::http::{HttpLoad, Version};
+use super::mix;
 use super::reach::{Attempt, Reached, reach};
 use super::search::Objective;
 use super::shape::{Shape, Until};
@@ -127,9 +129,19 @@ pub struct OperationArgs {
     #[arg(short, long, visible_short_alias = 'q', value_name = "PER_SECOND", value_parser = rate)]
     pub rate: Option<f64>,
 
-    /// With --rate: start operations evenly (uniform), or all of each second at its start, as strest-grpc does (burst1hz)
+    /// With --rate: start operations evenly (uniform), at random as independent users do (poisson), or all of each second at its start, as
+    /// strest-grpc does (burst1hz)
     #[arg(long, value_name = "HOW", default_value = "uniform", value_parser = pacing, requires = "rate")]
     pub pacing: Pacing,
+
+    /// The seed of what is random: the times of --pacing poisson, the order of --mix. Equal seeds give the same
+    #[arg(long = "random-seed", value_name = "N", default_value_t = 1)]
+    pub random_seed: u64,
+
+    /// With --rate: change the rate in stages after the warm-up, such as 30s:2000,1m:2000,10s:0. Over each time, the rate changes evenly from the
+    /// one before it (at first, that of --rate) to the given one; 0s is a jump. Their sum is the duration
+    #[arg(long, value_name = "TIME:RATE,...", value_delimiter = ',', value_parser = stage, requires = "rate", conflicts_with_all = ["requests", "duration", "find_capacity"])]
+    pub stages: Vec<Stage>,
 
     /// Find the highest rate at which the p99 latency, counted from when operations were due, stays within this time; start at --rate
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "requests")]
@@ -138,6 +150,10 @@ pub struct OperationArgs {
     /// With --find-capacity: try each rate for this long. The rate that it finds is then tried three times for --duration
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::duration)]
     pub step: Duration,
+
+    /// Also write the results to this file, in the text format of Prometheus
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "find_capacity")]
+    pub prometheus: Option<PathBuf>,
 
     /// Keep the connections open and idle for this long after the last response
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
@@ -203,6 +219,11 @@ pub struct HttpLoadArgs {
     /// Send a body of this size, such as 10kB or 5GiB, filled with dots
     #[arg(short, long, value_name = "BYTES", default_value = "0", value_parser = units::size)]
     pub body: u64,
+
+    /// Send the requests of this file to the server of the URL, in random order. Its lines are a weight, a method, a path, and perhaps a file with
+    /// the body: `3 GET /search?q=1`, `1 POST /orders @order.json`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["method", "data", "body", "same_length"])]
+    pub mix: Option<PathBuf>,
 
     /// Which certificates to accept.
     #[command(flatten)]
@@ -357,9 +378,15 @@ impl OperationArgs {
     fn shape(&self, common: &CommonArgs, streams: u32) -> Shape {
         let shape = common.shape(streams);
         Shape {
-            until: self.requests.map_or(shape.until, Until::Requests),
+            until: match (self.requests, self.stages.is_empty()) {
+                (Some(requests), _) => Until::Requests(requests),
+                (None, true) => shape.until,
+                (None, false) => Until::Elapsed(self.stages.iter().map(|stage| stage.time).sum()),
+            },
             rate: self.rate,
             pacing: self.pacing,
+            stages: self.stages.clone(),
+            seed: self.random_seed,
             hold: self.hold,
             work: self.work,
             ..shape
@@ -376,7 +403,8 @@ impl HttpLoadArgs {
     /// Connects once, to find out which HTTP versions the server speaks.
     pub(super) async fn to_load(&self) -> io::Result<HttpLoad> {
         let url = Url::parse(&self.url)?;
-        let data = self.data.as_deref().map(data).transpose()?;
+        let data = self.data.as_deref().map(data_of).transpose()?;
+        let mix = self.mix.as_deref().map(|file| mix::read(file, data_of)).transpose()?.unwrap_or_default();
         let offer = match self.version {
             Some(Version::Http2) => Offer::Http2,
             // --close is only for HTTP/1.
@@ -395,6 +423,7 @@ impl HttpLoadArgs {
             headers: self.headers.clone(),
             data,
             body_bytes: self.body,
+            mix,
             same_length: self.same_length,
             shape: self.operations.shape(&self.common, self.streams),
             mark: Default::default(),
@@ -403,9 +432,9 @@ impl HttpLoadArgs {
 }
 
 /// The text, or the contents of the file.
-fn data(text: &str) -> io::Result<Bytes> {
+fn data_of(text: &str) -> io::Result<Bytes> {
     let Some(file) = text.strip_prefix('@') else { return Ok(Bytes::copy_from_slice(text.as_bytes())) };
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot read --data {text}: {error}"));
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot read {text}: {error}"));
     let mut bytes = Vec::new();
     match file {
         "-" => io::stdin().lock().take(DATA_BYTES_MAX + 1).read_to_end(&mut bytes),
@@ -497,9 +526,20 @@ fn version(text: &str) -> Result<Version, String> {
 fn pacing(text: &str) -> Result<Pacing, String> {
     match text {
         "uniform" => Ok(Pacing::Uniform),
+        "poisson" => Ok(Pacing::Poisson),
         "burst1hz" => Ok(Pacing::Burst1hz),
-        _ => Err("must be uniform or burst1hz".to_owned()),
+        _ => Err("must be uniform, poisson or burst1hz".to_owned()),
     }
+}
+
+fn stage(text: &str) -> Result<Stage, String> {
+    let (time, rate) = text.split_once(':').ok_or("a stage is a time, a colon and a rate, such as 30s:2000")?;
+    let time = seconds_or_duration(time)?;
+    let rate = match rate.parse::<f64>() {
+        Ok(rate) if rate == 0.0 || (0.001..=10_000_000.0).contains(&rate) => rate,
+        _ => return Err(format!("{rate:?} is not a rate: write 0, or a number between 0.001 and 10,000,000")),
+    };
+    Ok(Stage { time, rate })
 }
 
 fn share(text: &str) -> Result<f32, String> {
@@ -522,7 +562,7 @@ fn rr_size(text: &str) -> Result<u64, String> {
     if (1..=64 * 1024).contains(&size) { Ok(size) } else { Err("must be between 1 and 64KiB".to_owned()) }
 }
 
-fn method(text: &str) -> Result<String, String> {
+pub(super) fn method(text: &str) -> Result<String, String> {
     let is_token = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-');
     if !is_token {
         return Err("a method consists of letters and hyphens".to_owned());

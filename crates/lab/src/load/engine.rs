@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::arrivals::{Arrivals, Clock};
 use super::pace::{Pacer, paced};
 use super::report::LoadReport;
 use super::shape::{Shape, Timeline, Until, share_of};
 use super::tally::{Met, Outcome, Tally, ThreadCost, Times};
+use crate::record::Pacing;
 use crate::{host, procfs};
 
 /// The pause after a failed connect. A refused connect fails at once, and a tight loop would only measure how fast connects fail.
@@ -210,22 +212,28 @@ async fn loops<P: Protocol>(thread: Thread, protocol: P) -> io::Result<()> {
 async fn open_loops<L: Lane>(thread: &Thread, rate: f64, workers: impl Iterator<Item = Worker<L>>) -> io::Result<()> {
     let Run { shape, timeline, .. } = &*thread.run;
     let threads = shape.threads() as u64;
-    let count = match (shape.until, timeline.deadline) {
+    let lasts = timeline.deadline.map(|deadline| deadline - timeline.ramped);
+    let count = match (shape.until, lasts) {
         (Until::Requests(count), _) => count,
+        // Random arrivals are as many as they are until the end.
+        (Until::Elapsed(_), Some(_)) if shape.pacing == Pacing::Poisson => u64::MAX,
         // Round the sum for all threads. Rounding for each thread would turn 3 operations on 8 threads into none. The first operation is due
         // at once at any rate, so there is at least one.
-        (Until::Elapsed(_), deadline) => {
-            let last = deadline.map_or(Duration::ZERO, |deadline| deadline - timeline.ramped);
-            ((rate * last.as_secs_f64()).round() as u64).max(1)
+        (Until::Elapsed(_), lasts) => {
+            let all = Clock::new(shape, rate, 1.0).count(lasts.unwrap_or_default());
+            (all.round() as u64).max(1)
         }
     };
     let planned = share_of(count, thread.index, threads).1;
     // Each thread starts a little later than the one before it, so that they do not all send at the same instant.
     let turn = match shape.pacing {
-        crate::record::Pacing::Uniform => Duration::from_secs_f64(thread.index as f64 / rate),
-        crate::record::Pacing::Burst1hz => Duration::ZERO,
+        Pacing::Uniform => Duration::from_secs_f64(thread.index as f64 / rate),
+        Pacing::Burst1hz | Pacing::Poisson => Duration::ZERO,
     };
-    let pacer = Arc::new(Pacer::new(timeline.ramped + turn, rate / threads as f64, shape.pacing, planned));
+    let clock = Clock::new(shape, rate, threads as f64);
+    let arrivals = Arrivals::new(clock, shape.pacing, shape.seed.wrapping_add(thread.index));
+    let end = lasts.filter(|_| shape.pacing == Pacing::Poisson);
+    let pacer = Arc::new(Pacer::new(timeline.ramped + turn, arrivals, planned, end));
     let _noted_at_the_end = Planned { thread, pacer: &pacer };
     let takers = all(workers.map(|worker| worker.open_loop(pacer.clone())));
     paced(&pacer, timeline.deadline, takers).await

@@ -10,6 +10,7 @@ use http::response::Parts;
 use super::engine;
 use super::h2c::Exchange;
 use super::http::FirstLength;
+use super::mix::Mix;
 use super::payload::Payload;
 use super::report::LoadReport;
 use super::shape::Shape;
@@ -64,8 +65,7 @@ pub async fn run_grpc(load: &GrpcLoad) -> io::Result<LoadReport> {
         address: load.target.address,
         tls: load.tls.clone(),
         shape: load.shape.clone(),
-        request,
-        payload: Payload::default(),
+        requests: Mix::new((1, (request, Payload::default())), []),
         calls: Some(Calls::new(load)),
         body: FirstLength::when(false),
     };

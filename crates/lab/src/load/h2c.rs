@@ -20,11 +20,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::engine::{self, Lane, Protocol};
 use super::grpc::Calls;
 use super::http::{FirstLength, HttpLoad, is_success};
+use super::mix::Mix;
 use super::payload::Payload;
 use super::report::LoadReport;
 use super::shape::Shape;
 use super::socket::{Socket, Tls};
 use super::tally::{Met, Outcome};
+use crate::stats::Rng;
 
 /// The flow-control windows of a stream and of a connection. They are so large that this side never limits a transfer.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
@@ -35,9 +37,8 @@ pub(super) struct Exchange {
     pub address: SocketAddr,
     pub tls: Option<Tls>,
     pub shape: Shape,
-    pub request: http::Request<()>,
-    /// The body of each request; empty for gRPC, which sends messages instead.
-    pub payload: Payload,
+    /// What is sent, with its body; empty for gRPC, which sends messages instead.
+    pub requests: Mix<(http::Request<()>, Payload)>,
     /// For gRPC: creates the messages, and judges the responses.
     pub calls: Option<Calls>,
     pub body: FirstLength,
@@ -52,28 +53,29 @@ pub(super) async fn run(load: &HttpLoad) -> io::Result<LoadReport> {
         let why = "--close works with HTTP/1 only: remove --close, or use --http 1.1";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    let payload = load.payload();
     // A `host` header of the user becomes `:authority`. If both were sent and differed, a server would refuse the request (RFC 9113
     // section 8.3.1).
     let is_host = |(name, _): &&(String, String)| name.eq_ignore_ascii_case("host");
     let host = load.headers.iter().find(is_host).map_or(&load.target.host, |(_, value)| value);
     let scheme = if load.tls.is_some() { "https" } else { "http" };
-    let uri = format!("{scheme}://{host}{}", load.target.path);
-    let mut request = http::Request::builder().method(load.method.as_str()).uri(uri).version(http::Version::HTTP_2);
-    for (name, value) in load.headers.iter().filter(|header| !is_host(header)) {
-        request = request.header(name, value);
-    }
     let has_length = load.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-length"));
-    if payload.len() > 0 && !has_length {
-        request = request.header("content-length", payload.len());
-    }
-    let request = request.body(()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    let requests = load.requests(|method, target, payload| {
+        let uri = format!("{scheme}://{host}{}", target.path);
+        let mut request = http::Request::builder().method(method).uri(uri).version(http::Version::HTTP_2);
+        for (name, value) in load.headers.iter().filter(|header| !is_host(header)) {
+            request = request.header(name, value);
+        }
+        if payload.len() > 0 && !has_length {
+            request = request.header("content-length", payload.len());
+        }
+        let request = request.body(()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        Ok((request, payload))
+    })?;
     let exchange = Exchange {
         address: load.target.address,
         tls: load.tls.clone(),
         shape: load.shape.clone(),
-        request,
-        payload,
+        requests,
         calls: None,
         body: FirstLength::when(load.same_length),
     };
@@ -97,6 +99,7 @@ impl Protocol for Arc<Exchange> {
             link: link.clone(),
             sender: None,
             calls: self.calls.as_ref().map(|calls| calls.seeded(number * streams as u64 + stream as u64)),
+            rng: Rng::new(self.shape.seed.wrapping_add(number * streams as u64 + stream as u64)),
         };
         (0..streams).map(lane).collect()
     }
@@ -160,6 +163,8 @@ pub(super) struct Stream {
     link: Arc<Link>,
     sender: Option<(u64, SendRequest<Bytes>)>,
     calls: Option<Calls>,
+    /// Draws the requests of a mix.
+    rng: Rng,
 }
 
 impl Lane for Stream {
@@ -168,11 +173,12 @@ impl Lane for Stream {
     }
 
     async fn operate(&mut self, met: &mut Met) -> Outcome {
+        let place = self.exchange.requests.draw(&mut self.rng);
         let outcome = loop {
             if !self.get_ready(met).await {
                 break Outcome::NoConnection;
             }
-            match self.exchange_once(met).await {
+            match self.exchange_once(place, met).await {
                 Ok(outcome) => break outcome,
                 // RFC 9113 section 8.7: a request that the server has not started to process may be sent again.
                 Err(error) if is_unprocessed(&error) && met.resent == 0 => met.resent += 1,
@@ -218,12 +224,13 @@ impl Stream {
         true
     }
 
-    async fn exchange_once(&mut self, met: &mut Met) -> Result<Outcome, h2::Error> {
+    /// Sends the request at this place of the mix.
+    async fn exchange_once(&mut self, place: usize, met: &mut Met) -> Result<Outcome, h2::Error> {
         let Some((_, sender)) = &mut self.sender else { return Ok(Outcome::NoConnection) };
         let message = self.calls.as_mut().map(Calls::next_message);
-        let payload = &self.exchange.payload;
+        let (request, payload) = self.exchange.requests.at(place);
         let has_body = message.is_some() || payload.len() > 0;
-        let (answer, mut sending) = sender.send_request(self.exchange.request.clone(), !has_body)?;
+        let (answer, mut sending) = sender.send_request(request.clone(), !has_body)?;
         if let Some(message) = message {
             sending.send_data(message, true)?;
         }

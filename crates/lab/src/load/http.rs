@@ -9,12 +9,14 @@ use bytes::Bytes;
 use super::client::{Client, Failure, Manner, Request};
 use super::engine::{self, Lane, Protocol};
 use super::h2c;
+use super::mix::{Entry, Mix};
 use super::payload::Payload;
 use super::report::LoadReport;
 use super::shape::{Shape, Until};
 use super::socket::Tls;
 use super::tally::{Met, Outcome};
 use super::target::Target;
+use crate::stats::Rng;
 
 /// A version of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub struct HttpLoad {
     pub data: Option<Bytes>,
     /// The size of the filler, if `data` is `None`.
     pub body_bytes: u64,
+    /// Requests that are sent in random order instead of the one of `target` and `method`; empty for that one.
+    pub mix: Vec<Entry>,
     /// Whether a response is a failure if its length differs from that of the first one, as in ab. This is wrong if endpoints legitimately
     /// send bodies of different lengths.
     pub same_length: bool,
@@ -67,14 +71,32 @@ impl HttpLoad {
             headers: Vec::new(),
             data: None,
             body_bytes: 0,
+            mix: Vec::new(),
             same_length: false,
             shape: Shape::closed(connections, until),
             mark: Arc::default(),
         }
     }
 
-    pub(super) fn payload(&self) -> Payload {
+    fn payload(&self) -> Payload {
         self.data.clone().map_or_else(|| Payload::filler(self.body_bytes), Payload::of)
+    }
+
+    /// The requests that are sent: method, path and body of each, as `encoded`.
+    pub(super) fn requests<T>(
+        &self,
+        mut encoded: impl FnMut(&str, &Target, Payload) -> io::Result<T>,
+    ) -> io::Result<Mix<T>> {
+        let mut of_entry = |entry: &Entry| {
+            let target = Target { path: entry.path.clone(), ..self.target.clone() };
+            let payload = entry.data.clone().map_or_else(|| self.payload(), Payload::of);
+            Ok((entry.weight, encoded(&entry.method, &target, payload)?))
+        };
+        let Some((first, more)) = self.mix.split_first() else {
+            return Ok(Mix::new((1, encoded(&self.method, &self.target, self.payload())?), []));
+        };
+        let first = of_entry(first)?;
+        Ok(Mix::new(first, more.iter().map(of_entry).collect::<io::Result<Vec<_>>>()?))
     }
 }
 
@@ -97,9 +119,10 @@ pub async fn run_http(load: &HttpLoad) -> io::Result<LoadReport> {
         (Version::Http2, _) => return h2c::run(load).await,
     };
     let name = if load.tls.is_some() { format!("{name} over TLS") } else { name.to_owned() };
-    let request = Request::new(manner, &load.method, &load.target, &load.headers, &load.payload());
+    let requests =
+        load.requests(|method, target, payload| Ok(Request::new(manner, method, target, &load.headers, &payload)))?;
     let (target, tls) = (load.target.clone(), load.tls.clone());
-    let http = Http { target, tls, request, shape: load.shape.clone(), body: FirstLength::when(load.same_length) };
+    let http = Http { target, tls, requests, shape: load.shape.clone(), body: FirstLength::when(load.same_length) };
     // HTTP/1 has no streams.
     let shape = Shape { streams: 1, ..load.shape.clone() };
     engine::run(&name, Arc::new(http), &shape, load.mark.clone()).await
@@ -127,7 +150,7 @@ impl FirstLength {
 struct Http {
     target: Target,
     tls: Option<Tls>,
-    request: Request,
+    requests: Mix<Request>,
     shape: Shape,
     body: FirstLength,
 }
@@ -136,7 +159,8 @@ impl Protocol for Arc<Http> {
     type Lane = Connection;
 
     fn lanes(&self, number: u64, _: usize) -> Vec<Connection> {
-        vec![Connection { http: self.clone(), number, client: None, has_connected: false }]
+        let rng = Rng::new(self.shape.seed.wrapping_add(number));
+        vec![Connection { http: self.clone(), number, client: None, has_connected: false, rng }]
     }
 }
 
@@ -146,6 +170,8 @@ struct Connection {
     number: u64,
     client: Option<Client>,
     has_connected: bool,
+    /// Draws the requests of a mix.
+    rng: Rng,
 }
 
 impl Lane for Connection {
@@ -156,12 +182,13 @@ impl Lane for Connection {
 
     async fn operate(&mut self, met: &mut Met) -> Outcome {
         let http = self.http.clone();
+        let request = http.requests.at(http.requests.draw(&mut self.rng));
         loop {
             let Some(mut client) = self.take_client(met).await else { return Outcome::NoConnection };
             let origin = &mut met.origin;
-            let outcome = client.exchange(&http.request, |name| origin.extend_from_slice(name)).await;
+            let outcome = client.exchange(request, |name| origin.extend_from_slice(name)).await;
             met.received_bytes += client.take_received();
-            met.sent_bytes += http.request.bytes();
+            met.sent_bytes += request.bytes();
             match outcome {
                 Ok(answer) => {
                     met.status = Some(answer.status);
@@ -175,7 +202,7 @@ impl Lane for Connection {
                     met.is_other_length = http.body.is_other(answer.body_bytes);
                     return Outcome::Good;
                 }
-                Err(Failure::Stale(_)) if http.request.is_idempotent && met.resent == 0 => {
+                Err(Failure::Stale(_)) if request.is_idempotent && met.resent == 0 => {
                     met.origin.clear();
                     met.resent += 1;
                 }

@@ -4,6 +4,7 @@
 //! whether the balancer or the load was saturated. The report contains the results and the CPU time of the load itself.
 
 mod args;
+mod arrivals;
 mod client;
 mod dial;
 mod engine;
@@ -12,8 +13,10 @@ mod h2c;
 mod http;
 mod latency;
 mod live;
+mod mix;
 mod pace;
 mod payload;
+mod prometheus;
 mod reach;
 mod report;
 mod search;
@@ -36,12 +39,14 @@ pub use args::{
     CommonArgs, EXAMPLES, GrpcLoadArgs, HttpLoadArgs, LoadCommand, OperationArgs, StreamArgs, TcpCrrArgs, TcpRrArgs,
     TlsArgs,
 };
+pub use arrivals::Stage;
 pub(crate) use engine::burn;
 pub use grpc::{GrpcLoad, run_grpc};
 pub use http::{HttpLoad, Version, run_http};
 pub use latency::Latencies;
 pub(crate) use latency::micros;
 pub use live::Progress;
+pub use mix::Entry;
 pub use report::{Generator, LoadReport, Outside, REPORT_VERSION};
 pub use search::{CapacityReport, Objective, RateStep, find_capacity};
 pub use shape::{Shape, Stop, Until};
@@ -101,6 +106,10 @@ fn operate(
     shape: &Shape,
     run: impl AsyncFn(Shape) -> io::Result<LoadReport>,
 ) -> io::Result<Outcome> {
+    if !operations.stages.is_empty() && operations.stages.iter().all(|stage| stage.time.is_zero()) {
+        let why = "--stages take no time together: give at least one of them a time, such as 30s:2000";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     let runtime = host::runtime()?;
     if let Some(objective) = operations.objective() {
         let report = runtime.block_on(until_interrupted(shape, find_capacity(&objective, shape, run)))?;
@@ -110,6 +119,10 @@ fn operate(
     let load = live::shown(shape, run(shape.clone()));
     let mut report = runtime.block_on(until_interrupted(shape, load))?;
     report.thresholds = operations.thresholds.judge(&report);
+    if let Some(file) = &operations.prometheus {
+        crate::report::write_text(file, &prometheus::text(&report))
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", file.display())))?;
+    }
     print(common.json, &report)?;
     match report.thresholds.iter().all(|threshold| threshold.met) {
         true => Ok(outcome(report.ok > 0)),

@@ -3,12 +3,13 @@
 use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use super::arrivals::Arrivals;
 use crate::alarm::KernelTimer;
-use crate::record::Pacing;
 
 /// The minimum interval between two timer events, because a generator can afford about 20,000 of them per second. At higher rates, several
 /// operations become due at once. Each is at most this late, which its lateness shows.
@@ -20,13 +21,15 @@ const TICK_MIN: Duration = Duration::from_micros(50);
 /// although real users do not wait for each other.
 pub(super) struct Pacer {
     start: Instant,
-    /// Operations per second.
-    rate: f64,
-    pacing: Pacing,
+    /// The most operations.
     planned: u64,
-    /// `taken <= due <= planned`
+    /// No operation is due at this time after the start, or later. `None` if only `planned` ends the schedule.
+    end: Option<Duration>,
+    /// From the first operation on.
+    all: Arrivals,
+    /// `taken <= due <= planned`, where `taken` is the index of these.
+    next: Mutex<Arrivals>,
     due: AtomicU64,
-    taken: AtomicU64,
     /// Lanes that wait for an operation to become due, or that have been woken and have not run yet.
     idle: AtomicU64,
     ended: AtomicBool,
@@ -43,15 +46,15 @@ pub(super) struct Due {
 }
 
 impl Pacer {
-    /// Creates a schedule of `planned` operations at `rate` per second. The first one is due at `start`.
-    pub(super) fn new(start: Instant, rate: f64, pacing: Pacing, planned: u64) -> Self {
+    /// Creates a schedule of at most `planned` operations that are due before `end`. Times count from `start`.
+    pub(super) fn new(start: Instant, arrivals: Arrivals, planned: u64, end: Option<Duration>) -> Self {
         Self {
             start,
-            rate,
-            pacing,
             planned,
+            end,
+            next: Mutex::new(arrivals.clone()),
+            all: arrivals,
             due: AtomicU64::new(0),
-            taken: AtomicU64::new(0),
             idle: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             notify: Notify::new(),
@@ -61,19 +64,21 @@ impl Pacer {
     /// Makes operations due at their times. Returns once the last one is due.
     pub(super) async fn run(&self) -> io::Result<()> {
         let timer = KernelTimer::new()?;
-        let mut due = 0;
-        let mut next = self.start;
-        while due < self.planned {
-            timer.set(next)?;
+        let mut arrivals = self.all.clone();
+        let mut earliest = self.start;
+        while let Some(next) = self.time_of(&arrivals) {
+            timer.set(next.max(earliest))?;
             timer.fired().await?;
             let now = Instant::now();
-            let now_due = self.due_by(now).clamp(due, self.planned);
-            self.due.store(now_due, Ordering::Relaxed);
-            for _ in due..now_due {
+            let before = arrivals.index();
+            while self.time_of(&arrivals).is_some_and(|time| time <= now) {
+                arrivals.step();
+            }
+            self.due.store(arrivals.index(), Ordering::Relaxed);
+            for _ in before..arrivals.index() {
                 self.notify.notify_one();
             }
-            due = now_due;
-            next = self.time_of(due).max(now + TICK_MIN);
+            earliest = now + TICK_MIN;
         }
         Ok(())
     }
@@ -90,16 +95,8 @@ impl Pacer {
     pub(super) async fn next(&self) -> Option<Due> {
         let mut has_waited = false;
         loop {
-            let taken = self.taken.load(Ordering::Relaxed);
-            if self.ended.load(Ordering::Relaxed) || taken == self.planned {
-                // Other lanes may still be waiting.
-                self.notify.notify_waiters();
-                return None;
-            }
-            if taken < self.due.load(Ordering::Relaxed) {
-                self.taken.store(taken + 1, Ordering::Relaxed);
-                let was_lane_free = has_waited || self.idle.load(Ordering::Relaxed) > 0;
-                return Some(Due { at: self.time_of(taken), was_lane_free });
+            if let Some(due) = self.take(has_waited)? {
+                return Some(due);
             }
             self.idle.fetch_add(1, Ordering::Relaxed);
             self.notify.notified().await;
@@ -108,40 +105,53 @@ impl Pacer {
         }
     }
 
+    /// The next operation if it is due. `None` if there are no more.
+    fn take(&self, has_waited: bool) -> Option<Option<Due>> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(at) = self.time_of(&next).filter(|_| !self.ended.load(Ordering::Relaxed)) else {
+            // Other lanes may still be waiting.
+            self.notify.notify_waiters();
+            return None;
+        };
+        if next.index() >= self.due.load(Ordering::Relaxed) {
+            return Some(None);
+        }
+        next.step();
+        let was_lane_free = has_waited || self.idle.load(Ordering::Relaxed) > 0;
+        Some(Some(Due { at, was_lane_free }))
+    }
+
+    /// When the next of these is due. `None` if it is not planned.
+    fn time_of(&self, arrivals: &Arrivals) -> Option<Instant> {
+        let time = Some(arrivals).filter(|next| next.index() < self.planned)?.time()?;
+        self.end.is_none_or(|end| time < end).then(|| self.start + time)
+    }
+
     /// The number of planned operations that are due at a time for which `is_counted` is true. These times must form one interval.
     ///
     /// This is exact and costs a division for each operation up to the end of the interval. It runs once, when the load ends. It stops at
     /// the end of the interval, because a load of one hour that is interrupted after a second has nearly all of its operations after that.
-    pub(super) fn planned_when(&self, is_counted: impl Fn(Instant) -> bool) -> u64 {
-        let times = (0..self.planned).map(|index| self.time_of(index));
-        times.skip_while(|time| !is_counted(*time)).take_while(|time| is_counted(*time)).count() as u64
+    pub(super) fn planned_when(&self, is_counted: impl Fn(Instant) -> bool + Copy) -> u64 {
+        self.times(self.all.clone(), is_counted).count() as u64
     }
 
     /// When the planned operations that nothing has taken were due, of those for which `is_counted` is true, as in [`Self::planned_when`].
     pub(super) fn left_when(&self, is_counted: impl Fn(Instant) -> bool + Copy) -> impl Iterator<Item = Instant> {
-        let times = (self.taken.load(Ordering::Relaxed)..self.planned).map(|index| self.time_of(index));
+        let next = self.next.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.times(next, is_counted)
+    }
+
+    fn times(
+        &self,
+        mut arrivals: Arrivals,
+        is_counted: impl Fn(Instant) -> bool + Copy,
+    ) -> impl Iterator<Item = Instant> {
+        let times = std::iter::from_fn(move || {
+            let time = self.time_of(&arrivals)?;
+            arrivals.step();
+            Some(time)
+        });
         times.skip_while(move |time| !is_counted(*time)).take_while(move |time| is_counted(*time))
-    }
-
-    fn time_of(&self, index: u64) -> Instant {
-        let seconds = index as f64 / self.rate;
-        let seconds = match self.pacing {
-            Pacing::Uniform => seconds,
-            // Like the token bucket of strest-grpc, which is filled at the start of each second.
-            Pacing::Burst1hz => seconds.floor(),
-        };
-        self.start + Duration::from_secs_f64(seconds)
-    }
-
-    fn due_by(&self, now: Instant) -> u64 {
-        if now < self.start {
-            return 0;
-        }
-        let passed = now.saturating_duration_since(self.start).as_secs_f64();
-        match self.pacing {
-            Pacing::Uniform => (passed * self.rate) as u64 + 1,
-            Pacing::Burst1hz => ((passed.floor() + 1.0) * self.rate).ceil() as u64,
-        }
     }
 }
 
@@ -174,7 +184,15 @@ pub(super) async fn paced(
 
 #[cfg(test)]
 mod tests {
+    use super::super::arrivals::Clock;
+    use super::super::shape::{Shape, Until};
     use super::*;
+    use crate::record::Pacing;
+
+    fn pacer(start: Instant, rate: f64, pacing: Pacing, planned: u64) -> Pacer {
+        let clock = Clock::new(&Shape::closed(1, Until::Requests(1)), rate, 1.0);
+        Pacer::new(start, Arrivals::new(clock, pacing, 1), planned, None)
+    }
 
     #[test]
     fn every_operation_is_taken_once_at_its_own_time() {
@@ -183,7 +201,7 @@ mod tests {
             (Pacing::Burst1hz, 1e6, vec![0; 50]),
         ] {
             let start = Instant::now();
-            let pacer = Pacer::new(start, rate, pacing, 50);
+            let pacer = pacer(start, rate, pacing, 50);
             let taken = std::cell::RefCell::new(Vec::new());
             let taker = || async {
                 while let Some(due) = pacer.next().await {
@@ -202,7 +220,7 @@ mod tests {
     #[test]
     fn what_is_not_taken_by_the_deadline_is_left() {
         let start = Instant::now();
-        let pacer = Pacer::new(start, 1e7, Pacing::Uniform, 100);
+        let pacer = pacer(start, 1e7, Pacing::Uniform, 100);
         let taker = async {
             pacer.next().await;
             // Stay busy with the first operation until the pacer has ended.
@@ -213,12 +231,12 @@ mod tests {
         };
         crate::host::runtime().unwrap().block_on(paced(&pacer, Some(start), taker)).unwrap();
         // The deadline may pass before the first operation is taken.
-        assert!(pacer.taken.load(Ordering::Relaxed) <= 1);
+        assert!(pacer.next.lock().unwrap().index() <= 1);
     }
 
     #[test]
     fn who_finds_work_waiting_while_nobody_was_free_is_not_late() {
-        let pacer = Pacer::new(Instant::now(), 10.0, Pacing::Burst1hz, 10);
+        let pacer = pacer(Instant::now(), 10.0, Pacing::Burst1hz, 10);
         pacer.due.store(2, Ordering::Relaxed);
         let next = || crate::host::runtime().unwrap().block_on(pacer.next()).unwrap().was_lane_free;
         assert!(!next());
@@ -231,15 +249,24 @@ mod tests {
         let start = Instant::now();
         let second = Duration::from_secs(1);
         for (rate, bursts) in [(3.0, [3, 6, 9]), (2.5, [3, 5, 8]), (0.5, [1, 1, 2])] {
-            let pacer = Pacer::new(start, rate, Pacing::Burst1hz, 1_000);
-            assert_eq!([0, 1, 2].map(|n| pacer.due_by(start + second * n + second / 2)), bursts, "{rate}");
-            assert_eq!(pacer.planned_when(|at| at < start + second * 3), bursts[2]);
+            let pacer = pacer(start, rate, Pacing::Burst1hz, 1_000);
+            assert_eq!([1, 2, 3].map(|n| pacer.planned_when(|at| at < start + second * n)), bursts, "{rate}");
         }
-        let pacer = Pacer::new(start, 10.0, Pacing::Uniform, 100);
-        pacer.taken.store(27, Ordering::Relaxed);
+        let pacer = pacer(start, 10.0, Pacing::Uniform, 100);
+        (0..27).for_each(|_| pacer.next.lock().unwrap().step());
         let left: Vec<_> = pacer.left_when(|at| at < start + second * 3).collect();
         assert_eq!((left.len(), left[0] - start), (3, Duration::from_millis(2_700)));
         assert_eq!(pacer.planned_when(|at| at >= start + second && at < start + second * 3), 20);
         assert_eq!(pacer.planned_when(|_| true), 100);
+    }
+
+    #[test]
+    fn nothing_is_due_at_the_end_or_later() {
+        let start = Instant::now();
+        let clock = Clock::new(&Shape::closed(1, Until::Requests(1)), 10.0, 1.0);
+        let pacer = Pacer::new(start, Arrivals::new(clock, Pacing::Poisson, 1), 1_000, Some(Duration::from_secs(20)));
+        let planned = pacer.planned_when(|_| true);
+        assert!((150..250).contains(&planned), "{planned}");
+        assert_eq!(pacer.planned_when(|at| at >= start + Duration::from_secs(20)), 0);
     }
 }

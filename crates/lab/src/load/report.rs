@@ -31,7 +31,7 @@ pub struct LoadReport {
     pub streams: u32,
     /// The number of threads of the load.
     pub threads: u32,
-    /// Open loop: the requested rate in operations per second.
+    /// Open loop: the requested rate in operations per second; with stages, their mean.
     pub rate: Option<f64>,
     /// Open loop: how the operations are spread over each second.
     pub pacing: Option<Pacing>,
@@ -145,7 +145,11 @@ impl LoadReport {
             connections: shape.connections as u32,
             streams: shape.streams as u32,
             threads: shape.threads() as u32,
-            rate: shape.rate,
+            // In stages there is none but the mean.
+            rate: match shape.stages.is_empty() {
+                true => shape.rate,
+                false => Some(per_second(tally.planned, elapsed)),
+            },
             pacing: shape.rate.map(|_| shape.pacing),
             elapsed,
             window_after: timeline.window_start - timeline.start,

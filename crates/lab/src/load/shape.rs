@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use super::arrivals::Stage;
 use super::live::Progress;
 use crate::record::Pacing;
 
@@ -57,6 +58,10 @@ pub struct Shape {
     pub rate: Option<f64>,
     /// Open loop: how the operations are spread over each second.
     pub pacing: Pacing,
+    /// Open loop: how the rate changes after the warm-up; empty if it does not.
+    pub stages: Vec<Stage>,
+    /// The seed of random arrivals and of the order of a mix.
+    pub seed: u64,
     /// The time over which the connections are opened, one after the other.
     pub ramp: Duration,
     /// The time after the ramp during which the load runs but is not measured.
@@ -90,6 +95,8 @@ impl Shape {
             until,
             rate: None,
             pacing: Pacing::Uniform,
+            stages: Vec::new(),
+            seed: 1,
             ramp: Duration::ZERO,
             warm_up: Duration::ZERO,
             trim: Duration::ZERO,

@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::*;
 use crate::origin::tests::Running;
 use crate::record::{Distribution, Pacing};
@@ -543,6 +545,44 @@ fn a_wait_that_a_call_asks_for_is_kept_and_adds_to_the_origins_own() {
 }
 
 #[test]
+fn the_rate_follows_its_stages_and_random_arrivals_are_all_sent() {
+    let origin = Running::start("http");
+    let stage = |ms, rate| Stage { time: Duration::from_millis(ms), rate };
+    let staged = shaped(load(origin.address, 4, Until::Elapsed(Duration::from_millis(200))), |shape| {
+        (shape.rate, shape.stages) = (Some(0.001), vec![stage(100, 1_000.0), stage(100, 1_000.0)]);
+    });
+    let report = run(&staged);
+    // From nothing to 1,000 a second in a tenth of one, and another tenth.
+    assert_eq!((report.ok + report.errors.unsent, report.planned), (150, Some(150)), "{report}");
+    let random = shaped(load(origin.address, 4, Until::Elapsed(Duration::from_millis(100))), |shape| {
+        (shape.rate, shape.pacing) = (Some(1_000.0), Pacing::Poisson);
+    });
+    let report = run(&random);
+    let planned = report.planned.unwrap();
+    assert!((60..150).contains(&planned) && report.ok + report.errors.unsent == planned, "{report}");
+    assert!(
+        prometheus::text(&report)
+            .contains(&format!("steelyard_load_operations{{protocol=\"http/1.1\",result=\"ok\"}} {}\n", report.ok))
+    );
+}
+
+#[test]
+fn the_requests_of_a_mix_are_all_sent() {
+    let origin = Running::start("http");
+    let entry = |weight, method: &str, data: Option<&'static [u8]>| Entry {
+        weight,
+        method: method.to_owned(),
+        path: "/".to_owned(),
+        data: data.map(Bytes::from_static),
+    };
+    for close in [false, true] {
+        let mix = vec![entry(1, "GET", None), entry(1, "POST", Some(b"0123456789")), entry(2, "HEAD", None)];
+        let report = run(&HttpLoad { close, mix, ..load(origin.address, 2, Until::Requests(100)) });
+        assert_eq!(report.ok, 100, "{report}");
+    }
+}
+
+#[test]
 fn bursts_are_due_at_the_start_of_a_second() {
     let origin = Running::start("http");
     let load = shaped(load(origin.address, 4, Until::Requests(40)), |shape| {
@@ -655,7 +695,7 @@ fn a_target_that_cannot_be_reached_is_an_error_in_a_sentence() {
     }
     assert_eq!(error(&format!("grpc {nobody}")), refused);
     let missing = error(&format!("http http://{}/ --data @/nonexistent", origin.address));
-    assert!(missing.starts_with("cannot read --data @/nonexistent: "), "{missing}");
+    assert!(missing.starts_with("cannot read @/nonexistent: "), "{missing}");
     assert_eq!(error("http ftp://a/"), "cannot put load on ftp://a/: the scheme is \"ftp\"; use http or https");
     assert!(error("http http://nobody.invalid/").starts_with("cannot look up nobody.invalid: "));
 }
@@ -726,6 +766,12 @@ fn command_lines() {
     check("http http://x/ --http 3", false);
     check("http http://x/ --pacing burst1hz", false);
     check("http http://x/ --rate 8 --pacing burst1hz --streams 3", true);
+    check("http http://x/ --pacing poisson --random-seed 2 --rate 8", true);
+    check("http http://x/ --rate 8 --stages 10s:20,1m:20,0s:5", true);
+    check("http http://x/ --stages 10s:20", false);
+    check("http http://x/ --rate 8 --stages 10s:-1", false);
+    check("http http://x/ --rate 8 --stages 10s", false);
+    check("http http://x/ --rate 8 --stages 10s:20 -d 5s", false);
     check("http http://x/ --find-capacity 10ms --step 1s -r 50", true);
     check("http http://x/ --find-capacity 10ms -n 5", false);
     check("grpc 127.0.0.1:1 --latency-percentiles 50=5,99=10 --length 100 --error-rate 0.1 --streaming 3", true);

@@ -218,6 +218,8 @@ pub enum Pacing {
     Uniform,
     /// All at once, at the start of each second, like strest-grpc.
     Burst1hz,
+    /// At random times, like those of independent users: a Poisson process.
+    Poisson,
 }
 
 /// A contender, as it took part.

@@ -97,6 +97,7 @@ fn paced(pacing: Pacing) -> &'static str {
     match pacing {
         Pacing::Uniform => "evenly",
         Pacing::Burst1hz => "in one burst a second",
+        Pacing::Poisson => "at random times",
     }
 }
 

@@ -96,7 +96,7 @@ impl Session<'_> {
         let case = Case { load, ..case.clone() };
         let to = Where { address, sources: Vec::new(), threads: placement.client.len() as u32, rate: None };
         let mut words = vec![self.plan.itself.display().to_string()];
-        words.extend(arguments(&case, &to));
+        words.extend(arguments(&case.load, &to));
         let spec = Spec {
             name: "load-calibration",
             command: &words,

@@ -103,8 +103,8 @@ impl Session<'_> {
             rate,
         };
         let mut words = vec![self.plan.itself.display().to_string()];
-        words.extend(arguments(case, &to));
-        let namespace = self.topology.as_ref().map(Topology::client);
+        words.extend(arguments(&case.load, &to));
+        let namespace = self.topology.as_ref().map(|topology| topology.client_of(&live.load_path));
         let spec = Spec {
             name: "load",
             command: &words,
@@ -119,7 +119,7 @@ impl Session<'_> {
         let probe = probe(case, rate, calibration).and_then(|(case, rate)| {
             let to = Where { rate: Some(rate), threads: 1, ..to.clone() };
             let mut words = vec![self.plan.itself.display().to_string()];
-            words.extend(arguments(&case, &to));
+            words.extend(arguments(&case.load, &to));
             Process::start(&Spec { name: "probe", command: &words, ..spec }).ok()
         });
         let mut load = Process::start(&spec)?;

@@ -20,9 +20,8 @@ pub(super) struct Where {
     pub rate: Option<f64>,
 }
 
-/// The arguments of this program that put a case's load on.
-pub(super) fn arguments(case: &Case, to: &Where) -> Vec<String> {
-    let load = &case.load;
+/// The arguments of this program that put a load on.
+pub(super) fn arguments(load: &LoadSpec, to: &Where) -> Vec<String> {
     let address = to.address.to_string();
     let (name, own, has_streams): (&str, &[&str], bool) = match load.kind {
         LoadKind::Http => ("http", &["--http=1.1"], false),
@@ -54,6 +53,7 @@ pub(super) fn arguments(case: &Case, to: &Where) -> Vec<String> {
     }
     match &load.mode {
         Mode::Open { pacing: Pacing::Burst1hz, .. } => option("pacing", "burst1hz".to_owned()),
+        Mode::Open { pacing: Pacing::Poisson, .. } => option("pacing", "poisson".to_owned()),
         Mode::Search { objective_p99_us } => option("find-capacity", format!("{objective_p99_us}us")),
         Mode::Open { pacing: Pacing::Uniform, .. } | Mode::Closed => {}
     }
@@ -205,7 +205,7 @@ mod tests {
             let open = Mode::Open { rate: rate.clone(), pacing: Pacing::Burst1hz };
             let modes = [(Mode::Closed, None), (open, Some(100.0)), (Mode::Search { objective_p99_us: 5_000 }, None)];
             for (mode, rate) in modes.into_iter().take(if is_stream { 1 } else { 3 }) {
-                let words = arguments(&case(kind, mode), &Where { rate, ..to() });
+                let words = arguments(&case(kind, mode).load, &Where { rate, ..to() });
                 assert!(
                     words.iter().any(|word| word == "--source=10.0.0.2")
                         && words.iter().any(|word| word == "--announce")
@@ -239,7 +239,7 @@ mod tests {
                 origin.extend(case.origin.arguments.iter().map(String::as_str));
                 // A run knows the rate by then, whichever other case it depends on.
                 let rate = matches!(case.load.mode, Mode::Open { .. }).then_some(100.0);
-                let load = arguments(&case, &Where { rate, ..to() });
+                let load = arguments(&case.load, &Where { rate, ..to() });
                 let load = std::iter::once("steelyard").chain(load.iter().map(String::as_str)).collect();
                 for words in [origin, load] {
                     let parsed = <Line as clap::Parser>::try_parse_from(&words);
@@ -262,7 +262,7 @@ mod tests {
             assert_eq!(probe.as_ref().map(|(_, rate)| *rate), expect);
             if let Some((case, rate)) = probe {
                 assert_eq!((case.load.connections, case.load.streams), (1, 1));
-                let words = arguments(&case, &Where { rate: Some(rate), ..to() });
+                let words = arguments(&case.load, &Where { rate: Some(rate), ..to() });
                 assert!(words.contains(&format!("--rate={rate}")) && words.contains(&"--duration=300ms".to_owned()));
             }
         };

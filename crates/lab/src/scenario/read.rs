@@ -308,7 +308,8 @@ fn take_loads(table: &mut Table<'_, '_>, times: Times) -> Vec<(String, LoadSpec)
 }
 
 fn take_modes(table: &mut Table<'_, '_>) -> Vec<(String, Mode)> {
-    let pacing = table.one_of("pacing", &[("uniform", Pacing::Uniform), ("burst1hz", Pacing::Burst1hz)]);
+    let pacings = [("uniform", Pacing::Uniform), ("burst1hz", Pacing::Burst1hz), ("poisson", Pacing::Poisson)];
+    let pacing = table.one_of("pacing", &pacings);
     let objective = table.duration("objective");
     let rates = table.scalars("rate");
     match (rates, objective) {

@@ -189,6 +189,7 @@ fn pacing(case: &Case) -> &'static str {
         Mode::Closed | Mode::Search { .. } => "",
     }
 }
+        Mode::Open { pacing: Pacing::Poisson, .. } => ", at random times",
 
 fn offered(figures: Figures<'_>, case: &Case, instance: &str) -> String {
     match &case.load.mode {

@@ -1,0 +1,174 @@
+//! Several requests with weights, read from a file, that a load sends in random order.
+
+use std::io;
+use std::path::Path;
+
+use bytes::Bytes;
+
+use crate::stats::Rng;
+
+/// The most requests in a file.
+const ENTRIES_MAX: usize = 10_000;
+
+/// The greatest weight of a request.
+const WEIGHT_MAX: u32 = 1_000_000;
+
+/// The longest file of requests, without the bodies that it names.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// A request of a mix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// How often it is sent, in relation to the others.
+    pub weight: u32,
+    /// The method, such as `GET`.
+    pub method: String,
+    /// The path and the query.
+    pub path: String,
+    /// The body; `None` for that of the load.
+    pub data: Option<Bytes>,
+}
+
+/// What is sent, by weight.
+#[derive(Clone, Debug)]
+pub(super) struct Mix<T> {
+    /// At least one.
+    items: Vec<T>,
+    /// For each item, the sum of the weights up to it.
+    sums: Vec<u64>,
+}
+
+impl<T> Mix<T> {
+    /// The items with their weights, and `first` in front of them.
+    pub(super) fn new((weight, first): (u32, T), more: impl IntoIterator<Item = (u32, T)>) -> Self {
+        let mut mix = Self { items: vec![first], sums: vec![u64::from(weight)] };
+        for (weight, item) in more {
+            mix.sums.push(mix.all() + u64::from(weight));
+            mix.items.push(item);
+        }
+        mix
+    }
+
+    fn all(&self) -> u64 {
+        self.sums.last().copied().unwrap_or_default()
+    }
+
+    /// The place of one of them. A mix of one takes nothing from `rng`.
+    pub(super) fn draw(&self, rng: &mut Rng) -> usize {
+        match self.items.len() {
+            1 => 0,
+            _ => {
+                let drawn = rng.below(usize::try_from(self.all()).unwrap_or(usize::MAX)) as u64;
+                self.sums.partition_point(|sum| *sum <= drawn)
+            }
+        }
+    }
+
+    pub(super) fn at(&self, place: usize) -> &T {
+        // `draw` gives no other places.
+        self.items.get(place).unwrap_or(&self.items[0])
+    }
+}
+
+/// Reads a file of requests. `body` reads the body that a line names.
+///
+/// # Errors
+/// If it cannot be read or is empty, and for the first line that is wrong, with its number.
+pub(super) fn read(file: &Path, body: impl Fn(&str) -> io::Result<Bytes>) -> io::Result<Vec<Entry>> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+    let length = std::fs::metadata(file).map_err(named)?.len();
+    if length > FILE_BYTES_MAX {
+        return Err(named(invalid("it is longer than 16 MiB".to_owned())));
+    }
+    parse(&std::fs::read_to_string(file).map_err(named)?, body).map_err(named)
+}
+
+fn parse(text: &str, body: impl Fn(&str) -> io::Result<Bytes>) -> io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for (number, line) in (1_usize..).zip(text.lines()) {
+        if line.trim().is_empty() || line.trim_start().starts_with('#') {
+            continue;
+        }
+        let entry = entry(line, &body).map_err(|why| invalid(format!("line {number}: {why}")))?;
+        entries.push(entry);
+        if entries.len() > ENTRIES_MAX {
+            return Err(invalid(format!("more than {ENTRIES_MAX} requests")));
+        }
+    }
+    if entries.is_empty() {
+        return Err(invalid("there is no request in it; write lines such as `3 GET /path`".to_owned()));
+    }
+    Ok(entries)
+}
+
+fn entry(line: &str, body: impl Fn(&str) -> io::Result<Bytes>) -> Result<Entry, String> {
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    let (weight, method, path, data) = match words.as_slice() {
+        [weight, method, path] => (weight, method, path, None),
+        [weight, method, path, data] if data.starts_with('@') => (weight, method, path, Some(data)),
+        _ => {
+            return Err(
+                "write a weight, a method and a path, and a body if there is one: `1 POST /orders @order.json`"
+                    .to_owned(),
+            );
+        }
+    };
+    let weight = weight.parse().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight));
+    let weight = weight.ok_or_else(|| format!("the weight must be a number from 1 to {WEIGHT_MAX}"))?;
+    let method = super::args::method(method).map_err(|why| format!("{method:?}: {why}"))?;
+    if !path.starts_with('/') || !path.bytes().all(|byte| (0x21..0x7f).contains(&byte)) {
+        return Err(format!(
+            "{path:?} is not a path: it begins with a slash, and everything outside ASCII is percent-encoded"
+        ));
+    }
+    let data = data.map(|data| body(data).map_err(|error| error.to_string())).transpose()?;
+    Ok(Entry { weight, method, path: (*path).to_owned(), data })
+}
+
+fn invalid(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_drawn_as_often_as_its_weight_says() {
+        let mix = Mix::new((1, 'a'), [(3, 'b'), (6, 'c')]);
+        let mut rng = Rng::new(5);
+        let mut counts = [0_u32; 3];
+        (0..10_000).for_each(|_| counts[mix.draw(&mut rng)] += 1);
+        assert!((900..1_100).contains(&counts[0]) && (5_800..6_200).contains(&counts[2]), "{counts:?}");
+        assert_eq!(mix.at(2), &'c');
+        let before = rng.clone().next_u64();
+        assert_eq!((Mix::new((7, 'x'), []).draw(&mut rng), rng.next_u64()), (0, before));
+    }
+
+    #[test]
+    fn lines_of_requests() {
+        let body = |name: &str| match name {
+            "@order.json" => Ok(Bytes::from_static(b"{}")),
+            _ => Err(io::Error::from(io::ErrorKind::NotFound)),
+        };
+        let entries = parse("# a shop\n3 GET /?q=1\n\n 1 POST /orders @order.json\n", body).unwrap();
+        let entry = |weight, method: &str, path: &str, data: Option<&'static [u8]>| Entry {
+            weight,
+            method: method.to_owned(),
+            path: path.to_owned(),
+            data: data.map(Bytes::from_static),
+        };
+        assert_eq!(entries, [entry(3, "GET", "/?q=1", None), entry(1, "POST", "/orders", Some(b"{}"))]);
+        let check = |text: &str, expect: &str| {
+            let why = parse(text, body).unwrap_err().to_string();
+            assert!(why.contains(expect), "{text:?}: {why}");
+        };
+        check("", "no request in it");
+        check("1 GET /\nGET /\n", "line 2: write a weight");
+        check("0 GET /", "line 1: the weight");
+        check("1 GET http://x/", "is not a path");
+        check("1 CONNECT /", "CONNECT is not supported");
+        check("1 POST / @no", "not found");
+        check("1 POST / body", "write a weight");
+    }
+}
