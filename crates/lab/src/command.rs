@@ -67,6 +67,10 @@ pub struct ReportArgs {
     /// Write a run to keep under version control into this directory: README.md, report.md, a run.json without histograms and series, and
     /// rounds.json.gz with those and the logs, all without this host's paths and name. The program must be built from a known commit
     #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "table"])]
+    /// The language of the titles that the published reports have in Chinese
+    #[arg(long, value_name = "LANGUAGE", default_value = "en", conflicts_with_all = ["keep", "table", "chart"])]
+    pub language: report::Language,
+
     pub keep: Option<PathBuf>,
 
     /// Print the run in one table, or its published or honest tables, as Markdown, and write nothing else
@@ -318,7 +322,7 @@ fn write_report(args: &ReportArgs) -> io::Result<()> {
         None => file.parent().unwrap_or(Path::new(".")).to_owned(),
     };
     std::fs::create_dir_all(&directory)?;
-    report::write(&run, &directory)
+    report::write(&run, &directory, args.language)
 }
 
 /// The name of the directory that a run is in.

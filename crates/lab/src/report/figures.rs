@@ -4,6 +4,7 @@
 //! are left out everywhere; the appendix names them. A cell that the host disturbed has no figure of its own, but takes part in ratios of rates
 //! and of CPU, which are taken between cells of one block, corrected by the reference loop around each.
 
+use super::Language;
 use crate::judge::is_box_apart;
 use crate::record::{Cell, Cpu, Instance, Layer, LoadKind, Measurement, Run, Turn, Verdict};
 use crate::stats::{Estimate, Loops, corrected_cpu, corrected_rate, estimate, is_steady, noise_floor, ratio_of_pairs};
@@ -141,11 +142,25 @@ pub(crate) fn metric(name: &str) -> Option<&'static Metric> {
 #[derive(Clone, Copy)]
 pub(crate) struct Figures<'a> {
     pub run: &'a Run,
+    /// The language of titles that published reports have in Chinese.
+    pub language: Language,
 }
 
 impl<'a> Figures<'a> {
     pub(crate) fn new(run: &'a Run) -> Self {
-        Self { run }
+        Self { run, language: Language::En }
+    }
+
+    pub(crate) fn in_language(self, language: Language) -> Self {
+        Self { language, ..self }
+    }
+
+    /// A title as the published report has it in Chinese, with its translation; or the translation alone.
+    pub(crate) fn title_of<'t>(self, published: &'t str, translation: &'t str) -> &'t str {
+        match self.language {
+            Language::En => translation,
+            Language::Zh => published,
+        }
     }
 
     /// The cell's measurement in each round; None if there is none, or if it was judged invalid or disturbed.

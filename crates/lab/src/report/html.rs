@@ -4,14 +4,15 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::record::{Conclusion, Instance, Run, Variant, Verdict};
 
+use super::Language;
 use super::figures::Figures;
 use super::table::Table;
-use super::{environment, hops, number, plots, sizing, tables};
+use super::{environment, first, hops, number, plots, sizing, tables};
 
 const STYLE: &str = include_str!("page.css");
 
-pub(super) fn render(run: &Run) -> String {
-    let figures = Figures::new(run);
+pub(super) fn render(run: &Run, language: Language) -> String {
+    let figures = Figures::new(run).in_language(language);
     let scenario = &run.scenario;
     let page = html! {
         (DOCTYPE)
@@ -26,21 +27,57 @@ pub(super) fn render(run: &Run) -> String {
             body {
                 header {
                     h1 { (scenario.title) }
-                    @if let Some(title) = &scenario.title_zh { p lang="zh" { (title) } }
-                    p { (scenario.question) }
-                    p class="soft" {
-                        @if let Some(report) = &scenario.report { "After: " (report) ". " }
-                        (run.program) ", " (run.started) ", " (run.rounds) " rounds, seed " (run.seed) "."
+                    @if let Some(title) = scenario.title_zh.as_ref().filter(|_| language == Language::Zh) {
+                        p lang="zh" { (title) }
                     }
                 }
-                main { (first_page(figures)) (body(figures)) }
+                main { (first_screen(figures)) (first_page(figures)) (body(figures)) }
             }
         }
     };
     page.into_string()
 }
 
-/// What a reader must read first.
+/// All that many readers will read: the question, the answer, one chart, and what the answer does not cover.
+fn first_screen(figures: Figures<'_>) -> Markup {
+    let run = figures.run;
+    let first::Answer { text, because } = first::answer(figures);
+    let cautions = environment::cautions(run);
+    let (first, more) = cautions.split_at(cautions.len().min(CAUTIONS_SHOWN));
+    let absences = environment::absences(run);
+    html! {
+        section class="first" id="answer" {
+            div class="said" {
+                p class="question" { (run.scenario.question) }
+                p class="answer" { (text) }
+                @if !because.is_empty() { p class="because" { (because) } }
+                p class="soft" {
+                    @if let Some(report) = &run.scenario.report { "After: " (report) ". " }
+                    (run.program) ", " (run.started) ", " (run.rounds) " rounds, seed " (run.seed) "."
+                }
+            }
+            @if let Some(chart) = plots::leading(figures) { div class="chart" { (chart) } }
+            div class="limits" {
+                h2 { "What this cannot tell" }
+                ul { @for caution in first { li { (caution) } } }
+                @if !more.is_empty() || !absences.is_empty() {
+                    details {
+                        summary { (more.len() + absences.len()) " more" }
+                        ul {
+                            @for caution in more { li { (caution) } }
+                            @for (what, why) in absences { li { "Not there: " strong { (what) } ": " (why) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Limits on the first screen; the others are one click away, and all of them are in report.md.
+const CAUTIONS_SHOWN: usize = 4;
+
+/// The tables that bear the answer out, and the way to all others.
 fn first_page(figures: Figures<'_>) -> Markup {
     let run = figures.run;
     let has_hops = hops::table(figures).is_some();
@@ -51,11 +88,6 @@ fn first_page(figures: Figures<'_>) -> Markup {
             @if let Some(headline) = tables::headline(figures) { (table(&headline)) }
             h2 { "Noise floor" }
             p { (environment::noise_sentence(figures)) }
-            h2 { "What this cannot tell" }
-            ul {
-                @for caution in environment::cautions(run) { li { (caution) } }
-                @for (what, why) in environment::absences(run) { li { "Not there: " strong { (what) } ": " (why) } }
-            }
         }
         nav aria-label="Sections" {
             ul {

@@ -4,16 +4,17 @@ use std::fmt::Write;
 
 use crate::record::{Conclusion, Instance, Run, Variant};
 
+use super::Language;
 use super::figures::Figures;
 use super::table::Table;
-use super::{environment, hops, sizing, tables};
+use super::{environment, first, hops, sizing, tables};
 
-pub(super) fn render(run: &Run) -> String {
-    let figures = Figures::new(run);
+pub(super) fn render(run: &Run, language: Language) -> String {
+    let figures = Figures::new(run).in_language(language);
     let mut text = String::new();
     let scenario = &run.scenario;
     let _ = writeln!(text, "# {}\n", scenario.title);
-    if let Some(title) = &scenario.title_zh {
+    if let Some(title) = scenario.title_zh.as_ref().filter(|_| language == Language::Zh) {
         let _ = writeln!(text, "{title}\n");
     }
     let _ = writeln!(text, "{}\n", scenario.question);
@@ -40,6 +41,7 @@ pub(super) fn render(run: &Run) -> String {
 
 fn first_page(text: &mut String, figures: Figures<'_>) {
     let run = figures.run;
+    let _ = writeln!(text, "**{}**\n", first::answer(figures).text);
     if let Some(headline) = tables::headline(figures) {
         let _ = writeln!(text, "## Verdict\n\n{}", headline.markdown());
     }

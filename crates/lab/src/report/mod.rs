@@ -11,6 +11,7 @@ mod chart;
 mod conclude;
 mod environment;
 mod figures;
+mod first;
 mod hops;
 mod html;
 mod markdown;
@@ -43,14 +44,24 @@ pub fn analyse(run: &mut Run) {
     run.conclusions = conclude::conclusions(run);
 }
 
+/// The language of the titles of a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Language {
+    /// English
+    #[default]
+    En,
+    /// Chinese, with a translation, for the titles that the published reports have in Chinese; everything else is in English
+    Zh,
+}
+
 /// The report as Markdown. `run` must be analysed.
 pub fn markdown(run: &Run) -> String {
-    markdown::render(run)
+    markdown::render(run, Language::En)
 }
 
 /// The report as one HTML page. `run` must be analysed.
 pub fn html(run: &Run) -> String {
-    html::render(run)
+    html::render(run, Language::En)
 }
 
 /// The first page in the directory of a kept run: what was measured, where and how, and the result. `run` must be analysed.
@@ -124,9 +135,9 @@ pub fn tables(run: &Run, which: Tables) -> String {
 ///
 /// # Errors
 /// The error of the host. An existing file is then unchanged.
-pub fn write(run: &Run, directory: &Path) -> io::Result<()> {
-    write_text(&directory.join("report.html"), &html(run))?;
-    write_text(&directory.join("report.md"), &markdown(run))
+pub fn write(run: &Run, directory: &Path, language: Language) -> io::Result<()> {
+    write_text(&directory.join("report.html"), &html::render(run, language))?;
+    write_text(&directory.join("report.md"), &markdown::render(run, language))
 }
 
 /// Writes a file completely or not at all.

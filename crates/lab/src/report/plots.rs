@@ -10,6 +10,7 @@ use crate::record::{Case, Instance, Layer, LoadKind, Measurement, Mode};
 use crate::stats::{Estimate, estimate};
 
 use super::figures::{self, Figures};
+use super::first;
 use super::merged::Merged;
 use super::number;
 use super::plot::{self, Bar, COLOURS, DASHES, Ink, Line, Lines, Point, Scale, Stack};
@@ -72,6 +73,20 @@ pub(super) fn ink(figures: Figures<'_>, instance: &Instance) -> Ink {
         2 + others.iter().position(|other| *other == own).unwrap_or(0) % (COLOURS - 2)
     };
     Ink { colour, dash }
+}
+
+/// The chart beside the answer: ratios of the whole host's CPU, with their intervals.
+pub(super) fn leading(figures: Figures<'_>) -> Option<Markup> {
+    let (case, metric) = first::charted(figures)?;
+    let reference = &figures.run.scenario.reference;
+    let bar = |instance: &Instance| {
+        let estimate = figures.ratio(&case.name, &instance.id, reference, metric)?;
+        Some(Bar { name: title(figures, instance), ink: ink(figures, instance), estimate, rounds: Vec::new() })
+    };
+    let others = figures.instances(&case.name).into_iter().filter(|instance| instance.id != *reference);
+    let bars: Vec<Bar> = others.filter_map(bar).collect();
+    let rounds = bars.iter().map(|bar| bar.estimate.rounds).min().unwrap_or_default();
+    plot::bars(&first::caption(figures, case), "times the CPU", &first::note(rounds), &bars)
 }
 
 /// CPU of the balancer per operation, with every round.

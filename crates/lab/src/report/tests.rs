@@ -26,7 +26,7 @@ fn a_vip_beside_the_bare_paths_comes_with_the_reason() {
 
 #[test]
 fn each_report_has_the_columns_of_the_published_one() {
-    let of = |table| markdown(&sample::run(table));
+    let of = |table| markdown::render(&sample::run(table), Language::Zh);
     check(
         &of(Table::L4l7Ab),
         &["在 1000 Concurrency 下", "LB CPU/Memory", "backend CPU/Memory", "r/s", "wait time(ms) / r"],
@@ -38,6 +38,30 @@ fn each_report_has_the_columns_of_the_published_one() {
     check(&of(Table::L4Matrix), &["| Tool ", "wrk(RPS)", "netperf(CRR)", "netperf(RR) min", "netperf(RR) avg", "Gbps"]);
     check(&of(Table::TcpDownstream), &["client侧入带宽", "server侧出带宽", "空闲率"]);
     check(&of(Table::CpuScaling), &["CPU 数量 (number of CPUs)", "Requests/sec", "Universal Scalability Law"]);
+}
+
+#[test]
+fn titles_are_in_chinese_only_where_that_is_asked_for() {
+    let is_chinese = |text: &str| text.chars().any(|letter| ('\u{4e00}'..='\u{9fff}').contains(&letter));
+    for table in TABLES {
+        let mut run = sample::run(table);
+        run.scenario.title_zh = Some("性能".into());
+        assert!(!is_chinese(&markdown(&run)) && !is_chinese(&html(&run)), "{table:?}");
+        assert!(is_chinese(&html::render(&run, Language::Zh)), "{table:?}");
+    }
+}
+
+#[test]
+fn the_first_screen_has_question_answer_chart_and_limits() {
+    for table in TABLES {
+        let run = sample::run(table);
+        let page = html(&run);
+        let (_, first) = page.split_once("id=\"answer\"").unwrap();
+        let (first, _) = first.split_once("</section>").unwrap();
+        check(first, &[&run.scenario.question, "class=\"answer\"", "What this cannot tell"]);
+        assert!(!first.contains("This run has no answer"), "{table:?}");
+        assert!(first.contains("class=\"interval\""), "{table:?} has no chart: {first}");
+    }
 }
 
 #[test]
@@ -138,13 +162,13 @@ fn samples_are_written() {
         let directory = kept.as_ref().unwrap_or(&directory).join(format!("{table:?}"));
         fs::create_dir_all(&directory).unwrap();
         let run = sample::run(table);
-        write(&run, &directory).unwrap();
+        write(&run, &directory, Language::En).unwrap();
         assert_eq!(fs::read_to_string(directory.join("report.html")).unwrap(), html(&run));
         assert_eq!(fs::read_to_string(directory.join("report.md")).unwrap(), markdown(&run));
     }
     if kept.is_none() {
         fs::remove_dir_all(&directory).unwrap();
-        assert!(write(&sample::run(Table::Generic), &directory).is_err());
+        assert!(write(&sample::run(Table::Generic), &directory, Language::En).is_err());
     }
 }
 

@@ -405,7 +405,7 @@ fn finish(run: &mut Run, directory: &Path, stopped: Option<String>) -> io::Resul
     }
     // If there is no room for the whole file, the record of the last cell still exists.
     run.write(&directory.join("run.json"))?;
-    report::write(run, directory)?;
+    report::write(run, directory, report::Language::En)?;
     progress::say(&format!("{}: report.html, report.md, run.json", directory.display()));
     Ok(())
 }

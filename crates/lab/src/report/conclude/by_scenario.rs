@@ -287,12 +287,16 @@ fn tcp_downstream(figures: Figures<'_>) -> Vec<Conclusion> {
     let reference = &figures.run.scenario.reference;
     for case in figures.run.scenario.cases.iter().filter(|case| case.load.kind == LoadKind::Stream) {
         let (rate_floor, cost_floor) = (figures.noise(&case.name, GBPS), figures.noise(&case.name, CORES_PER_GBPS));
-        let (mut lower, mut dearer) = (Vec::new(), Vec::new());
+        let (mut lower, mut dearer, mut level) = (Vec::new(), Vec::new(), Vec::new());
         for instance in figures.instances(&case.name).into_iter().filter(|instance| instance.id != *reference) {
             let against = |metric| figures.ratio(&case.name, &instance.id, reference, metric);
             let is_capped = matches!(figures.verdict(&case.name, &instance.id), Some((Verdict::CapBound, _)));
             let rate = against(GBPS).filter(|ratio| differs(ratio, rate_floor) == Difference::Less && !is_capped);
             lower.extend(rate.map(|ratio| format!("{} {}", title(figures, instance), number::ratio(&ratio))));
+            let is_level =
+                |ratio: &Estimate| ratio.is_sure() && ratio.low > 1.0 - LEVEL_SHARE && ratio.high < 1.0 + LEVEL_SHARE;
+            let same = against(CORES_PER_GBPS).filter(is_level);
+            level.extend(same.map(|ratio| format!("{} {}", title(figures, instance), number::ratio(&ratio))));
             let cost = against(CORES_PER_GBPS).filter(|ratio| differs(ratio, cost_floor) == Difference::More);
             let own = figures.estimate(&case.name, &instance.id, LB_CORES_PER_GBPS);
             let own =
@@ -305,10 +309,52 @@ fn tcp_downstream(figures: Figures<'_>) -> Vec<Conclusion> {
                 format!("the whole interval of each > 1 + {cost_floor:.3}"),
             ));
         }
+        if !level.is_empty() {
+            conclusions.push(conclusion(
+                format!(
+                    "{}: the whole host pays for each Gbps what it pays on the direct path: {}.",
+                    case_title(case),
+                    level.join(", ")
+                ),
+                format!("the whole interval of each within 1 ± {LEVEL_SHARE:.2}"),
+            ));
+        }
+        conclusions.extend(sidecars(figures, case));
         if !lower.is_empty() {
             conclusions.push(conclusion(
                 format!("{}: lower in bandwidth than the direct path: {}.", case_title(case), lower.join(", ")),
                 format!("the whole interval of each < 1 - {rate_floor:.3}"),
+            ));
+        }
+    }
+    conclusions
+}
+
+/// Ratios that are this close to 1 with their whole interval are level.
+const LEVEL_SHARE: f64 = 0.03;
+
+/// What sidecars add to the direct path, against what Envoy adds in the same arrangement: in plain text, and with mutual TLS.
+fn sidecars(figures: Figures<'_>, case: &Case) -> Vec<Conclusion> {
+    let mut conclusions = Vec::new();
+    for (suffix, how) in [("-sidecar", "a sidecar on both sides"), ("-sidecar-tls", "sidecars with mutual TLS")] {
+        let envoy = format!("envoy{suffix}");
+        let all = figures.instances(&case.name);
+        let Some(envoy) = all.iter().find(|instance| instance.contender == envoy) else { continue };
+        let others = all.iter().filter(|other| other.contender.ends_with(suffix) && other.id != envoy.id);
+        let against = others.filter_map(|other| {
+            let ratio = figures.ratio(&case.name, &other.id, &envoy.id, LB_CORES_PER_GBPS)?;
+            Some(format!("{} {}", title(figures, other), number::ratio(&ratio)))
+        });
+        let against: Vec<String> = against.collect();
+        if !against.is_empty() {
+            conclusions.push(conclusion(
+                format!(
+                    "{}: what {how} adds to the CPU for each Gbps, against what {} adds: {}.",
+                    case_title(case),
+                    title(figures, envoy),
+                    against.join(", ")
+                ),
+                "the whole host, more than on the direct path; ratios by pairs".to_owned(),
             ));
         }
     }

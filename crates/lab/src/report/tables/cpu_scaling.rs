@@ -135,7 +135,8 @@ pub(super) fn published(figures: Figures<'_>) -> Vec<Table> {
         .iter()
         .map(|series| {
             let caption = format!("{}: {}", series.contender, case_title(series.case));
-            let mut table = Table::new(caption, ["CPU 数量 (number of CPUs)", "Requests/sec"]);
+            let mut table =
+                Table::new(caption, [figures.title_of("CPU 数量 (number of CPUs)", "number of CPUs"), "Requests/sec"]);
             for level in &series.levels {
                 table.row([level.cpus.to_string(), super::rps(figures, &series.case.name, &level.instance.id)]);
             }
@@ -153,7 +154,7 @@ pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
     let columns = cases.iter().flat_map(|case| {
         ["Requests/sec", "LB µs/req", "verdict"].map(|column| format!("{}: {column}", case_title(case)))
     });
-    let head = ["balancer", "CPU 数量 (CPUs)"].map(str::to_owned).into_iter().chain(columns);
+    let head = ["balancer", figures.title_of("CPU 数量 (CPUs)", "CPUs")].map(str::to_owned).into_iter().chain(columns);
     let mut table = Table::new(figures.run.scenario.title.as_str(), head);
     for place in (0..cases.len()).map(|case| 4 + 3 * case) {
         table.head[place].is_figure = false;

@@ -31,7 +31,8 @@ pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
     let first = *times.first()?;
     let shared = run.scenario.cases.iter().find(|case| case.load.connections == 1 && case.load.streams > 1);
     let columns = times.iter().flat_map(|case| {
-        ["p50", "p95", "p99", "相差 (shift) p95"].map(|column| format!("{}: {column}", case_title(case)))
+        ["p50", "p95", "p99", figures.title_of("相差 (shift) p95", "shift of p95")]
+            .map(|column| format!("{}: {column}", case_title(case)))
     });
     let ends = ["LB µs/call", "spread over origins", "verdict"].map(str::to_owned);
     let head = std::iter::once("gateway".to_owned()).chain(columns).chain(ends);
@@ -69,9 +70,9 @@ fn added(figures: Figures<'_>, case: &Case) -> Table {
     let reference = &figures.run.scenario.reference;
     let through: Vec<&Instance> =
         figures.instances(&case.name).into_iter().filter(|instance| instance.id != *reference).collect();
-    let mut head = vec!["P(x)".to_owned(), "原生网络延迟 (direct)".to_owned()];
+    let mut head = vec!["P(x)".to_owned(), figures.title_of("原生网络延迟 (direct)", "direct").to_owned()];
     for instance in &through {
-        head.extend([title(figures, instance), "相差 (shift)".to_owned()]);
+        head.extend([title(figures, instance), figures.title_of("相差 (shift)", "shift").to_owned()]);
     }
     let mut table = Table::new(case_title(case), head);
     for (name, metric) in PERCENTILES {
@@ -136,8 +137,10 @@ fn by_connections(figures: Figures<'_>) -> Vec<Table> {
         if counts.len() < SWEEP_MIN {
             continue;
         }
-        let columns = counts.iter().map(|count| format!("{count}连接 (connections)"));
-        let head: Vec<String> = std::iter::once("模式 (mode)".to_owned()).chain(columns).collect();
+        let columns =
+            counts.iter().map(|count| format!("{count}{}", figures.title_of("连接 (connections)", " connections")));
+        let head: Vec<String> =
+            std::iter::once(figures.title_of("模式 (mode)", "mode").to_owned()).chain(columns).collect();
         let first = group[0];
         let rate = first.instances.first().map_or(String::new(), |instance| offered(figures, first, instance));
         let caption = format!("{rate}, {} origins{}", first.origin.count, pacing(first));
@@ -186,10 +189,10 @@ fn pacing(case: &Case) -> &'static str {
     match case.load.mode {
         Mode::Open { pacing: Pacing::Burst1hz, .. } => ", one burst a second",
         Mode::Open { pacing: Pacing::Uniform, .. } => ", evenly paced",
+        Mode::Open { pacing: Pacing::Poisson, .. } => ", at random times",
         Mode::Closed | Mode::Search { .. } => "",
     }
 }
-        Mode::Open { pacing: Pacing::Poisson, .. } => ", at random times",
 
 fn offered(figures: Figures<'_>, case: &Case, instance: &str) -> String {
     match &case.load.mode {

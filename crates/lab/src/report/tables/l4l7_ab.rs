@@ -4,6 +4,7 @@ use crate::record::{Case, Distribution, Layer, LoadKind, Measurement, Mode};
 
 use crate::stats::ROUNDS_MIN;
 
+use super::super::Language;
 use super::super::figures::{Figures, LB_US, ORIGIN_US, P99, RPS, lb_seconds, mib};
 use super::super::number;
 use super::super::table::Table;
@@ -20,7 +21,10 @@ fn closed_http(figures: Figures<'_>) -> impl Iterator<Item = &Case> {
 
 fn published_of(figures: Figures<'_>, case: &Case) -> Table {
     let connections = f64::from(case.load.connections);
-    let caption = case.label.as_ref().map(|label| format!("在 {label} 下 (at {})", case.name));
+    let caption = case.label.as_ref().map(|label| match figures.language {
+        Language::En => format!("{label}: {}", case.name),
+        Language::Zh => format!("在 {label} 下 (at {})", case.name),
+    });
     let mut table = Table::new(
         caption.unwrap_or_else(|| format!("{}: {}", case.name, case.title)),
         ["type", "LB CPU/Memory", "backend CPU/Memory", "r/s", "wait time(ms) / r", "server process time(ms) / r"],

@@ -20,13 +20,13 @@ pub(super) fn published(figures: Figures<'_>) -> Vec<Table> {
 
 fn published_of(figures: Figures<'_>, case: &Case) -> Table {
     let head = [
-        "情况 (path)",
-        "client侧入带宽 (client in), Mbps",
-        "server侧出带宽 (server out), Mbps",
+        figures.title_of("情况 (path)", "path"),
+        figures.title_of("client侧入带宽 (client in), Mbps", "client in, Mbps"),
+        figures.title_of("server侧出带宽 (server out), Mbps", "server out, Mbps"),
         "client CPU",
         "server CPU",
         "proxy CPU",
-        "空闲率 (idle)",
+        figures.title_of("空闲率 (idle)", "idle"),
     ];
     let mut table = Table::new(case_title(case), head);
     for instance in figures.instances(&case.name) {
@@ -59,17 +59,18 @@ pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
     let bulk = streams(figures).find(|case| case.load.kind == LoadKind::Stream)?;
     let paced = streams(figures).find(|case| case.load.kind == LoadKind::StreamPaced);
     let head = [
-        "情况 (path)",
+        figures.title_of("情况 (path)", "path"),
         "bulk, client in, Gbps",
         "LB cores/Gbps",
-        "all cores/Gbps",
+        "whole host, cores/Gbps",
+        "against direct",
         "verdict",
         "paced: LB cores/Gbps",
         "delivery p50",
         "delivery p99",
     ];
     let mut table = Table::new(format!("{}, and at the pace of the business", bulk.title), head);
-    table.head[4].is_figure = false;
+    table.head[5].is_figure = false;
     for instance in &figures.run.scenario.instances {
         let id = &instance.id;
         let of_bulk = |metric| cell(figures, &bulk.name, id, metric, number::plain);
@@ -80,6 +81,7 @@ pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
             format!("{}{}", lower_bound_mark(figures, &bulk.name, id), of_bulk(GBPS)),
             of_bulk(figures::LB_CORES_PER_GBPS),
             of_bulk(figures::CORES_PER_GBPS),
+            against_reference(figures, bulk, id),
             verdict(figures, &bulk.name, id),
             of_paced(figures::LB_CORES_PER_GBPS, number::plain),
             of_paced(figures::P50, number::micros),
@@ -89,6 +91,13 @@ pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
     super::add_gaps(&mut table, figures, 1);
     table.note("≥: the balancer was not at its limit; the verdict, of the bulk, says what was.");
     Some(table)
+}
+
+/// The cores for each Gbps of the whole host, over those of the reference in the same block.
+fn against_reference(figures: Figures<'_>, case: &Case, instance: &str) -> String {
+    let reference = &figures.run.scenario.reference;
+    let ratio = figures.ratio(&case.name, instance, reference, figures::CORES_PER_GBPS);
+    ratio.filter(|_| instance != reference).map_or("-".to_owned(), |ratio| number::ratio(&ratio))
 }
 
 pub(super) fn honest(figures: Figures<'_>) -> Vec<Table> {
@@ -104,13 +113,14 @@ fn costs(figures: Figures<'_>, case: &Case) -> Table {
         "client",
         "LB",
         "server",
-        "all",
-        "all, more than direct",
+        "whole host",
+        "more than direct",
+        "against direct",
         "busy cores",
         "LB KiB/conn",
         "verdict",
     ];
-    let mut table = Table::new(format!("{}: cores for each Gbps", case_title(case)), head).words_from(10);
+    let mut table = Table::new(format!("{}: cores for each Gbps", case_title(case)), head).words_from(11);
     let reference = &figures.run.scenario.reference;
     for instance in figures.instances(&case.name) {
         let id = &instance.id;
@@ -129,12 +139,15 @@ fn costs(figures: Figures<'_>, case: &Case) -> Table {
             per_gbps("origin_cores_per_gbps"),
             per_gbps(figures::CORES_PER_GBPS),
             extra.map_or("-".to_owned(), |extra| number::with_interval(&extra, number::plain)),
+            against_reference(figures, case, id),
             super::middle_shown(figures, &case.name, id, busy, number::plain),
             or_dash(per_connection(figures, case, id), |kib| format!("{kib:.0}")),
             verdict(figures, &case.name, id),
         ]);
     }
-    table.note("client, LB, server, all: cores for each Gbps. What none of the three was charged with is in all, and only there.");
+    table.note(
+        "client, LB, server, whole host: cores for each Gbps. What none of the three was charged with is in the whole host, and only there.",
+    );
     table.notes.extend(super::softirq_note(figures, &case.name));
     table
 }
