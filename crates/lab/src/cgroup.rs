@@ -99,6 +99,8 @@ pub struct Accounts {
     kind: Cgroups,
     cpu: Option<PathBuf>,
     memory: Option<PathBuf>,
+    /// The group of version 2, which programs at sockets can be attached to, whichever version counts.
+    unified: Option<PathBuf>,
     /// The group that has a quota; `None` without one.
     quota: Option<PathBuf>,
 }
@@ -117,19 +119,20 @@ impl Accounts {
             fs::create_dir(&directory).is_ok().then_some(directory)
         };
         let (cpuacct, memory) = (make(&mounts.cpuacct), make(&mounts.memory));
-        let unified = if cpuacct.is_some() && memory.is_some() { None } else { make(&mounts.unified) };
-        if let (Some(mount), Some(directory)) = (&mounts.unified, &unified) {
+        let unified = make(&mounts.unified);
+        let counting = unified.clone().filter(|_| cpuacct.is_none() || memory.is_none());
+        if let (Some(mount), Some(directory)) = (&mounts.unified, &counting) {
             // CPU time is counted by default, but memory is not. The kernel refuses this if version 1 has the controller.
             let _ = fs::write(mount.join("cgroup.subtree_control"), "+memory");
             let _ = fs::write(directory.join("cgroup.subtree_control"), "+memory");
         }
-        let kind = match (&cpuacct, &memory, &unified) {
+        let kind = match (&cpuacct, &memory, &counting) {
             (Some(_), _, None) => Cgroups::V1,
             (None, None, Some(_)) => Cgroups::V2,
             (None, None, None) => Cgroups::None,
             _ => Cgroups::Hybrid,
         };
-        Self { kind, cpu: cpuacct.or_else(|| unified.clone()), memory: memory.or(unified), quota: None }
+        Self { kind, cpu: cpuacct.or_else(|| counting.clone()), memory: memory.or(counting), unified, quota: None }
     }
 
     /// Limits all groups that are made from now on to so many CPUs together. Only a test of the lab itself does this: see `neighbours`.
@@ -198,13 +201,15 @@ impl Accounts {
             }
         };
         let quota = self.quota.clone().filter(|quota| Some(quota) != self.cpu.as_ref());
-        Ok(Group { cpu: make(&self.cpu)?, memory: make(&self.memory)?, quota, counted: Mutex::default() })
+        let unified = make(&self.unified)?;
+        Ok(Group { cpu: make(&self.cpu)?, memory: make(&self.memory)?, unified, quota, counted: Mutex::default() })
     }
 }
 
 impl Drop for Accounts {
     fn drop(&mut self) {
-        for directory in [self.cpu.take(), self.memory.take(), self.quota.take()].into_iter().flatten() {
+        let all = [self.cpu.take(), self.memory.take(), self.unified.take(), self.quota.take()];
+        for directory in all.into_iter().flatten().filter(|directory| directory.exists()) {
             // The next run finds what stays behind.
             let _ = remove_cgroup(&directory);
         }
@@ -216,6 +221,8 @@ impl Drop for Accounts {
 pub struct Group {
     cpu: Option<PathBuf>,
     memory: Option<PathBuf>,
+    /// Its group of version 2.
+    unified: Option<PathBuf>,
     /// The group that limits it, together with all others.
     quota: Option<PathBuf>,
     /// Without a group: the last known CPU time of each process, so that the time of ended processes is not lost.
@@ -226,13 +233,20 @@ impl Group {
     /// The files to which a process writes its id to join the group.
     #[must_use]
     pub fn doors(&self) -> Vec<PathBuf> {
-        let mut doors: Vec<_> = [&self.cpu, &self.memory, &self.quota]
+        let mut doors: Vec<_> = [&self.cpu, &self.memory, &self.unified, &self.quota]
             .into_iter()
             .flatten()
             .map(|directory| directory.join("cgroup.procs"))
             .collect();
+        doors.sort();
         doors.dedup();
         doors
+    }
+
+    /// Its group of version 2, for programs that are attached to the sockets of its processes. `None` on a host without that version.
+    #[must_use]
+    pub(crate) fn of_sockets(&self) -> Option<&Path> {
+        self.unified.as_deref()
     }
 
     /// Counts a process if there are no groups.
@@ -404,7 +418,8 @@ mod tests {
         let v2 = Mounts { unified: host.unified.clone(), ..Mounts::default() };
         for (name, mounts) in [("none", Mounts::default()), ("v2", v2), ("host", host)] {
             let accounts = Accounts::within(&mounts, &crate::leftovers::tag(name));
-            let directories: Vec<_> = [&accounts.cpu, &accounts.memory].into_iter().flatten().cloned().collect();
+            let all = [&accounts.cpu, &accounts.memory, &accounts.unified];
+            let directories: Vec<_> = all.into_iter().flatten().cloned().collect();
             check_counts(&accounts);
             drop(accounts);
             assert!(!directories.iter().any(|directory| directory.exists()), "{name}");

@@ -6,6 +6,9 @@
 //! it up and start it. Configurations and commands are templates (minijinja) over: `program`, `file` (the configuration, as written), `dir`
 //! (the contender's own directory), `workers`, `interfaces` (of the balancer's namespace), and `services`, each with `name`, `protocol`,
 //! `address`, `port` and `endpoints` (`name`, `address`, `port`).
+//!
+//! A contender with `pods` runs beside the client, beside the server, or both, in the namespaces of pods. Its templates are filled for each
+//! pod, and can use `pod`, `shared` (a directory of both) and `load_cgroup`.
 
 mod find;
 mod render;
@@ -46,6 +49,8 @@ pub struct Recipe {
     pub binds: bool,
     /// Whether several of it can form a chain.
     pub chains: bool,
+    /// The pods in which it runs. Empty for one that stands between client and server.
+    pub pods: Vec<Pod>,
     /// Its program: names to look up in PATH, or paths. The first that exists is used.
     pub program: Vec<String>,
     /// Debian packages that contain it.
@@ -72,6 +77,26 @@ pub struct Recipe {
     pub tuned: String,
     /// The configuration of a user who changes nothing.
     pub default: Option<String>,
+}
+
+/// A pod: a network namespace with an application, and what runs beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pod {
+    /// That of the load.
+    Client,
+    /// That of an origin.
+    Server,
+}
+
+impl Pod {
+    /// Its name in contenders' files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
 }
 
 /// A wheel of the Python package index that contains a program.
@@ -128,6 +153,7 @@ impl Recipe {
             itself: top.flag("itself").unwrap_or_default(),
             binds: top.flag("binds").unwrap_or_default(),
             chains: top.flag("chain").unwrap_or_default(),
+            pods: pods(top),
             program: top.strings("program").unwrap_or_default(),
             packages: top.strings("packages").unwrap_or_default(),
             wheel: top.table("wheel", |table| Wheel {
@@ -166,8 +192,18 @@ impl Recipe {
         if self.start.is_empty() && self.setup.is_empty() {
             top.note_at("start", "`start` is missing: set its command, or `setup` if it needs no process");
         }
+        if !self.pods.is_empty() && !self.needs_root {
+            top.note_at("pods", "`pods` are network namespaces: add `needs_root = true`");
+        }
+        if !self.pods.is_empty() && self.chains {
+            top.note_at("chain", "`chain`: what runs in pods cannot form a chain");
+        }
+        let names: Vec<&'static str> = match self.pods.as_slice() {
+            [] => vec![""],
+            pods => pods.iter().map(|pod| pod.name()).collect(),
+        };
         for (name, template) in self.templates() {
-            if let Err(why) = render::check(template) {
+            if let Some(why) = names.iter().find_map(|pod| render::check(template, pod).err()) {
                 top.note_at(name, format!("{name}: {why}"));
             }
         }
@@ -210,6 +246,18 @@ const LAYERS: &[(&str, Layer)] = &[
     ("http", Layer::Http),
     ("h2", Layer::H2),
 ];
+
+fn pods(top: &mut Table<'_, '_>) -> Vec<Pod> {
+    let mut pods = Vec::new();
+    for word in top.texts("pods").unwrap_or_default() {
+        match [Pod::Client, Pod::Server].into_iter().find(|pod| pod.name() == word.text) {
+            Some(pod) if !pods.contains(&pod) => pods.push(pod),
+            Some(_) => top.note(word.span, format!("{:?} is there twice", word.text)),
+            None => top.note(word.span, format!("{:?} is not a pod; use client or server", word.text)),
+        }
+    }
+    pods
+}
 
 fn speaks(top: &mut Table<'_, '_>) -> Vec<Protocol> {
     let Some(words) = top.texts("speaks") else {

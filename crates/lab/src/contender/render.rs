@@ -21,6 +21,12 @@ pub struct Vars {
     pub workers: u32,
     /// Links of the balancer's namespace.
     pub interfaces: Vec<String>,
+    /// `client` or `server`: the pod in which it runs; empty if it runs between them.
+    pub pod: &'static str,
+    /// A directory that it shares with its like in the other pod.
+    pub shared: String,
+    /// The control group (version 2) of the load; empty on a host without that version.
+    pub load_cgroup: String,
     /// The services to balance.
     pub services: Vec<ServiceVars>,
 }
@@ -86,8 +92,8 @@ pub(super) fn render_probe(words: &[String], program: &str) -> Result<Vec<String
     words.iter().map(|word| environment.render_str(word, context.clone()).map_err(|error| explain(&error))).collect()
 }
 
-/// Checks whether a template can be read and filled with services of any kind.
-pub(super) fn check(template: &str) -> Result<(), String> {
+/// Checks whether a template can be read and filled with services of any kind, in the pod `pod`.
+pub(super) fn check(template: &str, pod: &'static str) -> Result<(), String> {
     let endpoint = EndpointVars { name: "ep0".into(), address: "127.0.0.1".into(), port: 1 };
     let service = ServiceVars {
         name: "s0".into(),
@@ -102,6 +108,9 @@ pub(super) fn check(template: &str) -> Result<(), String> {
         dir: "/d".into(),
         workers: 2,
         interfaces: vec!["client0".into()],
+        pod,
+        shared: "/s".into(),
+        load_cgroup: "/c".into(),
         services: vec![service.clone(), service],
     };
     environment()?.render_str(template, Serde(&vars)).map(drop).map_err(|error| explain(&error))

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn vars(workers: u32) -> Vars {
+fn vars(workers: u32, pod: &'static str) -> Vars {
     let endpoint =
         |index: u16| EndpointVars { name: format!("ep{index}"), address: format!("10.10{index}.7.1"), port: 9000 };
     let service = ServiceVars {
@@ -18,6 +18,9 @@ fn vars(workers: u32) -> Vars {
         dir: "/run/dir".into(),
         workers,
         interfaces: vec!["client0".into(), "ep0".into()],
+        pod,
+        shared: "/run/shared".into(),
+        load_cgroup: "/sys/fs/cgroup/load".into(),
         services: vec![service],
     }
 }
@@ -27,8 +30,13 @@ fn every_shipped_contender_can_be_read_and_filled() {
     let recipes = all(None).unwrap();
     assert!(recipes.len() >= 17);
     for recipe in &recipes {
+        let pods: Vec<&'static str> = recipe.pods.iter().map(|pod| pod.name()).collect();
+        if !pods.is_empty() {
+            filled_for_pods(recipe, &pods);
+            continue;
+        }
         for variant in [Variant::Tuned, Variant::Default] {
-            let rendered = match render(recipe, variant, &vars(2)) {
+            let rendered = match render(recipe, variant, &vars(2, "")) {
                 Ok(rendered) => rendered,
                 Err(_) if variant == Variant::Default && recipe.default.is_none() => continue,
                 Err(why) => panic!("{}: {why}", recipe.name),
@@ -45,6 +53,22 @@ fn every_shipped_contender_can_be_read_and_filled() {
             let words = rendered.start.iter().chain(rendered.setup.iter().flatten());
             assert!(words.clone().any(|word| word.contains("/run/file")), "{}", recipe.name);
         }
+    }
+}
+
+/// What is captured may be in rules instead of the configuration, and is not the same in both pods.
+#[track_caller]
+fn filled_for_pods(recipe: &Recipe, pods: &[&'static str]) {
+    let of_pod = |pod: &&'static str| {
+        let rendered =
+            render(recipe, Variant::Tuned, &vars(2, pod)).unwrap_or_else(|why| panic!("{}: {why}", recipe.name));
+        assert!(rendered.start.iter().any(|word| word == "/run/file"), "{}", recipe.name);
+        rendered.configuration + &rendered.setup.concat().join("\n")
+    };
+    let text: String = pods.iter().map(of_pod).collect();
+    assert!(!text.contains("{{") && !text.contains("{%"), "{}: {text}", recipe.name);
+    for place in ["20.20.7.1", "10.100.7.1", "10.101.7.1", "9000"] {
+        assert!(text.contains(place), "{} has no {place}: {text}", recipe.name);
     }
 }
 
@@ -69,6 +93,15 @@ fn what_is_wrong_with_a_file_is_told_with_its_place() {
     check(
         &format!("{whole}[configuration]\ntuned = '''\nlisten {{{{ prot }}}}\n'''"),
         &["x.toml:6:1: configuration: line 1 of the template: `prot` is undefined"],
+    );
+    let pods = |pods: &str| whole.replace("program =", &format!("pods = {pods}\nprogram ="));
+    check(
+        &pods("['client', 'sever', 'client']"),
+        &[
+            "x.toml:4:8: `pods` are network namespaces: add `needs_root = true`",
+            "x.toml:4:19: \"sever\" is not a pod; use client or server",
+            "x.toml:4:28: \"client\" is there twice",
+        ],
     );
     check(
         "title = 'X'\nlayer = 'direct'\nspeaks = ['tcp']\nstart = ['x']\n",

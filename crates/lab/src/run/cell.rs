@@ -16,7 +16,6 @@ use crate::record::{
 };
 use crate::schedule::{Step, load_time};
 use crate::stats::median;
-use crate::topology::Topology;
 
 /// The time that a probe may take beyond its load.
 const PROBE_EXTRA: Duration = Duration::from_secs(5);
@@ -151,11 +150,11 @@ impl Session<'_> {
     /// The namespaces whose counters are read: the client's, the balancer's, then one for each origin.
     fn namespaces(&self, live: &Live, service: &Service) -> Vec<Option<String>> {
         let Some(topology) = &self.topology else { return vec![None] };
-        // A direct path has no balancer. The client's namespace stands in, and is subtracted from itself.
-        let balancer =
-            if live.load_path.layer == Layer::Direct { topology.client() } else { topology.balancer(&live.load_path) };
-        let origins = (0..service.origin.count).map(|endpoint| Some(topology.origin(endpoint)));
-        [Some(topology.client()), Some(balancer)].into_iter().chain(origins).collect()
+        let client = topology.client_of(&live.load_path);
+        // Nothing stands between client and origins that one link joins. The client's namespace stands in, and is subtracted from itself.
+        let balancer = if live.load_path.is_one_link() { client.clone() } else { topology.balancer(&live.load_path) };
+        let origins = (0..service.origin.count).map(|endpoint| Some(topology.origin_of(&live.load_path, endpoint)));
+        [Some(client), Some(balancer)].into_iter().chain(origins).collect()
     }
 
     /// Fills in what was seen from outside the load.
@@ -178,7 +177,7 @@ impl Session<'_> {
         };
         let since = |(after, before): (&Counters, &Counters)| after.since(*before);
         let counted: Vec<Counters> = seen.closed.counters.iter().zip(&seen.open.counters).map(since).collect();
-        measured.net = net(&counted, live.load_path.layer == Layer::Direct);
+        measured.net = net(&counted, live.load_path.is_one_link());
         let both = seen.closed.net_rx.iter().zip(&seen.open.net_rx);
         measured.net.net_rx_by_cpu = both.map(|(after, before)| after.saturating_sub(*before)).collect();
         // On loopback there is one namespace, in which the connections of the components cannot be distinguished.
@@ -206,10 +205,10 @@ async fn heard(mut probe: Process) -> Option<Probe> {
     ended.success().then(|| parse(&text, &Mode::Closed).ok().and_then(probed)).flatten()
 }
 
-/// The counters of all namespaces together. For a direct path, the balancer's is the client's and counts once.
-fn net(counted: &[Counters], is_direct: bool) -> NetCounters {
+/// The counters of all namespaces together. If one link joins client and origins, the balancer's is the client's and counts once.
+fn net(counted: &[Counters], is_one_link: bool) -> NetCounters {
     let distinct =
-        counted.iter().enumerate().filter(|(place, _)| !(is_direct && *place == 1)).map(|(_, counters)| counters);
+        counted.iter().enumerate().filter(|(place, _)| !(is_one_link && *place == 1)).map(|(_, counters)| counters);
     let mut net = NetCounters::default();
     for counters in distinct {
         net.retransmitted += counters.retransmitted;
@@ -218,7 +217,7 @@ fn net(counted: &[Counters], is_direct: bool) -> NetCounters {
     }
     net.active_opens = counted.first().map(|counters| counters.active_opens).unwrap_or_default();
     net.time_wait = counted.first().map(|counters| counters.time_wait).unwrap_or_default();
-    net.conntrack = counted.get(1).filter(|_| !is_direct).map(|counters| counters.conntrack).unwrap_or_default();
+    net.conntrack = counted.get(1).filter(|_| !is_one_link).map(|counters| counters.conntrack).unwrap_or_default();
     net
 }
 

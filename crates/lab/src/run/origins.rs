@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::session::{PORT_STEP, Session};
 use crate::process::{Process, Spec};
 use crate::record::{Case, Failure, OriginKind, OriginSpec, Protocol};
+use crate::topology::LoadPath;
 
 /// The first port of origins and of balancers, which have different addresses.
 const PORT_FIRST: u16 = 9000;
@@ -57,24 +58,12 @@ pub(super) fn services(cases: &[Case]) -> Vec<Service> {
 impl Session<'_> {
     /// Starts every origin of every service, and waits until it listens.
     pub(super) async fn start_origins(&mut self, loopback: bool) -> Result<(), Failure> {
-        let threads = self.placement.origin.len();
         for index in 0..self.services.len() {
             let Some(service) = self.services.get(index).cloned() else { continue };
             for endpoint in 0..service.origin.count {
                 let namespace = self.topology.as_ref().map(|topology| topology.origin(endpoint));
-                let listen = if loopback { "127.0.0.1:0".to_owned() } else { format!("0.0.0.0:{}", service.port) };
-                let command = self.origin_command(&service.origin, endpoint, &listen, threads);
-                let spec = Spec {
-                    name: &format!("origin-{}-ep{endpoint}", service.name),
-                    command: &command,
-                    namespace: namespace.as_deref(),
-                    cpus: &self.placement.origin,
-                    group: &self.origin,
-                    directory: &self.raw(),
-                    captures: false,
-                };
-                let mut process = Process::start(&spec)?;
-                let address = listening(&mut process).await?;
+                let name = format!("origin-{}-ep{endpoint}", service.name);
+                let (process, address) = self.start_origin(&service, endpoint, namespace, &name).await?;
                 if loopback && let Some(service) = self.services.get_mut(index) {
                     service.port = address.port();
                 }
@@ -82,6 +71,49 @@ impl Session<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Starts the origins in the pods of a path, which are like those of all others.
+    pub(super) async fn start_origins_of_pods(
+        &mut self,
+        load_path: &LoadPath,
+        services: &[Service],
+    ) -> Result<(), Failure> {
+        for service in services {
+            for endpoint in 0..service.origin.count {
+                let namespace = self.topology.as_ref().map(|topology| topology.origin_of(load_path, endpoint));
+                let name = format!("origin-{}-ep{endpoint}-{}", service.name, load_path.index);
+                let (process, _) = self.start_origin(service, endpoint, namespace, &name).await?;
+                self.origins.push(process);
+            }
+        }
+        Ok(())
+    }
+
+    async fn start_origin(
+        &self,
+        service: &Service,
+        endpoint: u32,
+        namespace: Option<String>,
+        name: &str,
+    ) -> Result<(Process, SocketAddr), Failure> {
+        let listen = match namespace {
+            None => "127.0.0.1:0".to_owned(),
+            Some(_) => format!("0.0.0.0:{}", service.port),
+        };
+        let command = self.origin_command(&service.origin, endpoint, &listen, self.placement.origin.len());
+        let spec = Spec {
+            name,
+            command: &command,
+            namespace: namespace.as_deref(),
+            cpus: &self.placement.origin,
+            group: &self.origin,
+            directory: &self.raw(),
+            captures: false,
+        };
+        let mut process = Process::start(&spec)?;
+        let address = listening(&mut process).await?;
+        Ok((process, address))
     }
 
     /// The command of an origin.

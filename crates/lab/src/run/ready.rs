@@ -2,19 +2,24 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
-use crate::record::{Failure, OriginKind};
+use crate::record::{Failure, LoadKind, LoadSpec, Mode, OriginKind};
 use crate::topology;
 
+use super::load::{Where, arguments};
 use super::origins::Service;
-use crate::process::Process;
+use crate::process::{Process, Spec, last_lines};
 
 /// How often to ask.
 const POLL: Duration = Duration::from_millis(40);
 
 /// How long one request may take; an origin may wait before it answers.
 const ANSWER: Duration = Duration::from_secs(3);
+
+/// How long a load asks whether it is served.
+const A_MOMENT: Duration = Duration::from_millis(50);
 
 /// The preface of a client of HTTP/2 (RFC 9113, section 3.4), and an empty SETTINGS frame.
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -30,6 +35,60 @@ pub(super) async fn wait(
     loop {
         let answer = ask(namespace.clone(), address, service.origin.kind).await;
         let Err(why) = answer else { return Ok(()) };
+        if let Some(failure) = processes.iter_mut().find_map(Process::ended) {
+            return Err(failure);
+        }
+        if tokio::time::Instant::now() > deadline {
+            let what = format!("does not serve {} at {address} after {} s: {why}", service.name, patience.as_secs());
+            let of_process = processes.first().map(|process| process.failure(&what));
+            return Err(of_process.unwrap_or(Failure { why: what, log: Vec::new() }));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// The arguments of this program that ask for a service as its load does: over one connection, for a moment.
+pub(super) fn command(itself: &Path, service: &Service, address: SocketAddr) -> Vec<String> {
+    let kind = match service.origin.kind {
+        OriginKind::Http => LoadKind::Http,
+        OriginKind::Grpc => LoadKind::Grpc,
+        OriginKind::Tcp => LoadKind::TcpRr,
+        OriginKind::Stream => LoadKind::Stream,
+    };
+    let measure_ms = A_MOMENT.as_millis() as u64;
+    let load = LoadSpec {
+        kind,
+        mode: Mode::Closed,
+        connections: 1,
+        streams: 1,
+        arguments: Vec::new(),
+        ramp_ms: 0,
+        warm_up_ms: 0,
+        measure_ms,
+        trim_ms: 0,
+    };
+    let to = Where { address, sources: Vec::new(), threads: 1, rate: None };
+    let mut words = vec![itself.display().to_string()];
+    words.extend(arguments(&load, &to));
+    words
+}
+
+/// Waits as [`wait`] does, but asks with a process of the load's kind, `spec`: programs at sockets and rules of a pod see it as they see the load.
+pub(super) async fn wait_with_load(
+    spec: &Spec<'_>,
+    (address, service): (SocketAddr, &Service),
+    (processes, patience): (&mut [Process], Duration),
+) -> Result<(), Failure> {
+    let deadline = tokio::time::Instant::now() + patience;
+    loop {
+        let mut asking = Process::start(spec)?;
+        let why = match tokio::time::timeout(ANSWER, asking.wait()).await {
+            Ok(Ok(status)) if status.success() => return Ok(()),
+            Ok(Ok(_)) => last_lines(asking.log()).join(" | "),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer".to_owned(),
+        };
+        asking.kill().await;
         if let Some(failure) = processes.iter_mut().find_map(Process::ended) {
             return Err(failure);
         }

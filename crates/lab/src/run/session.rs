@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use super::origins::{Service, services};
 use super::{Plan, note_gap, progress, ready};
 use crate::cgroup::{Accounts, Group};
-use crate::contender::{EndpointVars, Recipe, ServiceVars, Vars, render};
+use crate::contender::{EndpointVars, Pod, Recipe, ServiceVars, Vars, render};
 use crate::leftovers::tag;
 use crate::placement::Placement;
 use crate::process::{self, Process, Spec};
@@ -151,9 +151,14 @@ impl<'a> Session<'a> {
         } else {
             Placement::new(&self.plan.cpus, instance.workers)
         };
-        let load_path = LoadPath { index, layer: recipe.layer, binds: recipe.binds, placement };
+        let pods = !recipe.pods.is_empty();
+        let load_path = LoadPath { index, layer: recipe.layer, binds: recipe.binds, pods, placement };
         if let Some(topology) = &mut self.topology {
             topology.add_load_path(&load_path).map_err(host)?;
+        }
+        if pods {
+            let services = self.services_of(&recipe);
+            self.start_origins_of_pods(&load_path, &services).await?;
         }
         let group = self.accounts.group(&format!("lb{index}")).map_err(host)?;
         let mut live = Live {
@@ -182,8 +187,10 @@ impl<'a> Session<'a> {
         recipe: &Recipe,
         live: &mut Live,
     ) -> Result<(Vec<String>, String), Failure> {
-        let services: Vec<Service> =
-            self.services.iter().filter(|service| recipe.speaks.contains(&service.protocol())).cloned().collect();
+        let services = self.services_of(recipe);
+        if !recipe.pods.is_empty() {
+            return self.start_in_pods(instance, recipe, live, &services).await;
+        }
         let mut behind = self.endpoints_of(&services, &live.load_path)?;
         let (mut commands, mut configuration) = (Vec::new(), String::new());
         if recipe.is_bare() {
@@ -195,20 +202,16 @@ impl<'a> Session<'a> {
         }
         for hop in (0..instance.hops.max(1)).rev() {
             let addresses = self.addresses(&services, &live.load_path, hop)?;
-            let vars_of =
-                |(service, (address, endpoints)): (&Service, (&SocketAddr, &Vec<EndpointVars>))| ServiceVars {
-                    name: service.name.clone(),
-                    protocol: match service.protocol() {
-                        Protocol::Http => "http",
-                        Protocol::H2 => "h2",
-                        Protocol::Tcp => "tcp",
-                    },
-                    address: address.ip().to_string(),
-                    port: address.port(),
-                    endpoints: endpoints.clone(),
-                };
-            let vars = services.iter().zip(addresses.iter().zip(&behind)).map(vars_of).collect();
-            let (more, text) = self.start_hop(instance, recipe, live, (hop, vars)).await?;
+            let vars = services.iter().zip(addresses.iter().zip(&behind));
+            let place = Place {
+                name: format!("{}-hop{hop}", file_name(instance)),
+                namespace: self.topology.as_ref().map(|topology| topology.balancer(&live.load_path)),
+                pod: "",
+                services: vars
+                    .map(|(service, (address, endpoints))| vars_of(service, *address, endpoints.clone()))
+                    .collect(),
+            };
+            let (more, text) = self.start_at(instance, recipe, live, place).await?;
             commands.extend(more);
             configuration +=
                 &if instance.hops > 1 { format!("# {} of {}\n{text}", hop + 1, instance.hops) } else { text };
@@ -227,19 +230,101 @@ impl<'a> Session<'a> {
         Ok((commands, configuration))
     }
 
-    /// One contender of a chain: its configuration, its setup commands, and its process.
-    async fn start_hop(
+    fn services_of(&self, recipe: &Recipe) -> Vec<Service> {
+        self.services.iter().filter(|service| recipe.speaks.contains(&service.protocol())).cloned().collect()
+    }
+
+    /// Starts a contender in the pods that its file names, those of the server first, and waits until the client's pod is served through it.
+    async fn start_in_pods(
         &self,
         instance: &Instance,
         recipe: &Recipe,
         live: &mut Live,
-        (hop, services): (u32, Vec<ServiceVars>),
+        services: &[Service],
     ) -> Result<(Vec<String>, String), Failure> {
-        let name = format!("{}-hop{hop}", instance.id.replace([':', '*', '@'], "-"));
+        let load_path = live.load_path.clone();
+        live.addresses =
+            services.iter().map(|service| (service.name.clone(), self.bare_address(service, &load_path))).collect();
+        let (mut commands, mut configuration) = (Vec::new(), String::new());
+        for pod in [Pod::Server, Pod::Client].into_iter().filter(|pod| recipe.pods.contains(pod)) {
+            for place in self.places_in(pod, instance, &load_path, services)? {
+                let name = place.name.clone();
+                let (more, text) = self.start_at(instance, recipe, live, place).await?;
+                commands.extend(more);
+                if !text.trim().is_empty() {
+                    configuration += &format!("# {name}\n{text}");
+                }
+            }
+        }
+        for (service, (_, address)) in services.iter().zip(&live.addresses) {
+            let command = ready::command(&self.plan.itself, service, *address);
+            let namespace = self.topology.as_ref().map(|topology| topology.client_of(&load_path));
+            let spec = Spec {
+                name: "ready",
+                command: &command,
+                namespace: namespace.as_deref(),
+                cpus: &load_path.placement.client,
+                group: &self.client,
+                directory: &self.raw(),
+                captures: false,
+            };
+            ready::wait_with_load(&spec, (*address, service), (&mut live.processes, recipe.startup)).await?;
+        }
+        Ok((commands, configuration))
+    }
+
+    /// Where a contender runs in pods of one kind: once beside the client, or beside each origin.
+    fn places_in(
+        &self,
+        pod: Pod,
+        instance: &Instance,
+        load_path: &LoadPath,
+        services: &[Service],
+    ) -> Result<Vec<Place>, Failure> {
+        let Some(topology) = &self.topology else { return Ok(Vec::new()) };
+        let name = |suffix: &str| format!("{}-{suffix}", file_name(instance));
+        if pod == Pod::Client {
+            let endpoints = self.endpoints_of(services, load_path)?;
+            let vars = services.iter().zip(endpoints);
+            let of_service = |(service, endpoints): (&Service, _)| {
+                vars_of(service, self.bare_address(service, load_path), endpoints)
+            };
+            let (namespace, services) = (Some(topology.client_of(load_path)), vars.map(of_service).collect());
+            return Ok(vec![Place { name: name("client"), namespace, pod: pod.name(), services }]);
+        }
+        let count = services.iter().map(|service| service.origin.count).max().unwrap_or_default();
+        let at = |endpoint: u32| {
+            let application = |service: &Service| {
+                let address = SocketAddr::from((load_path.endpoint(endpoint), service.port));
+                let own = EndpointVars { name: "app".into(), address: "127.0.0.1".into(), port: service.port };
+                vars_of(service, address, vec![own])
+            };
+            let here = services.iter().filter(|service| service.origin.count > endpoint);
+            Place {
+                name: name(&format!("server{endpoint}")),
+                namespace: Some(topology.origin_of(load_path, endpoint)),
+                pod: pod.name(),
+                services: here.map(application).collect(),
+            }
+        };
+        Ok((0..count).map(at).collect())
+    }
+
+    /// One process of a contender: its configuration, its setup commands, and the process.
+    async fn start_at(
+        &self,
+        instance: &Instance,
+        recipe: &Recipe,
+        live: &mut Live,
+        Place { name, namespace, pod, services }: Place,
+    ) -> Result<(Vec<String>, String), Failure> {
         let directory = self.raw().join(&name);
+        let shared = self.raw().join(format!("{}-shared", file_name(instance)));
         let failure = |what: &str, why: String| Failure { why: format!("{what}: {why}"), log: Vec::new() };
-        fs::create_dir_all(&directory)
-            .map_err(|error| failure(&format!("cannot make {}", directory.display()), error.to_string()))?;
+        for directory in std::iter::once(&directory).chain(Some(&shared).filter(|_| !pod.is_empty())) {
+            fs::create_dir_all(directory)
+                .map_err(|error| failure(&format!("cannot make {}", directory.display()), error.to_string()))?;
+        }
         let file = directory.join(format!("config.{}", recipe.suffix));
         let program = self.plan.found.iter().find(|(known, _)| *known == recipe.name).map(|(_, found)| &found.program);
         let vars = Vars {
@@ -248,12 +333,14 @@ impl<'a> Session<'a> {
             dir: directory.display().to_string(),
             workers: instance.workers,
             interfaces: self.topology.as_ref().map(Topology::interfaces).unwrap_or_default(),
+            pod,
+            shared: shared.display().to_string(),
+            load_cgroup: self.client.of_sockets().map(|group| group.display().to_string()).unwrap_or_default(),
             services,
         };
         let rendered = render(recipe, instance.variant, &vars).map_err(|why| failure(&recipe.name, why))?;
         fs::write(&file, &rendered.configuration)
             .map_err(|error| failure(&format!("cannot write {}", file.display()), error.to_string()))?;
-        let namespace = self.topology.as_ref().map(|topology| topology.balancer(&live.load_path));
         let mut commands = Vec::new();
         let spec = |command, name| Spec {
             name,
@@ -386,6 +473,35 @@ impl<'a> Session<'a> {
         for process in processes {
             process.kill().await;
         }
+    }
+}
+
+/// Where one process of a contender runs, and what it serves there.
+struct Place {
+    /// Of its process and its directory.
+    name: String,
+    namespace: Option<String>,
+    /// See [`Vars::pod`].
+    pod: &'static str,
+    services: Vec<ServiceVars>,
+}
+
+/// An instance's id as a part of a file's name.
+fn file_name(instance: &Instance) -> String {
+    instance.id.replace([':', '*', '@'], "-")
+}
+
+fn vars_of(service: &Service, address: SocketAddr, endpoints: Vec<EndpointVars>) -> ServiceVars {
+    ServiceVars {
+        name: service.name.clone(),
+        protocol: match service.protocol() {
+            Protocol::Http => "http",
+            Protocol::H2 => "h2",
+            Protocol::Tcp => "tcp",
+        },
+        address: address.ip().to_string(),
+        port: address.port(),
+        endpoints,
     }
 }
 

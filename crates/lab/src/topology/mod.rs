@@ -7,6 +7,13 @@
 //!   client 10.10.I.1-8 -- client0 | balancer I, VIP 20.20.I.1 | epJ 10.100+J.I.254 -- 10.100+J.I.1 origin J
 //! ```
 //!
+//! The path of a contender in pods has a client and origins of its own, because what captures connections captures all of a namespace. A link
+//! joins them, as on the direct path:
+//!
+//! ```text
+//!   client I: 10.10.I.1-8, directI-J 10.100+J.I.254 -- lbI 10.100+J.I.1: origin J of I
+//! ```
+//!
 //! Each path has its own client addresses, since connections from one address over two paths would collide in TIME_WAIT at the origin. For
 //! `direct`, the client has a link to each origin. For `direct` and `routed`, the VIP is an address of every origin, and routing spreads
 //! connections over them by hash, so these baselines have as many origins as the balancers.
@@ -74,6 +81,8 @@ pub struct LoadPath {
     pub layer: Layer,
     /// Whether the VIP must be an address of the balancer's namespace.
     pub binds: bool,
+    /// Whether client and origins are pods of this path alone, with the contender in them.
+    pub pods: bool,
     /// Which CPUs receive packets.
     pub placement: Placement,
 }
@@ -99,6 +108,12 @@ impl LoadPath {
 
     fn vip_is_the_origins(&self) -> bool {
         matches!(self.layer, Layer::Direct | Layer::Routed)
+    }
+
+    /// Whether a link joins the client and each origin, with nothing between them.
+    #[must_use]
+    pub fn is_one_link(&self) -> bool {
+        self.layer == Layer::Direct || self.pods
     }
 }
 
@@ -149,6 +164,19 @@ impl Topology {
         format!("{PREFIX}{}-ep{endpoint}", self.tag)
     }
 
+    /// The namespace of the load on a path.
+    #[must_use]
+    pub fn client_of(&self, load_path: &LoadPath) -> String {
+        if load_path.pods { format!("{}{}", self.client(), load_path.index) } else { self.client() }
+    }
+
+    /// The namespace of an origin on a path.
+    #[must_use]
+    pub fn origin_of(&self, load_path: &LoadPath, endpoint: u32) -> String {
+        let origin = self.origin(endpoint);
+        if load_path.pods { format!("{origin}-{}", load_path.index) } else { origin }
+    }
+
     /// The namespace of a path's balancer.
     #[must_use]
     pub fn balancer(&self, load_path: &LoadPath) -> String {
@@ -174,8 +202,8 @@ impl Topology {
     /// # Errors
     /// The error of ip(8).
     pub fn add_load_path(&mut self, load_path: &LoadPath) -> io::Result<()> {
-        if load_path.layer == Layer::Direct {
-            return self.add_direct(load_path);
+        if load_path.is_one_link() {
+            return self.add_one_link(load_path);
         }
         let balancer = self.balancer(load_path);
         self.add(&balancer)?;
@@ -217,12 +245,18 @@ impl Topology {
         self.steer(&client, &of_client, &load_path.placement.client)
     }
 
-    /// A link from the client to each origin, and no balancer.
-    fn add_direct(&mut self, load_path: &LoadPath) -> io::Result<()> {
-        let (index, mtu, client) = (load_path.index, self.mtu, self.client());
+    /// A link from the client to each origin, and no balancer between them.
+    fn add_one_link(&mut self, load_path: &LoadPath) -> io::Result<()> {
+        let (index, mtu, client) = (load_path.index, self.mtu, self.client_of(load_path));
+        if load_path.pods {
+            self.add(&client)?;
+        }
         let mut lines = String::new();
         for endpoint in 0..self.endpoints {
-            let (origin, byte) = (self.origin(endpoint), second_byte(endpoint));
+            let (origin, byte) = (self.origin_of(load_path, endpoint), second_byte(endpoint));
+            if load_path.pods {
+                self.add(&origin)?;
+            }
             let (of_client, of_origin) = (format!("direct{index}-{endpoint}"), format!("lb{index}"));
             self.link((&client, &of_client), (&origin, &of_origin))?;
             ip_in(
@@ -240,7 +274,10 @@ impl Topology {
             lines += &format!("address add {address}/32 dev lo\n");
         }
         ip_in(&client, &lines)?;
-        self.give_vip_to_origins(load_path)?;
+        if load_path.vip_is_the_origins() {
+            self.give_vip_to_origins(load_path)?;
+        }
+        // In a pod, too, the kernel wants a route to the address before it looks at what captures it.
         ip_in(&client, &spread(load_path, self.endpoints))?;
         for endpoint in 0..self.endpoints {
             self.steer(&client, &format!("direct{index}-{endpoint}"), &load_path.placement.client)?;
@@ -319,8 +356,7 @@ impl Topology {
 
 /// A route to the VIP over the first origins.
 fn spread(load_path: &LoadPath, endpoints: u32) -> String {
-    let source =
-        if load_path.layer == Layer::Direct { format!(" src 10.10.{}.1", load_path.index) } else { String::new() };
+    let source = if load_path.is_one_link() { format!(" src 10.10.{}.1", load_path.index) } else { String::new() };
     let mut line = format!("route add {}/32{source}", load_path.vip());
     for endpoint in 0..endpoints {
         line += &format!(" nexthop via {}", load_path.endpoint(endpoint));

@@ -9,7 +9,7 @@ use super::*;
 use crate::host::is_root;
 
 fn load_path(index: u8, layer: Layer, binds: bool) -> LoadPath {
-    LoadPath { index, layer, binds, placement: Placement::new(&[0, 1], 1) }
+    LoadPath { index, layer, binds, pods: false, placement: Placement::new(&[0, 1], 1) }
 }
 
 /// Sends its name to every client that connects, until the namespace is removed.
@@ -93,6 +93,30 @@ fn direct_and_routed_reach_every_origin_and_all_is_gone_afterwards() {
     assert!(names.iter().all(|name| path_of(name).exists()));
     drop(topology);
     assert!(!names.iter().any(|name| path_of(name).exists()));
+}
+
+#[test]
+fn pods_are_joined_by_one_link_and_have_a_way_to_the_address() {
+    if !is_root() {
+        crate::host::skip("topology: network namespaces take root");
+        return;
+    }
+    let mut topology = Topology::new(&crate::leftovers::tag("pods"), 1, 1500, false).unwrap();
+    let pods = [0, 1].map(|index| LoadPath { pods: true, ..load_path(index, Layer::Tcp, false) });
+    for pod in &pods {
+        topology.add_load_path(pod).unwrap();
+    }
+    let names: BTreeSet<_> =
+        pods.iter().flat_map(|pod| [topology.client_of(pod), topology.origin_of(pod, 0)]).collect();
+    assert_eq!(names.len(), 4);
+    let pod = &pods[1];
+    origin(&topology.origin_of(pod, 0), "app");
+    let client = topology.client_of(pod);
+    assert_eq!(ask(&client, SocketAddr::from((pod.endpoint(0), 9000))).unwrap(), "app 10.100.1.254");
+    // Nothing captures the address here, so the other pod has no way on. But it is asked, from the first of the client's addresses.
+    let route = Command::new("ip").args(["-n", &client, "route", "get", &pod.vip().to_string()]).output().unwrap();
+    let route = String::from_utf8_lossy(&route.stdout).into_owned();
+    assert!(route.contains("via 10.100.1.1") && route.contains("src 10.10.1.1"), "{route}");
 }
 
 #[test]
