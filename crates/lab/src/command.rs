@@ -14,6 +14,7 @@ use crate::calibrate::{Plan, calibrate};
 use crate::compare::compare;
 use crate::doctor::{self, DoctorArgs};
 use crate::gate::{Limits, gate};
+use crate::instructions::{self, InstructionsArgs};
 use crate::raw::{self, Rounds};
 use crate::record::{self, Run};
 use crate::run::{self, RunArgs};
@@ -39,6 +40,8 @@ pub enum LabCommand {
     Gate(GateArgs),
     /// Compute a run's tables again from its rounds, and report differences
     Verify(VerifyArgs),
+    /// Count the instructions of Steelyard for an operation, by callgrind
+    Instructions(InstructionsArgs),
 }
 
 /// The arguments of `lab list`.
@@ -64,13 +67,13 @@ pub struct ReportArgs {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
-    /// Write a run to keep under version control into this directory: README.md, report.md, a run.json without histograms and series, and
-    /// rounds.json.gz with those and the logs, all without this host's paths and name. The program must be built from a known commit
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "table"])]
     /// The language of the titles that the published reports have in Chinese
     #[arg(long, value_name = "LANGUAGE", default_value = "en", conflicts_with_all = ["keep", "table", "chart"])]
     pub language: report::Language,
 
+    /// Write a run to keep under version control into this directory: README.md, report.md, a run.json without histograms and series, and
+    /// rounds.json.gz with those and the logs, all without this host's paths and name. The program must be built from a known commit
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "table"])]
     pub keep: Option<PathBuf>,
 
     /// Print the run in one table, or its published or honest tables, as Markdown, and write nothing else
@@ -146,6 +149,10 @@ pub struct VerifyArgs {
     #[arg(long, requires = "neighbours")]
     pub only_order: bool,
 
+    /// With --neighbours: measure nothing, and compare the runs that an earlier one left in this directory
+    #[arg(long, value_name = "DIR", requires = "neighbours", conflicts_with_all = ["out", "rounds", "duration"])]
+    pub replay: Option<PathBuf>,
+
     /// Directory for the runs of --neighbours [default: lab-neighbours]
     #[arg(long, value_name = "DIR", requires = "neighbours")]
     pub out: Option<PathBuf>,
@@ -209,19 +216,11 @@ pub fn run(command: LabCommand, itself: &Path, version: &str) -> io::Result<Outc
             Ok(if outcomes.holds { Outcome::Good } else { Outcome::GateDoesNotHold })
         }
         LabCommand::Verify(VerifyArgs { run: Some(run), .. }) => verify_run(&run),
-        LabCommand::Verify(args) if args.neighbours => {
-            let report = neighbours::prove(
-                &neighbours::Plan {
-                    rounds: args.rounds.unwrap_or(NEIGHBOURS_ROUNDS),
-                    measure: args.duration,
-                    directory: args.out.unwrap_or_else(|| PathBuf::from("lab-neighbours")),
-                    only_order: args.only_order,
-                },
-                itself,
-            )?;
-            print(args.json, &report)?;
-            Ok(if report.verdict() == Verdict::Good { Outcome::Good } else { Outcome::GateDoesNotHold })
+        LabCommand::Instructions(args) => {
+            print(args.json, &instructions::count(&args, itself)?)?;
+            Ok(Outcome::Good)
         }
+        LabCommand::Verify(args) if args.neighbours => verify_neighbours(args, itself),
         LabCommand::Verify(args) => {
             let _lock = host::lock_measuring()?;
             let rounds = args.rounds.unwrap_or(Plan::default().rounds);
@@ -230,6 +229,23 @@ pub fn run(command: LabCommand, itself: &Path, version: &str) -> io::Result<Outc
             Ok(report.verdict().into())
         }
     }
+}
+
+fn verify_neighbours(args: VerifyArgs, itself: &Path) -> io::Result<Outcome> {
+    let report = match &args.replay {
+        Some(recorded) => neighbours::replay(recorded, args.only_order)?,
+        None => neighbours::prove(
+            &neighbours::Plan {
+                rounds: args.rounds.unwrap_or(NEIGHBOURS_ROUNDS),
+                measure: args.duration,
+                directory: args.out.unwrap_or_else(|| PathBuf::from("lab-neighbours")),
+                only_order: args.only_order,
+            },
+            itself,
+        )?,
+    };
+    print(args.json, &report)?;
+    Ok(if report.verdict() == Verdict::Good { Outcome::Good } else { Outcome::GateDoesNotHold })
 }
 
 fn list(args: &ListArgs) -> io::Result<()> {

@@ -40,7 +40,7 @@ pub fn kept(run: &Run, host: &str) -> io::Result<Run> {
     if let Some(why) = unfit(run) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    let mut kept: Run = of_no_host(run.clone().without_bulk(), run, host)?;
+    let mut kept = anonymous(run, host)?;
     kept.kept = true;
     report::analyse(&mut kept);
     // They follow from the cells, and are as large.
@@ -81,6 +81,14 @@ pub fn is_commit(text: &str) -> bool {
 pub fn rounds(run: &Run, directory: &Path, host: &str) -> io::Result<Rounds> {
     let all = Rounds { version: 1, cells: run.cells.clone(), logs: raw::logs(&directory.join("raw")) };
     of_no_host(all, run, host)
+}
+
+/// `run` without histograms and series, and without the host's own paths and name. `host` is the name of the host that it was measured on.
+///
+/// # Errors
+/// None for a run that was read from a file.
+pub(crate) fn anonymous(run: &Run, host: &str) -> io::Result<Run> {
+    of_no_host(run.clone().without_bulk(), run, host)
 }
 
 /// The same without the host's own paths and name.

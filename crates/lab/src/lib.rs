@@ -31,6 +31,7 @@ pub mod demo;
 pub mod doctor;
 pub mod environment;
 pub mod gate;
+pub mod instructions;
 pub mod judge;
 pub mod keep;
 pub mod leftovers;

@@ -4,21 +4,33 @@
 //! computes without end on the CPU of the load; and as fast as it goes under a quota that holds everything back. The ratios of costs must agree, and contenders that the first run
 //! tells apart must be in the same order in the others. `stats` tests the arithmetic on planted data; this tests the whole instrument, and
 //! takes a host that is quiet without the neighbours.
+//!
+//! It leaves a [`Recording`] of the three runs. [`replay`] compares them again, which takes no host at all: so a change of the statistics is
+//! tested on what a disturbed host really does.
 
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use serde::Serialize;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde::{Deserialize, Serialize};
 
 use crate::placement::Placement;
 use crate::record::Run;
 use crate::report::{self, Reading};
 use crate::stats::Estimate;
-use crate::{Verdict, environment};
+use crate::{Verdict, environment, keep};
+
+/// The file that the three runs are left in, below the directory of the test.
+pub const FILE: &str = "neighbours.json.gz";
+
+/// What it unpacks to at most. A larger file is not from this program.
+const BYTES_MAX: u64 = 1 << 28;
 
 /// Ratios may differ by this share between a disturbed run and the quiet one.
 const DIFFERENCE_MAX: f64 = 0.05;
@@ -111,6 +123,72 @@ impl Report {
     }
 }
 
+/// The three runs of one test, without histograms and series, and without the paths and the name of the host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recording {
+    /// The version of this form.
+    pub version: u32,
+    /// The host as it was.
+    pub quiet: Run,
+    /// With a process that computes on the CPU of the load.
+    pub stress: Run,
+    /// Under a quota.
+    pub quota: Run,
+}
+
+impl Recording {
+    fn of(quiet: &Run, stress: &Run, quota: &Run) -> io::Result<Self> {
+        let host = keep::host_name();
+        let small = |run: &Run| keep::anonymous(run, &host);
+        Ok(Self { version: 1, quiet: small(quiet)?, stress: small(stress)?, quota: small(quota)? })
+    }
+
+    /// Packs it.
+    ///
+    /// # Errors
+    /// None in practice: it writes to memory.
+    pub fn pack(&self) -> io::Result<Vec<u8>> {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+        serde_json::to_writer(&mut packed, self)?;
+        packed.write_all(b"\n")?;
+        packed.finish()
+    }
+
+    /// Unpacks it.
+    ///
+    /// # Errors
+    /// If it is not such data.
+    pub fn unpack(packed: &[u8]) -> io::Result<Self> {
+        let mut text = String::new();
+        GzDecoder::new(packed).take(BYTES_MAX).read_to_string(&mut text)?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Judges the three runs again and compares them; with `only_order`, only the order of the contenders must agree.
+    ///
+    /// # Errors
+    /// If the run on the host as it was has no ratio.
+    pub fn compare(&self, only_order: bool) -> io::Result<Report> {
+        let [quiet, stress, quota] = [&self.quiet, &self.stress, &self.quota].map(|run| {
+            let mut run = run.clone();
+            report::analyse(&mut run);
+            run
+        });
+        compare(&quiet, &[("stress", STEADY, &stress), ("quota", FULL, &quota)], only_order)
+    }
+}
+
+/// Compares the runs of an earlier test again. `file` is its recording, or the directory with it.
+///
+/// # Errors
+/// If it cannot be read, or has no ratio.
+pub fn replay(file: &Path, only_order: bool) -> io::Result<Report> {
+    let file = if file.is_dir() { file.join(FILE) } else { file.to_owned() };
+    let recording = fs::read(&file).and_then(|packed| Recording::unpack(&packed));
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+    recording.map_err(named)?.compare(only_order)
+}
+
 /// Runs the scenario in each state of the host, and compares.
 ///
 /// # Errors
@@ -135,7 +213,9 @@ pub fn prove(plan: &Plan, itself: &Path) -> io::Result<Report> {
     };
     let quota = format!("--quota={}", cpus.len() as f64 * QUOTA_SHARE);
     let held_back = run("quota", &[format!("--cases={FULL}"), quota])?;
-    compare(&quiet, &[("stress", STEADY, &stressed), ("quota", FULL, &held_back)], plan.only_order)
+    let recording = Recording::of(&quiet, &stressed, &held_back)?;
+    report::write_bytes(&plan.directory.join(FILE), &recording.pack()?)?;
+    recording.compare(plan.only_order)
 }
 
 fn run_once(plan: &Plan, itself: &Path, (file, name): (&Path, &str), more: &[String]) -> io::Result<Run> {
@@ -148,10 +228,7 @@ fn run_once(plan: &Plan, itself: &Path, (file, name): (&Path, &str), more: &[Str
     let status = command.status()?;
     let read = Run::read(&directory.join("run.json"));
     match (status.success(), read) {
-        (true, Ok(mut run)) => {
-            report::analyse(&mut run);
-            Ok(run)
-        }
+        (true, Ok(run)) => Ok(run),
         (_, Err(error)) => Err(error),
         (false, Ok(_)) => Err(io::Error::other(format!("the run `{name}` failed: {status}"))),
     }
