@@ -292,6 +292,19 @@ fn request_bodies() {
 }
 
 #[test]
+fn tracing() {
+    if !has_own_network("tracing") {
+        return;
+    }
+    let _origins = [9001, 9002].map(|port| Origin::start_at(local(port), &port.to_string(), 18));
+    let balancer = serve("tracing.yaml");
+    // There is no collector, and requests do not depend on it.
+    let parent = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n";
+    assert_eq!([ask("/api", parent).status, ask("/api", "").status, ask("/", "").status], [200, 200, 404]);
+    end(balancer);
+}
+
+#[test]
 fn external_authorization() {
     if !has_own_network("external_authorization") {
         return;

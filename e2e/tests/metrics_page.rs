@@ -1,4 +1,4 @@
-//! `docs/metrics.md` lists the metrics of a running Steelyard that uses everything: listeners, routes, gRPC, an access log and vips.
+//! `docs/metrics.md` lists the metrics of a running Steelyard that uses everything: listeners, routes, gRPC, an access log, traces and vips.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -18,6 +18,7 @@ const WRITE: &str = "STEELYARD_WRITE_DOCS";
 const CONFIG: &str = r#"
 admin: 127.0.0.1:9900
 access_log: access.log
+tracing: {to: web}
 memory_max: 1GiB
 listeners:
   web:

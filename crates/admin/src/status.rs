@@ -623,6 +623,7 @@ mod tests {
             admin: None,
             metrics: None,
             access_log: None,
+            tracing: None,
             dns: model::Dns::default(),
             drain_delay: Duration::ZERO,
             drain_timeout: Duration::ZERO,

@@ -120,6 +120,18 @@ pub const EXTERNAL_AUTH_STATUS: u16 = 503;
 /// How long a global rate limit may take. Envoy's default is 20 ms, which a service on a busy host exceeds now and then.
 pub const GLOBAL_RATE_LIMIT_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// The share of requests that are recorded as spans. A collector that gets every request of a busy service costs more than the service.
+pub const SAMPLING: f64 = 0.01;
+
+/// What this process is called in traces.
+pub const SERVICE: &str = "steelyard";
+
+/// The path that the specification of OTLP gives traces over HTTP.
+pub const OTLP_PATH: &str = "/v1/traces";
+
+/// How long an export may take: the default of OpenTelemetry's exporters.
+pub const OTLP_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The longest time for which an answer is remembered. Whoever loses a right must lose it on the same day.
 pub const EXTERNAL_AUTH_TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 

@@ -38,6 +38,8 @@ keys! {
         optional metrics: Bind, default "not opened";
         /// The log with one line for each request (HTTP) or connection (TCP): a file, or `stdout`, or an object that also sets the format.
         optional access_log: RawAccessLog, default "none";
+        /// Record requests as spans, and send them to a collector.
+        optional tracing: RawTracing, default "none: `traceparent` is a header like any other";
         /// How host names of endpoints are resolved.
         optional dns: RawDns, default "as below";
         /// Whether to read this file, and the files that it names (certificates, keys, pages), again when they change. A saved change takes effect
@@ -416,6 +418,7 @@ mod policy;
 mod request_body;
 mod sidecar;
 mod tls;
+mod tracing;
 mod via;
 mod vip;
 
@@ -436,6 +439,7 @@ pub use request_body::{RawBuffer, RawDecompress};
 pub use sidecar::{ModeOfSidecar, RawBind, RawCaptureObject, RawSidecar, RawSidecarTls};
 pub use text_or_object::TextOrObject;
 pub use tls::{RawCertificate, RawClusterTls, RawListenerTls};
+pub use tracing::{OtlpName, RawTracing};
 pub use via::RawVia;
 pub use vip::{ModeName, RawFlowTimeouts, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
 
@@ -686,7 +690,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 66);
+        assert_eq!(found.len(), 67);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

@@ -51,6 +51,7 @@ mod respond;
 mod route;
 mod sidecar;
 mod tls;
+mod tracing;
 mod via;
 mod vip;
 
@@ -92,6 +93,7 @@ pub use sidecar::{
     CaptureListener, Captured, Destination, Detect, Direction, Excluded, SpiffeMatcher, UnknownDestination,
 };
 pub use tls::{Certificate, ClientCa, ClusterTls, HostCertificates, ListenerTls, Pem, SubjectAltName, TlsVersion};
+pub use tracing::{OtlpProtocol, Tracing};
 pub use via::Via;
 pub use vip::{
     Announce, Announcing, FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Tunnel, Vip, VipAlgorithm,
@@ -122,6 +124,8 @@ pub struct Snapshot {
     pub metrics: Option<SocketAddr>,
     /// The log with one line per request or TCP connection; `None` writes none.
     pub access_log: Option<AccessLog>,
+    /// Which requests are recorded as spans, and the collector that gets these; `None` records none.
+    pub tracing: Option<Arc<Tracing>>,
     /// How host names of endpoints are resolved.
     pub dns: Dns,
     /// How long connections are still accepted after SIGTERM, while `/readyz` fails.

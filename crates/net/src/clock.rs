@@ -46,6 +46,12 @@ pub fn unix_ms() -> u64 {
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
+/// Microseconds since 1970, for times that are compared with those of other hosts. The value may jump.
+pub fn unix_us() -> u64 {
+    let time = clock_gettime(ClockId::Realtime);
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}
+
 /// The current date. Each thread formats it once a second.
 pub fn http_date() -> HttpDate {
     let now_s = clock_gettime(ClockId::RealtimeCoarse).tv_sec as u64;

@@ -20,6 +20,7 @@
 //! | compressing responses | `compression` |
 //! | collecting and decompressing the bodies of requests | `request_body` |
 //! | what a route does besides choosing a cluster | `policy` |
+//! | the spans of a request | `trace` |
 //! | TLS on both sides | `tls` |
 //! | TCP and TLS listeners, tunnels | `tcp` |
 //! | workers: snapshots, spreading connections, the access log | `worker` |
@@ -52,6 +53,7 @@ mod request_body;
 mod stream;
 mod tcp;
 mod tls;
+mod trace;
 mod upstream;
 mod worker;
 

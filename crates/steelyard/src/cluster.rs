@@ -19,6 +19,7 @@ fn nothing_yet(settings: &Settings) -> Snapshot {
         admin: settings.admin.clone(),
         metrics: settings.metrics,
         access_log: settings.access_log.clone(),
+        tracing: None,
         dns: Dns::default(),
         drain_delay: settings.drain_delay,
         drain_timeout: controller::DRAIN_TIMEOUT,

@@ -26,6 +26,7 @@ use tokio::task::JoinHandle;
 use crate::exit::Refused;
 use crate::files;
 use crate::kernel::KernelPlane;
+use crate::otlp::Numbers;
 use crate::vips::VipPlan;
 
 /// What the control API asks the main loop to do.
@@ -41,6 +42,7 @@ pub(crate) enum Order {
 pub(crate) struct Control {
     registry: Arc<Registry>,
     workers: usize,
+    traces: Numbers,
     started_ms: u64,
     orders: mpsc::Sender<Order>,
     /// The last number given to a snapshot, whether it was used or refused.
@@ -94,11 +96,12 @@ pub(crate) enum Listen {
 }
 
 impl Control {
-    pub(crate) fn new(registry: Arc<Registry>, workers: usize, orders: mpsc::Sender<Order>) -> Self {
+    pub(crate) fn new(registry: Arc<Registry>, workers: usize, traces: Numbers, orders: mpsc::Sender<Order>) -> Self {
         let seed = u64::from(std::process::id()) ^ clock::now_us();
         Self {
             registry,
             workers,
+            traces,
             started_ms: clock::now_ms(),
             orders,
             generation: AtomicU64::new(1),

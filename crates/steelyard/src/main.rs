@@ -19,6 +19,7 @@ mod logging;
 mod manager;
 mod network;
 mod operate;
+mod otlp;
 mod overlay;
 #[cfg(test)]
 mod reference;

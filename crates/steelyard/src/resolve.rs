@@ -431,6 +431,7 @@ mod tests {
             admin: None,
             metrics: None,
             access_log: None,
+            tracing: None,
             dns: Dns { servers, ttl_min: Duration::ZERO, ..Dns::default() },
             drain_delay: Duration::ZERO,
             drain_timeout: Duration::ZERO,

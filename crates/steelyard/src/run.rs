@@ -15,7 +15,7 @@ use model::{AdminAddress, Generation, Snapshot};
 use net::clock;
 use net::inherit::Inherited;
 use proxy::{Compiled, ListenerPlan, NamedFiles, Plane};
-use telemetry::{AccessLog, Registry};
+use telemetry::{AccessLog, Registry, TraceQueue};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior};
@@ -31,6 +31,7 @@ use crate::kernel::{self, COLLECT_EVERY, COLLECT_ON};
 use crate::limits::OpenFiles;
 use crate::manager::Told;
 use crate::network::{Heard, Network};
+use crate::otlp::Exporter;
 use crate::overlay::Overlay;
 use crate::resolve::{self, Addresses, Resolver};
 use crate::signals::{Ending, Signals};
@@ -167,6 +168,7 @@ pub(crate) struct Running {
     plane: Plane,
     pub(crate) resolver: Resolver,
     fetchers: Fetchers,
+    exporter: Exporter,
     access_log: Option<Arc<AccessLog>>,
     pub(crate) control: Arc<Control>,
     orders: mpsc::Receiver<Order>,
@@ -221,11 +223,13 @@ impl Running {
         let signals = Signals::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
         let ending = Ending::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
         let registry = Arc::new(Registry::default());
-        let plane =
-            Plane::start(workers, registry.clone()).map_err(|error| format!("cannot start workers: {error}"))?;
+        let traces = TraceQueue::new();
+        let plane = Plane::start(workers, registry.clone(), &traces.0)
+            .map_err(|error| format!("cannot start workers: {error}"))?;
+        let exporter = Exporter::new(traces);
         let (orders_tx, orders) = mpsc::channel(ORDERS_MAX);
         let watch = Watch::new(source.file());
-        let control = Arc::new(Control::new(registry, workers, orders_tx));
+        let control = Arc::new(Control::new(registry, workers, exporter.numbers(), orders_tx));
         // The last minute starts here.
         control.sample();
         let mut collect = tokio::time::interval(COLLECT_EVERY);
@@ -247,6 +251,7 @@ impl Running {
             plane,
             resolver: Resolver::idle(),
             fetchers: Fetchers::default(),
+            exporter,
             access_log: None,
             orders,
             watch,
@@ -406,6 +411,7 @@ impl Running {
         match outcome {
             Ok(()) => {
                 previous.iter().for_each(|previous| warn_of_lost_maintenance(previous, &compiled));
+                self.exporter.follow(&compiled);
                 self.control.adopt(compiled, files.key_sources().map(|(source, _)| source.clone()).collect());
             }
             Err(_) => {
@@ -608,6 +614,7 @@ impl Running {
             let _ = cluster.join();
         }
         self.control.close();
+        self.exporter.finish().await;
         // The last owner writes the last lines.
         self.control.set_access_log(None);
         drop(self.access_log);

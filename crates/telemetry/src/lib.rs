@@ -1,9 +1,10 @@
 //! Steelyard's data about itself: counters, histograms, the reasons by which failures are counted, and the access log.
 //!
 //! Workers count at the cost of a plain store, and the counters are summed on demand. This crate writes Prometheus text, and one line per
-//! request without delaying the workers. It does not serve HTTP (`admin` does), decide what to count, or push anything anywhere.
+//! request without delaying the workers, and has the queue of the spans of traces. It does not serve HTTP (`admin` does), decide what to count,
+//! or send anything anywhere.
 //!
-//! Start at [`Registry`], which gives each worker its own counters, at [`Reason`], and at [`AccessLog`]. The labels of every series come
+//! Start at [`Registry`], which gives each worker its own counters, at [`Reason`], at [`AccessLog`], and at [`TraceQueue`]. The labels of every series come
 //! from the configuration, so that traffic cannot create new ones, except for the methods of a gRPC service that a route names
 //! ([`METHODS_MAX`]).
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ mod prometheus;
 mod reason;
 mod recent;
 mod registry;
+mod trace;
 
 pub use access_log::{AccessLog, HttpRecord, Logger, Record, Timestamp};
 pub use counter::{Counter, Gauge};
@@ -34,3 +36,4 @@ pub use prometheus::{Kind, Sample};
 pub use reason::{Reason, ReasonGroup};
 pub use recent::{EndpointOutcomes, ListenerOutcomes, Outcomes, Recent, RouteOutcomes, Spans, Window};
 pub use registry::{EndpointKey, Registry, Totals};
+pub use trace::{TRACES_MAX, TRIES_MAX, TraceQueue, TraceQueueHandle, TraceRecord, TraceSender, TryRecord};

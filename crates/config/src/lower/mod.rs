@@ -20,6 +20,7 @@ mod route;
 mod sidecar;
 mod template;
 mod tls;
+mod tracing;
 mod via;
 mod vip;
 
@@ -68,7 +69,8 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
     let lowered = |entry: NamedEntry<Label, RawCluster>, report: &mut Report| {
         cluster::cluster(&entry.name.0, entry.value?, base, own_zone.as_deref(), sidecar.as_ref(), report)
     };
-    let clusters = clusters.into_iter().filter_map(|entry| lowered(entry, report)).collect();
+    let clusters: Vec<_> = clusters.into_iter().filter_map(|entry| lowered(entry, report)).collect();
+    let tracing = raw.tracing.and_then(|raw| tracing::tracing(&raw.value, &ids, &clusters, report));
     let shared = raw.kernel_plane.map(|plane| vip::shared(plane.value, report)).unwrap_or_default();
     if shared.socket_cgroup.is_none() {
         raw.vips.iter().for_each(|vips| vip::refuse_mode_socket(&vips.value, report));
@@ -77,6 +79,7 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
         admin: admin.map(|admin| admin.value),
         metrics: metrics.map(|metrics| metrics.value),
         access_log: raw.access_log.map(|log| access_log(log.value)),
+        tracing,
         dns: raw.dns.map_or_else(Dns::default, |dns| resolver(dns.value, report)),
         drain_delay: raw.drain_delay.map_or(defaults::DRAIN_DELAY, |delay| delay.value.0),
         drain_timeout: raw.drain_timeout.map_or(defaults::DRAIN_TIMEOUT, |timeout| timeout.value.0),
@@ -117,6 +120,7 @@ fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>
         admin: None,
         metrics: None,
         access_log: None,
+        tracing: None,
         dns: Dns::default(),
         drain_delay: defaults::DRAIN_DELAY,
         drain_timeout: defaults::DRAIN_TIMEOUT,

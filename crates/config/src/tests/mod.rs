@@ -11,6 +11,7 @@ mod refused;
 mod refused_vips;
 mod request_body;
 mod sidecar;
+mod tracing;
 mod values;
 
 use std::time::Duration;

@@ -42,11 +42,11 @@ fn cluster(keys: &str, expect: &str) {
 fn the_file_as_a_whole() {
     check(
         "42",
-        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips`, `sidecar` or `kernel_plane`, not text",
+        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `tracing`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips`, `sidecar` or `kernel_plane`, not text",
     );
     check(
         "- a",
-        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips`, `sidecar` or `kernel_plane`, not a list",
+        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `tracing`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips`, `sidecar` or `kernel_plane`, not a list",
     );
     check(
         r#"listeners: {}

@@ -305,6 +305,7 @@ impl Translation {
             admin: settings.admin.clone(),
             metrics: settings.metrics,
             access_log: settings.access_log.clone(),
+            tracing: None,
             dns: Dns::default(),
             drain_delay: settings.drain_delay,
             drain_timeout: DRAIN_TIMEOUT,

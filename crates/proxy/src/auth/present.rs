@@ -66,7 +66,7 @@ pub(crate) fn add_identity(request: &mut Request, name: &str, value: impl AsRef<
 }
 
 /// Puts bytes behind the head that a request was read from. No span into the head changes.
-fn append(bytes: &mut Vec<u8>, text: &[u8]) -> Span {
+pub(crate) fn append(bytes: &mut Vec<u8>, text: &[u8]) -> Span {
     let start = bytes.len() as u32;
     bytes.extend_from_slice(text);
     Span { start, end: bytes.len() as u32 }

@@ -84,6 +84,7 @@ pub(crate) async fn serve(
     send_copies(worker, &mut exchange);
     if exchange.is_begun() {
         worker.log_http(&listener, connection_info.who.client, &exchange);
+        worker.finish_trace(&listener, &mut exchange);
     }
     downstream.requests += u64::from(exchange.record.has_head);
     downstream.quiet_since_ms = exchange.ended_ms(clock::now_ms);

@@ -150,6 +150,9 @@ impl Exchange {
             }
             return;
         }
+        if let Some(trace) = &mut self.trace {
+            trace.handle_status(status);
+        }
         let connected_us = self.record.connected_us();
         awaiting.attempt.judge_response(&routed.cluster, status, &self.upload, connected_us, env.now_us);
         let cause = awaiting.retry_cause_of_response(response, self.call.as_mut(), early);
@@ -162,6 +165,7 @@ impl Exchange {
             }
             routed.tries.failed(None);
             drop(awaiting);
+            self.end_try(env, None);
             return self.next_try(env);
         }
         self.answered(env, awaiting);

@@ -24,6 +24,7 @@
 //! | how slow a client may be | `min_rate` |
 //! | which route a request takes | `route`, `conditions` |
 //! | what is logged and counted in the end | `record` |
+//! | what is recorded for its trace | `traced` |
 //! | storage that is reused | `storage` |
 
 mod ask;
@@ -46,6 +47,7 @@ mod sim;
 mod stages;
 mod storage;
 mod tokens;
+mod traced;
 pub(crate) mod transfer;
 
 use std::rc::Rc;
@@ -101,6 +103,7 @@ use crate::policy::{self, Destination, RequestView};
 use crate::request_body::{Bodies, Decompressing, Room, Undecoded};
 use crate::tcp::upgrade::Upgrade;
 use crate::tls::Secured;
+use crate::trace::Trace;
 use crate::upstream::cluster::{Cluster, Demand, Endpoint, Full, Lease};
 use crate::upstream::connect::OnBehalfOf;
 use crate::worker::ListenerView;
@@ -219,6 +222,8 @@ pub(crate) struct Exchange {
     /// When [`Exchange::handle_timeout`] is due, in milliseconds. Every exchange that waits has one.
     deadline_ms: Option<u64>,
     pub(crate) record: AccessRecord,
+    /// Set if the request is recorded for its trace.
+    trace: Option<Box<Trace>>,
     /// Set if the request is a gRPC call.
     call: Option<Ongoing>,
     /// Copies for mirrors that wait for the request's body.

@@ -12,6 +12,7 @@ impl Exchange {
         self.phase = Phase::default();
         self.deadline_ms = self.deadline_ms.filter(|_| faults::is_injected(InjectedFault::KeepsDeadline));
         self.record = AccessRecord::default();
+        self.trace = None;
         self.call = None;
         // If copies still wait, they wait for a body that will not be complete.
         self.mirror = None;
@@ -33,6 +34,9 @@ impl Exchange {
         if let Some(rules) = &env.http.request_id {
             let id = request_id::of(rules, &self.request.head, &self.request.bytes, is_trusted(env));
             self.record.request_id = Some(id);
+        }
+        if let Some(rules) = &env.listener.tracing {
+            self.begin_trace(env, rules);
         }
         // The connection continues after a request without a destination, if it has no body to be skipped.
         if self.request.head.body != Body::None {
@@ -421,6 +425,10 @@ impl Exchange {
             self.upload.set_grpc_timeout(ends_ms.saturating_sub(*at_ms));
         }
         self.record.handle_attempt(endpoint);
+        if let Some(trace) = &mut self.trace {
+            let address = endpoint.state.address();
+            trace.begin_try(&routed.cluster, address, &mut self.upload, &env.storage.ids, env.now_us);
+        }
         *step = UpstreamPhase::Connect(attempt);
         self.deadline_ms = None;
     }
@@ -434,6 +442,7 @@ impl Exchange {
         let was_stale = awaiting.is_reused && matches!(ending, Ending::Unseen | Ending::Crossed);
         if was_stale && routed.again_fresh(env, cause, &self.request.head, &mut self.upload, begun_us) {
             drop(awaiting);
+            self.end_try(env, Some(error.reason));
             return self.lease(env);
         }
         awaiting.attempt.judge_failure(&routed.cluster, &error, true, env.now_ms());
@@ -451,7 +460,9 @@ impl Exchange {
         if !is_final && routed.again(env, &self.request.head, &mut self.upload, &lease, was_reused, cause) {
             // Returns its room for the next try.
             drop(lease);
+            let reason = error.reason;
             routed.tries.failed(Some(error));
+            self.end_try(env, Some(reason));
             self.next_try(env);
         } else {
             self.fail(env, error);
@@ -598,6 +609,7 @@ impl Exchange {
         // A request without a complete head still counts: a client sent bytes, and gets an answer.
         self.record.begin(env.now_us);
         self.record.reason = Some(error.reason);
+        self.end_try(env, Some(error.reason));
         if env.http.request_id.is_some() && self.record.request_id.is_none() {
             // Its head is not complete.
             self.record.request_id = Some(request_id::random());

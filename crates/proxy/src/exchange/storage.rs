@@ -11,6 +11,7 @@ use super::Exchange;
 use super::faults::{self, InjectedFault};
 use super::transfer::Transfer;
 use crate::tcp::upgrade::Upgrade;
+use crate::trace::Ids;
 
 /// A request's head.
 #[derive(Default)]
@@ -75,6 +76,8 @@ pub(crate) struct Storage {
     /// What heads of HTTP/1 were read as.
     pub(crate) request_memo: RefCell<RequestMemo>,
     pub(crate) response_memo: RefCell<ResponseMemo>,
+    /// For traces.
+    pub(crate) ids: Ids,
 }
 
 /// The minimum that the response to a request needs: its head and state, and a little buffer. Measured: 4.7 KiB for an exchange that waits,

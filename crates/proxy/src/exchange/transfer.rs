@@ -398,6 +398,23 @@ impl Transfer {
         self.head.replace(b"grpc-timeout", |out| grpc::write_timeout(out, left_ms));
     }
 
+    /// Replaces a text in the head, of which nothing was sent yet, by another one of the same length.
+    pub(crate) fn replace_in_head(&mut self, old: &[u8], new: &[u8]) {
+        match self.sink {
+            Sink::H1 { .. } => replace_text(&mut self.out, old, new),
+            Sink::H2 { .. } => self.head.replace_text(old, new),
+        }
+    }
+
+    /// The head that was written.
+    #[cfg(test)]
+    pub(crate) fn written_head(&mut self) -> Head<'_> {
+        match self.sink {
+            Sink::H1 { .. } => Head::H1(&mut self.out),
+            Sink::H2 { .. } => Head::H2(&mut self.head),
+        }
+    }
+
     /// The status of the call in its trailers.
     pub(crate) fn grpc_status(&self) -> Option<grpc::Status> {
         self.call.as_ref().and_then(|call| call.status)
@@ -1003,6 +1020,17 @@ impl Transfer {
             translation.end(grpc::trailers(fields, section), &mut end).map_err(|_| BodyError::Framing)?;
         self.put(&end)?;
         Ok(has_trailers)
+    }
+}
+
+/// Replaces a text near the beginning by another one of the same length.
+pub(crate) fn replace_text(bytes: &mut [u8], old: &[u8], new: &[u8]) {
+    /// No head for an endpoint is longer, and a body may follow it.
+    const HEAD_BYTES_MAX: usize = 128 * 1024;
+    let head = bytes.get(..HEAD_BYTES_MAX).unwrap_or(bytes);
+    let Some(at) = memchr::memmem::find(head, old) else { return };
+    if let Some(place) = bytes.get_mut(at..at + old.len()).filter(|place| place.len() == new.len()) {
+        place.copy_from_slice(new);
     }
 }
 

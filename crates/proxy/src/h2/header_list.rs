@@ -130,6 +130,11 @@ impl HeaderList {
         self.put(start, prefix);
     }
 
+    /// Replaces a text in the names and values by another one of the same length.
+    pub(crate) fn replace_text(&mut self, old: &[u8], new: &[u8]) {
+        crate::exchange::transfer::replace_text(&mut self.bytes, old, new);
+    }
+
     /// The value of a field.
     #[cfg(test)]
     pub(crate) fn find(&self, name: &[u8]) -> Option<String> {

@@ -55,6 +55,7 @@ impl Worker {
                 clusters: clusters.clone(),
                 counters: self.registry.listener(self.index, &plan.policy.name),
                 routes: self.routes(plan, active.map(|active| active.view()).as_deref()),
+                tracing: compiled.snapshot.tracing.clone(),
             });
             match active {
                 Some(active) => active.update(view),

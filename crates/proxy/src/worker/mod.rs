@@ -14,9 +14,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::Tracing;
 use net::clock;
 use net::timer::{Timer, Timers};
-use telemetry::{BodyCounters, CompressionCounters, ListenerCounters, Logger, Reason, Registry, RouteCounters};
+use telemetry::{
+    BodyCounters, CompressionCounters, ListenerCounters, Logger, Reason, Registry, RouteCounters, TraceSender,
+};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, oneshot};
@@ -76,6 +79,7 @@ pub(crate) struct Worker {
     /// Tokens that were right.
     pub(crate) tokens: Tokens,
     logger: RefCell<Option<Logger>>,
+    traces: RefCell<Option<TraceSender>>,
     draining: Cell<bool>,
     /// The drain has taken too long, so everything that is left ends now.
     drain_over: Cell<bool>,
@@ -90,6 +94,8 @@ pub(crate) struct ListenerView {
     pub(crate) clusters: Rc<[Rc<Cluster>]>,
     pub(crate) counters: Arc<ListenerCounters>,
     routes: Rc<RouteViews>,
+    /// Which requests are recorded for their traces; `None`: none.
+    pub(crate) tracing: Option<Arc<Tracing>>,
 }
 
 /// One worker's state for each route of a listener, by the route's number. It is kept as long as the routes stay the same.
@@ -211,6 +217,7 @@ impl Worker {
             remembered: Remembered::default(),
             tokens: Tokens::default(),
             logger: RefCell::default(),
+            traces: RefCell::default(),
             draining: Cell::new(false),
             drain_over: Cell::new(false),
             connections: Cell::new(0),
@@ -244,6 +251,12 @@ impl Worker {
     pub(crate) fn with_logger(&self, write: impl FnOnce(&mut Logger)) {
         if let Some(logger) = self.logger.borrow_mut().as_mut() {
             write(logger);
+        }
+    }
+
+    pub(crate) fn with_traces(&self, write: impl FnOnce(&mut TraceSender)) {
+        if let Some(traces) = self.traces.borrow_mut().as_mut() {
+            write(traces);
         }
     }
 
@@ -289,6 +302,7 @@ impl Worker {
                 }
             }
             self.with_logger(Logger::flush);
+            self.with_traces(TraceSender::flush);
             self.storage.trim();
             net::buffer::trim();
             net::memory::look();
@@ -329,9 +343,11 @@ pub(crate) async fn run(
     workers: Arc<Workers>,
     registry: Arc<Registry>,
     heartbeats: Heartbeats,
+    traces: TraceSender,
     mut commands: UnboundedReceiver<Command>,
 ) {
     let worker = Rc::new(Worker::new(index, workers, registry));
+    *worker.traces.borrow_mut() = Some(traces);
     let timers = worker.timers.clone();
     tokio::task::spawn_local(async move { timers.drive().await });
     tokio::task::spawn_local(turn::drive());
@@ -372,6 +388,7 @@ pub(crate) async fn run(
                 tokio::task::yield_now().await;
                 worker.drained(deadline_ms).await;
                 worker.with_logger(Logger::flush);
+                worker.with_traces(TraceSender::flush);
                 heartbeats.end(worker.index);
                 return;
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use model::Snapshot;
 use net::clock;
 use net::inherit::Inherited;
-use telemetry::{Logger, Registry};
+use telemetry::{Logger, Registry, TraceQueueHandle};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -74,11 +74,11 @@ impl std::fmt::Display for BindError {
 impl std::error::Error for BindError {}
 
 impl Plane {
-    /// Starts this many workers, each on its own CPU if there are enough.
+    /// Starts this many workers, each on its own CPU if there are enough. What they record for traces goes to `traces`.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn start(workers: usize, registry: Arc<Registry>) -> io::Result<Self> {
+    pub fn start(workers: usize, registry: Arc<Registry>, traces: &TraceQueueHandle) -> io::Result<Self> {
         net::memory::limit(None, workers);
         net::memory::look();
         let cpus = net::worker::allowed_cpus();
@@ -89,7 +89,8 @@ impl Plane {
             // With more workers than CPUs, the scheduler places them.
             let cpu = cpus.get(index).copied().filter(|_| workers <= cpus.len());
             let (registry, all, heartbeats) = (registry.clone(), all.clone(), heartbeats.clone());
-            let main = move || worker::run(index, all, registry, heartbeats, receiver);
+            let traces = traces.sender();
+            let main = move || worker::run(index, all, registry, heartbeats, traces, receiver);
             Ok(Handle { commands, thread: net::worker::spawn(format!("worker-{index}"), cpu, main)? })
         };
         let channels = senders.into_iter().zip(receivers).enumerate();
@@ -239,6 +240,10 @@ mod tests {
     /// Idle connections to listeners of each kind.
     struct Idle(Vec<(TcpStream, Option<TcpStream>)>);
 
+    fn start(workers: usize) -> io::Result<Plane> {
+        Plane::start(workers, Arc::default(), &telemetry::TraceQueue::new().0)
+    }
+
     /// A first message of TLS.
     fn hello() -> Vec<u8> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -281,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_socket_is_accepted_on_by_one_worker() {
-        let mut plane = Plane::start(3, Arc::default()).unwrap();
+        let mut plane = start(3).unwrap();
         let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
         for count in [1, 2, 3, 7] {
             for port in 1..=3 {
@@ -297,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_hangs_makes_no_progress() {
-        let plane = Plane::start(2, Arc::default()).unwrap();
+        let plane = start(2).unwrap();
         let (begun, has_begun) = std::sync::mpsc::sync_channel(1);
         let (release, until_released) = std::sync::mpsc::channel();
         assert!(plane.workers[1].commands.send(Command::Hang(begun, until_released)).is_ok());
@@ -330,7 +335,7 @@ mod tests {
         for (listener, host) in listeners.iter_mut().zip(2..) {
             listener.bind = ([127, 0, 0, host], 0).into();
         }
-        let mut plane = Plane::start(1, Arc::default()).unwrap();
+        let mut plane = start(1).unwrap();
         let mut old: Option<(Weak<ClusterPlan>, Vec<Weak<ListenerPlan>>)> = None;
         let mut opened = Vec::new();
         for _ in 0..3 {

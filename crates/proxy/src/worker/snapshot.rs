@@ -579,6 +579,7 @@ pub(crate) mod fixture {
             admin: None,
             metrics: None,
             access_log: None,
+            tracing: None,
             dns: Dns::default(),
             drain_delay: Duration::ZERO,
             drain_timeout: Duration::ZERO,

@@ -383,6 +383,7 @@ impl Control {
         samples.extend(passwords.into_iter().flat_map(password_samples));
         samples.extend(keys::samples(&state.key_sources));
         samples.extend(state.access_log.iter().flat_map(|log| log.samples()));
+        samples.extend(self.traces.samples());
         let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
         samples.extend(endpoint_samples(plans));
         let kernel = self.kernel();

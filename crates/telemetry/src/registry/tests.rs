@@ -17,6 +17,7 @@ fn snapshot(listeners: &[(&str, &[&str])], clusters: &[(&str, &[EndpointAddress]
         admin: None,
         metrics: None,
         access_log: None,
+        tracing: None,
         dns: model::Dns::default(),
         drain_delay: std::time::Duration::ZERO,
         drain_timeout: std::time::Duration::ZERO,

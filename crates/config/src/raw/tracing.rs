@@ -1,0 +1,50 @@
+//! The keys of traces.
+
+use super::word;
+use crate::defaults;
+use crate::define::keys;
+use crate::read::{Choice, Flag, Named, OneOf};
+use crate::text::{
+    HeaderValue, HostHeader, HttpPath, Label, Percent, Positive, QueryName, Text, duration_text, percent_text,
+};
+
+keys! {
+    /// Spans of requests, for a collector that understands OpenTelemetry (OTLP). [Traces](tracing.md) has the details.
+    pub struct RawTracing as "the tracing" {
+        /// The cluster of the collector.
+        required to: Label;
+        /// How the collector is spoken to.
+        optional protocol: OneOf<OtlpName>, default word(&OtlpName::Grpc);
+        /// The path of exports, with `protocol: http`.
+        optional path: HttpPath, default defaults::OTLP_PATH;
+        /// The `Host` (`:authority`) of exports.
+        optional host: HostHeader, default "the name of the cluster";
+        /// The share of requests that are recorded if no trusted sender has decided for their trace: `100%`, or as little as `0.0001%`.
+        optional sampling: Percent, default percent_text(defaults::SAMPLING);
+        /// Record what any client asks to have recorded. With `false`, only the decisions of `trusted_proxies` count, and the traces of others
+        /// are continued, but sampled here.
+        optional trust_client_sampling: Flag, default "false";
+        /// Whether spans have the query of the request (`url.query`), which may have secrets.
+        optional query: Flag, default "false";
+        /// The name of this process in traces (`service.name`).
+        optional service: Text, default defaults::SERVICE;
+        /// Further attributes of this process (the resource), such as `deployment.environment.name: production`.
+        optional attributes: Named<QueryName, HeaderValue>, default "none";
+        /// From the connect to the end of the collector's answer.
+        optional timeout: Positive, default duration_text(defaults::OTLP_TIMEOUT);
+    }
+}
+
+/// A transport of OTLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtlpName {
+    Grpc,
+    Http,
+}
+
+impl Choice for OtlpName {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("grpc", Self::Grpc, "gRPC, usually at port 4317; the cluster needs `protocol: h2c` or `h2`"),
+        ("http", Self::Http, "HTTP/1.1 with protobuf, usually at port 4318"),
+    ];
+}

@@ -1,0 +1,71 @@
+//! Traces.
+
+use std::time::Duration;
+
+use model::{ClusterId, OtlpProtocol, Tracing};
+
+use super::load;
+use super::refused::check;
+
+/// A file with these traces, in line 1.
+fn file(tracing: &str) -> String {
+    format!(
+        "tracing: {{{tracing}}}
+listeners: {{l: {{bind: ':1', protocol: http, to: web}}}}
+clusters: {{web: {{endpoints: ['a:1']}}, otel: {{endpoints: ['a:2'], protocol: h2c}}, p: {{endpoints: ['a:3'], proxy_protocol: v2}}}}"
+    )
+}
+
+#[test]
+fn what_is_recorded_and_where_it_goes() {
+    let usual = Tracing {
+        to: ClusterId(1),
+        protocol: OtlpProtocol::Grpc,
+        host: None,
+        sampling: 0.01,
+        trust_client_sampling: false,
+        query: false,
+        service: "steelyard".to_owned(),
+        attributes: Vec::new(),
+        timeout: Duration::from_secs(10),
+    };
+    assert_eq!(load(&file("to: otel")).tracing.as_deref(), Some(&usual));
+    let written = Tracing {
+        to: ClusterId(0),
+        protocol: OtlpProtocol::Http { path: "/in".to_owned() },
+        host: Some("otel.example".to_owned()),
+        sampling: 0.000_001,
+        trust_client_sampling: true,
+        query: true,
+        service: "edge".to_owned(),
+        attributes: vec![("zone".to_owned(), "a b".to_owned())],
+        timeout: Duration::from_millis(100),
+    };
+    let text = "to: web, protocol: http, path: /in, host: otel.example, sampling: 0.0001%, trust_client_sampling: true, query: true, \
+                service: edge, attributes: {zone: a b}, timeout: 100ms";
+    assert_eq!(load(&file(text)).tracing.as_deref(), Some(&written));
+}
+
+#[test]
+fn collectors_that_cannot_be_spoken_to() {
+    check(
+        &file("to: web"),
+        "1:15: the cluster `web` speaks HTTP/1.1, and gRPC needs HTTP/2; add `protocol: h2c`, or `protocol: h2` and `tls`, to the cluster; or \
+         send traces with `protocol: http`",
+    );
+    check(
+        &file("to: otel, protocol: http"),
+        "1:15: the cluster `otel` speaks HTTP/2, and traces with `protocol: http` use HTTP/1.1; send traces with `protocol: grpc`, or remove \
+         `protocol` from the cluster",
+    );
+    check(
+        &file("to: p, protocol: http"),
+        "1:15: the cluster `p` has `proxy_protocol`, and exports have no client; give the collector a cluster of its own",
+    );
+    check(&file("to: otle"), "1:15: `to` names the cluster `otle`, which is not in `clusters`; did you mean `otel`?");
+    check(
+        &file("to: otel, path: /x"),
+        "1:27: `path` has no effect: the path of a gRPC call is that of its method; remove it, or add `protocol: http`",
+    );
+    check(&file("protocol: http"), "1:10: the tracing needs `to`; it must be a name such as web");
+}

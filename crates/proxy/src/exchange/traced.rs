@@ -1,0 +1,38 @@
+//! What an exchange records for the trace of its request (`trace`).
+
+use model::Tracing;
+use telemetry::Reason;
+
+use super::stages::client;
+use super::{Env, Exchange};
+use crate::grpc;
+use crate::trace::Trace;
+
+impl Exchange {
+    /// Finds out which trace the request belongs to, and whether it is recorded.
+    pub(super) fn begin_trace(&mut self, env: &Env<'_>, rules: &Tracing) {
+        let client = client(env);
+        let is_trusted = client.is_trusted;
+        let Some(mut trace) = Trace::begin(rules, &mut self.request, is_trusted, &env.storage.ids) else { return };
+        trace.set_client(&self.request, &client);
+        self.trace = Some(trace);
+    }
+
+    /// The try is over, and was not successful. `reason`: why; `None` if there was a response.
+    pub(super) fn end_try(&mut self, env: &Env<'_>, reason: Option<Reason>) {
+        if let Some(trace) = &mut self.trace {
+            trace.end_try(env.now_us, reason);
+        }
+    }
+
+    /// How the request's call has ended, as the client sees it; `None` if it is not a gRPC call.
+    pub(crate) fn call_status(&self) -> Option<grpc::Status> {
+        // A response that ended without a status counts as one with an unknown status.
+        self.call.as_ref().map(|call| call.status.unwrap_or(grpc::Status::Unknown))
+    }
+
+    /// What was recorded for its trace. Returned once.
+    pub(crate) fn take_trace(&mut self) -> Option<Box<Trace>> {
+        self.trace.take()
+    }
+}
