@@ -10,8 +10,10 @@
 
 mod addresses;
 mod index;
+pub mod ingress_nginx;
 mod lease;
 mod objects;
+mod read;
 mod reconciler;
 mod settings;
 mod start;
@@ -19,8 +21,9 @@ mod translate;
 mod watch;
 mod write;
 
+pub use read::{Seen, read_nginx};
 pub use reconciler::{Outcome, Refusal, Update};
-pub use settings::{INGRESS_CONTROLLER, Pool, Published, SecretRef, ServiceName, Settings};
+pub use settings::{INGRESS_CONTROLLER, IngressNginx, Pool, Published, SecretRef, ServiceName, Settings};
 pub use start::{Handle, NodeLeases, Options, start};
 pub use translate::{DRAIN_TIMEOUT, FLOWS_MAX, ServiceFault};
 

@@ -143,7 +143,7 @@ impl Reconciler {
         let now = Instant::now();
         Self {
             writer: Writer::new(client, &settings),
-            index: Index::in_zone(settings.zone.as_deref()),
+            index: Index::of(&settings),
             settings,
             expected,
             versions: BTreeMap::new(),

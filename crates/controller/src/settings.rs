@@ -9,6 +9,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use model::{AccessLog, Announce, Announcing};
 
+use crate::ingress_nginx::Compat;
+
 /// How objects are understood. Two replicas with the same settings derive the same result from the same objects.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -24,6 +26,10 @@ pub struct Settings {
     pub listen: IpAddr,
     /// The ports of Ingresses: HTTP and HTTPS.
     pub ingress_ports: (u16, u16),
+    /// Serve the annotations of ingress-nginx; `None` means that Ingresses have none.
+    pub ingress_nginx: Option<IngressNginx>,
+    /// Write the statuses of Ingresses. While another controller serves the same Ingresses, only one may.
+    pub ingress_status: bool,
     /// The certificate for hosts of Ingresses that have none of their own.
     pub default_certificate: Option<SecretRef>,
     /// The addresses by which clients reach `listen`, written to the status of the objects that it serves. If empty, `listen` itself is
@@ -76,6 +82,8 @@ impl Default for Settings {
             load_balancer_class: "steelyard.io/kernel-plane".to_owned(),
             listen: Ipv6Addr::UNSPECIFIED.into(),
             ingress_ports: (80, 443),
+            ingress_nginx: None,
+            ingress_status: true,
             default_certificate: None,
             publish: Vec::new(),
             publish_service: None,
@@ -146,6 +154,15 @@ impl Settings {
             false => self.publish.clone(),
         }
     }
+}
+
+/// How the annotations of ingress-nginx are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IngressNginx {
+    /// Its ConfigMap; `None` means its defaults.
+    pub config_map: Option<ServiceName>,
+    /// How to decide where its behaviour would be a hole.
+    pub compat: Compat,
 }
 
 /// A Secret, written `NAMESPACE/NAME`.

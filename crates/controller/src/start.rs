@@ -91,7 +91,7 @@ pub fn start(options: Options) -> Result<Handle, String> {
         .enable_all()
         .build()
         .map_err(|error| format!("cannot start the runtime: {error}"))?;
-    let config = runtime.block_on(config(&options))?;
+    let config = runtime.block_on(client_config(options.kubeconfig.as_ref(), options.context.as_deref()))?;
     let lease_namespace = options.lease_namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     let client = {
         let _guard = runtime.enter();
@@ -109,15 +109,22 @@ pub fn start(options: Options) -> Result<Handle, String> {
     Ok(Handle { updates: receiver, thread, leases })
 }
 
-async fn config(options: &Options) -> Result<Config, String> {
-    let how = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
-    match &options.kubeconfig {
+/// An error of the client with its cause, which says more.
+pub(crate) fn in_words(error: &kube::Error) -> String {
+    let cause = std::error::Error::source(error).map_or_else(String::new, |cause| format!(": {cause}"));
+    format!("{error}{cause}")
+}
+
+/// How to reach the cluster.
+pub(crate) async fn client_config(kubeconfig: Option<&PathBuf>, context: Option<&str>) -> Result<Config, String> {
+    let how = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    match kubeconfig {
         Some(path) => {
             let fail = |error: String| format!("{}: {error}", path.display());
             let read = Kubeconfig::read_from(path).map_err(|error| fail(error.to_string()))?;
             Config::from_custom_kubeconfig(read, &how).await.map_err(|error| fail(error.to_string()))
         }
-        None if options.context.is_some() => Config::from_kubeconfig(&how).await.map_err(|error| error.to_string()),
+        None if context.is_some() => Config::from_kubeconfig(&how).await.map_err(|error| error.to_string()),
         None => Config::infer().await.map_err(|error| {
             format!("no cluster is configured: {error}; give --kubeconfig FILE, or run in a pod with a service account")
         }),
@@ -148,7 +155,8 @@ fn work(
             }
         });
         let mut tasks = JoinSet::new();
-        let watching = Watching { client: client.clone(), namespaces: options.namespaces, news };
+        let serves_nginx = options.settings.ingress_nginx.is_some();
+        let watching = Watching { client: client.clone(), namespaces: options.namespaces, serves_nginx, news };
         watches::begin(&watching, &mut tasks);
         drop(watching);
         let lease = tokio::spawn(claim.hold(held));

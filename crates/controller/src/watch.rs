@@ -31,6 +31,10 @@ const PAGE: u32 = 250;
 /// The page size of kinds whose objects may be as large as a megabyte.
 const LARGE_PAGE: u32 = 16;
 
+/// Secrets that may have users for an Ingress: not certificates, tokens, and what Helm and image registries keep.
+const OTHER_SECRETS: &str = "type!=kubernetes.io/tls,type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1,\
+    type!=kubernetes.io/dockerconfigjson,type!=kubernetes.io/dockercfg,type!=bootstrap.kubernetes.io/token";
+
 /// First lists that are read at the same time. The memory of a page, as text and as objects, is needed this many times and not once for
 /// each kind.
 const FIRST_LISTS_AT_ONCE: usize = 3;
@@ -84,6 +88,8 @@ pub(crate) struct Watching {
     pub(crate) client: Client,
     /// Empty means all.
     pub(crate) namespaces: Vec<String>,
+    /// Annotations of ingress-nginx are served, which name Secrets of any type.
+    pub(crate) serves_nginx: bool,
     pub(crate) news: mpsc::Sender<News>,
 }
 
@@ -154,7 +160,10 @@ pub(crate) fn begin(watching: &Watching, tasks: &mut JoinSet<()>) {
     within::<EndpointSlice>(watching, tasks, paged(PAGE).labels("kubernetes.io/service-name"));
     // No other Secrets are needed.
     within::<Secret>(watching, tasks, paged(LARGE_PAGE).fields("type=kubernetes.io/tls"));
-    let credentials = format!("type={CREDENTIALS_TYPE}");
+    let credentials = match watching.watching.serves_nginx {
+        true => OTHER_SECRETS.to_owned(),
+        false => format!("type={CREDENTIALS_TYPE}"),
+    };
     within::<CredentialSecret>(watching, tasks, paged(LARGE_PAGE).fields(&credentials));
     within::<ConfigMap>(watching, tasks, paged(LARGE_PAGE));
 }

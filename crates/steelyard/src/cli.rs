@@ -2,6 +2,8 @@
 
 #[cfg(feature = "controller")]
 mod cluster;
+#[cfg(feature = "controller")]
+mod migrate;
 mod sidecar;
 
 use std::ffi::OsString;
@@ -12,6 +14,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 #[cfg(feature = "controller")]
 pub(crate) use cluster::ControllerArgs;
+#[cfg(feature = "controller")]
+pub(crate) use migrate::{CompareArgs, CompareFormat, IngressNginxArgs, MigrateCommand, MigrateTo};
 use model::{AdminAddress, UNIX_PREFIX};
 pub(crate) use sidecar::{SidecarCommand, SidecarInitArgs, SidecarInjectArgs};
 
@@ -72,6 +76,10 @@ pub(crate) enum Command {
     /// Serve a Kubernetes cluster: Gateways and their routes, Ingresses, and Services of type LoadBalancer
     #[cfg(feature = "controller")]
     Controller(Box<ControllerArgs>),
+    /// Tell what becomes of another load balancer's configuration here, without changing anything
+    #[cfg(feature = "controller")]
+    #[command(subcommand)]
+    Migrate(MigrateCommand),
     /// Run beside an application: capture its connections, balance them, and encrypt them between sidecars
     #[command(subcommand)]
     Sidecar(SidecarCommand),

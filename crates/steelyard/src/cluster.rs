@@ -4,7 +4,7 @@
 //! back. Not its job: what objects mean; that is the job of the crate `controller`.
 
 pub(crate) use controller::{Handle, NodeLeases, Update};
-use controller::{Options, Outcome, Refusal, Settings};
+use controller::{IngressNginx, Options, Outcome, Refusal, Settings};
 use model::{AccessLog, Announce, Announcing, Dns, Generation, Snapshot};
 
 use crate::cli::ControllerArgs;
@@ -57,6 +57,11 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         load_balancer_class: args.load_balancer_class,
         listen: args.listen_address,
         ingress_ports: (args.http_port, args.https_port),
+        ingress_nginx: args.ingress_nginx.then(|| IngressNginx {
+            config_map: args.ingress_nginx_configmap,
+            compat: args.ingress_nginx_compat.into(),
+        }),
+        ingress_status: args.ingress_status,
         default_certificate: args.default_certificate,
         publish: args.publish_address,
         publish_service: args.publish_service,

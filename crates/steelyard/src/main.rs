@@ -17,6 +17,8 @@ mod kernel;
 mod limits;
 mod logging;
 mod manager;
+#[cfg(feature = "controller")]
+mod migrate;
 mod network;
 mod operate;
 mod otlp;
@@ -50,6 +52,8 @@ fn main() -> ExitCode {
         Command::Serve(args) => run::serve(args),
         #[cfg(feature = "controller")]
         Command::Controller(args) => cluster::controller(*args),
+        #[cfg(feature = "controller")]
+        Command::Migrate(command) => migrate::migrate(command),
         Command::Sidecar(command) => sidecar::sidecar(command),
         Command::Check(args) => files::check(&args.config),
         Command::Schema => print_line(&format!("{:#}", config::schema())),

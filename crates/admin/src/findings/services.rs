@@ -13,7 +13,8 @@ pub(super) fn of_services(status: &Status, found: &mut Found) {
         by_reason.entry(&fault.reason).or_default().push(format!("{}: {}", fault.service, fault.message));
     }
     for (reason, faults) in by_reason {
-        let text = format!("Services are not served as they say ({reason}): {}", shortened(faults.into_iter(), "; "));
+        let what = if matches!(reason, "Closed" | "NotServed") { "Ingresses" } else { "Services" };
+        let text = format!("{what} are not served as they say ({reason}): {}", shortened(faults.into_iter(), "; "));
         // Whoever may write a Service could make `--check` fail otherwise. If something is full, it is for the operator.
         let severity = if reason.starts_with("TooMany") { Severity::Wrong } else { Severity::Notice };
         found.add(severity, "service_fault", reason, text);

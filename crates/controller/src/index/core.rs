@@ -12,7 +12,8 @@ use model::{Credential, PasswordHash, ProxyProtocol, Secret as KeyText, Transpor
 
 use super::entry::{IndexEntry, Meta, name_of, transport};
 use super::keys::judge_authority;
-use super::{Difference, Keypair, Name};
+use super::{CREDENTIALS_TYPE, Difference, Keypair, Name};
+use crate::ingress_nginx;
 use crate::objects::{ObjectRef, Text};
 use crate::settings::Published;
 
@@ -73,6 +74,8 @@ pub struct IngressEntry {
     pub tls: Vec<IngressTlsEntry>,
     /// Annotations of other controllers, which have no effect here.
     pub foreign: Vec<Box<str>>,
+    /// Annotations of ingress-nginx without their prefix, if they are served.
+    pub nginx: Arc<BTreeMap<Box<str>, Box<str>>>,
     /// Addresses in its status: IP addresses or names.
     pub present: Vec<Box<str>>,
 }
@@ -125,7 +128,8 @@ pub struct IngressTlsEntry {
 }
 
 impl IngressEntry {
-    pub(super) fn of(object: Ingress) -> (Name, Self) {
+    /// With `serves_nginx`, annotations of ingress-nginx count.
+    pub(super) fn of(object: Ingress, serves_nginx: bool) -> (Name, Self) {
         let name = name_of(&object.metadata);
         let meta = Meta::of(&object.metadata);
         let annotations = object.metadata.annotations.unwrap_or_default();
@@ -139,6 +143,11 @@ impl IngressEntry {
             hosts: tls.hosts.unwrap_or_default().into_iter().map(Into::into).collect(),
             secret: tls.secret_name.map(Into::into),
         };
+        let of_nginx = |(key, value): (&String, &String)| {
+            Some((key.strip_prefix(ingress_nginx::PREFIX)?.into(), value.as_str().into()))
+        };
+        let nginx = if serves_nginx { annotations.iter().filter_map(of_nginx).collect() } else { BTreeMap::new() };
+        let is_unserved = |key: &String| is_foreign(key) && !(serves_nginx && key.starts_with(ingress_nginx::PREFIX));
         let load_balancer = object.status.and_then(|status| status.load_balancer);
         let present = load_balancer.into_iter().flat_map(|status| status.ingress.unwrap_or_default());
         let entry = Self {
@@ -147,7 +156,8 @@ impl IngressEntry {
             default_backend: spec.default_backend.and_then(target),
             rules: spec.rules.unwrap_or_default().into_iter().map(rule).collect(),
             tls: spec.tls.unwrap_or_default().into_iter().map(tls).collect(),
-            foreign: annotations.into_keys().filter(|key| is_foreign(key)).map(Into::into).collect(),
+            foreign: annotations.into_keys().filter(is_unserved).map(Into::into).collect(),
+            nginx: Arc::new(nginx),
             present: present.filter_map(|point| point.ip.or(point.hostname)).map(Into::into).collect(),
         };
         (name, entry)
@@ -181,7 +191,8 @@ fn target(backend: IngressBackend) -> Option<IngressTarget> {
 
 impl IndexEntry for IngressEntry {
     fn difference(&self, old: &Self) -> Difference {
-        let same = self.meta.wants_the_same(&old.meta) && self.class == old.class && self.foreign == old.foreign;
+        let says_the_same = self.class == old.class && self.foreign == old.foreign && self.nginx == old.nginx;
+        let same = self.meta.wants_the_same(&old.meta) && says_the_same;
         if same { Difference::Status } else { Difference::All }
     }
 }
@@ -488,10 +499,13 @@ pub struct CredentialsEntry {
     pub users: Result<Arc<[(String, PasswordHash)]>, Box<str>>,
     /// The lines of `keys`, or what is wrong with them.
     pub keys: Result<Arc<[(String, KeyText)]>, Box<str>>,
+    /// The lines of `auth`, which Ingresses of ingress-nginx name, or what is wrong with them.
+    pub auth: Result<Arc<[(String, PasswordHash)]>, Box<str>>,
 }
 
 impl CredentialsEntry {
     pub(super) fn of(object: Secret) -> (Name, Self) {
+        let is_ours = object.type_.as_deref() == Some(CREDENTIALS_TYPE);
         let data = object.data.unwrap_or_default();
         fn lines<T: Credential>(
             data: &BTreeMap<String, k8s_openapi::ByteString>,
@@ -503,7 +517,13 @@ impl CredentialsEntry {
             let lines = parse_credentials::<T>(text);
             lines.map(Into::into).map_err(|wrong| wrong.into_iter().map(told).collect::<Vec<_>>().join("; ").into())
         }
-        (name_of(&object.metadata), Self { users: lines(&data, "users"), keys: lines(&data, "keys") })
+        // The type says what a Secret is for: those of another type are no users of a TrafficPolicy.
+        let other = || Box::from(format!("it is not of the type {CREDENTIALS_TYPE}"));
+        let entry = match is_ours {
+            true => Self { users: lines(&data, "users"), keys: lines(&data, "keys"), auth: lines(&data, "auth") },
+            false => Self { users: Err(other()), keys: Err(other()), auth: lines(&data, "auth") },
+        };
+        (name_of(&object.metadata), entry)
     }
 }
 

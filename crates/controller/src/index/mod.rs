@@ -29,6 +29,7 @@ pub use slice::{SliceEndpoint, SliceEntry, Standing};
 pub use traffic::TrafficEntry;
 
 use crate::objects::Text;
+use crate::settings::Settings;
 use crate::watch::{Scoped, Unreadable};
 
 /// A namespace and a name. Cluster-wide objects have an empty namespace.
@@ -95,6 +96,12 @@ pub struct Index {
     pub unreadable: BTreeMap<Scoped, Unreadable>,
     /// Services and EndpointSlices that a controller of ours has written.
     pub made: BTreeMap<(Kind, Name), MadeEntry>,
+    /// The ConfigMap of ingress-nginx, if it is to be read. It stays known when it is gone.
+    pub nginx_config: Option<BTreeMap<String, String>>,
+    /// Its name.
+    nginx_config_name: Option<Name>,
+    /// Annotations of ingress-nginx are served.
+    serves_nginx: bool,
     /// The zone of this process.
     zone: Option<Box<str>>,
     slices: BTreeMap<Name, SliceEntry>,
@@ -122,6 +129,16 @@ impl Index {
     /// An empty index of a process in this zone.
     pub fn in_zone(zone: Option<&str>) -> Self {
         Self { zone: zone.map(Into::into), ..Self::default() }
+    }
+
+    /// An empty index of a process with these settings. What ingress-nginx reads is kept only if it is served.
+    pub fn of(settings: &Settings) -> Self {
+        let config_map = settings.ingress_nginx.as_ref().and_then(|nginx| nginx.config_map.as_ref());
+        Self {
+            serves_nginx: settings.ingress_nginx.is_some(),
+            nginx_config_name: config_map.map(|name| Name::new(&name.namespace, &name.name)),
+            ..Self::in_zone(settings.zone.as_deref())
+        }
     }
 
     /// Returns the changes since the last call.
@@ -215,7 +232,7 @@ impl Index {
                 set(&mut self.changes, Kind::Parameters, &mut self.parameters, name, entry);
             }
             Object::Ingress(object) => {
-                let (name, entry) = IngressEntry::of(*object);
+                let (name, entry) = IngressEntry::of(*object, self.serves_nginx);
                 set(&mut self.changes, Kind::Ingress, &mut self.ingresses, name, entry);
             }
             Object::IngressClass(object) => {
@@ -312,6 +329,10 @@ impl Index {
 
     fn apply_config_map(&mut self, object: k8s_openapi::api::core::v1::ConfigMap) {
         let name = entry::name_of(&object.metadata);
+        if self.nginx_config_name.as_ref() == Some(&name) && self.nginx_config != object.data {
+            self.nginx_config = Some(object.data.clone().unwrap_or_default());
+            self.changes.all = true;
+        }
         let text = object.data.and_then(|mut data| data.remove("ca.crt"));
         let Some(text) = text else {
             self.changes.all |= self.authorities.remove(&name).is_some();

@@ -13,8 +13,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::index::{Index, Kind, Name, Object, Watched};
+use crate::ingress_nginx::Compat;
 use crate::objects::*;
-use crate::settings::Settings;
+use crate::settings::{IngressNginx, Settings};
 use crate::translate::{Circumstances, Desired, Memory, RefusedVip, Translation, translate};
 use crate::watch::{Scoped, Unreadable};
 use told::told;
@@ -56,6 +57,12 @@ fn settings(written: &Value) -> Settings {
             "zone" => settings.zone = Some(value.as_str().unwrap().to_owned()),
             "gateway_class" => settings.gateway_class = Some(value.as_str().unwrap().to_owned()),
             "ingress_class" => settings.ingress_class = Some(value.as_str().unwrap().to_owned()),
+            "ingress_nginx" => {
+                let config_map = value["config_map"].as_str().map(|name| name.parse().unwrap());
+                let compat = if value["exact"] == true { Compat::Exact } else { Compat::Safe };
+                settings.ingress_nginx = Some(IngressNginx { config_map, compat });
+            }
+            "ingress_status" => settings.ingress_status = value.as_bool().unwrap(),
             "admin" => {
                 let address: SocketAddr = value.as_str().unwrap().parse().unwrap();
                 settings.admin = Some(address.into());
@@ -129,7 +136,9 @@ pub(crate) fn object(mut value: Value) -> Object {
         "IngressClass" => of::<k8s_openapi::api::networking::v1::IngressClass>(value),
         "Service" => of::<k8s_openapi::api::core::v1::Service>(value),
         "EndpointSlice" => of::<k8s_openapi::api::discovery::v1::EndpointSlice>(value),
-        "Secret" if value["type"] == "steelyard.io/credentials" => of::<crate::index::CredentialSecret>(value),
+        "Secret" if value["type"] == "steelyard.io/credentials" || value["type"] == "Opaque" => {
+            of::<crate::index::CredentialSecret>(value)
+        }
         "Secret" => of::<k8s_openapi::api::core::v1::Secret>(value),
         "ConfigMap" => of::<k8s_openapi::api::core::v1::ConfigMap>(value),
         "Namespace" => of::<k8s_openapi::api::core::v1::Namespace>(value),
@@ -205,7 +214,8 @@ fn cases() {
         let text = std::fs::read_to_string(&path).unwrap();
         let case: Case = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let settings = settings(&case.settings);
-        let mut index = index_in(settings.zone.as_deref(), case.objects);
+        let mut index = Index::of(&settings);
+        case.objects.into_iter().for_each(|value| index.apply(object(value)));
         index.unreadable = forbidden(&case.circumstances);
         let translated = translate(&index, &settings, &circumstances(&case.circumstances), &mut Memory::default());
         let found = told(&translated);

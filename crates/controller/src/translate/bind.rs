@@ -56,6 +56,19 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
+    /// The precedence of a route of a host whose routes have an order of their own.
+    pub(crate) fn ordered(place: usize, created: i64, name: &Name) -> Self {
+        Self {
+            path: (0, Reverse(usize::MAX.saturating_sub(place))),
+            has_no_method: false,
+            headers: Reverse(0),
+            query: Reverse(0),
+            created,
+            name: name.clone(),
+            place: (place, 0),
+        }
+    }
+
     pub(crate) fn new(route: &Route, created: i64, name: &Name, place: (usize, usize)) -> Self {
         let path = match &route.path {
             PathMatcher::Exact(path) => (0, Reverse(path.len())),

@@ -120,6 +120,7 @@ impl Clusters {
         let known = |ids: &HashMap<_, HashMap<Vec<Share>, ClusterId>>, variant: &(Identity, ClusterScope)| {
             ids.get(variant).and_then(|ids| ids.get(&shares)).copied()
         };
+        let policies_tls = policies.tls;
         let variant = (self.identity.clone(), policies);
         if let Some(id) = known(&self.ids, &variant) {
             return Ok(id);
@@ -130,7 +131,10 @@ impl Clusters {
                 "backends that expect different PROXY protocol headers, or none, cannot share a rule".to_owned()
             );
         }
-        let tls = tls(index, &shares)?;
+        let mut tls = tls(index, &shares)?;
+        if policies_tls && matches!(tls, Ok(None)) {
+            tls = Ok(Some(unverified()));
+        }
         // In the clear, nothing is presented.
         let (identity, policies) = variant;
         let identity = if matches!(tls, Ok(None)) { Identity::Anonymous } else { identity };
@@ -212,6 +216,11 @@ impl Clusters {
         }
         changed
     }
+}
+
+/// TLS that accepts every certificate, and asks for no name: what the annotation backend-protocol of ingress-nginx means.
+fn unverified() -> ClusterTls {
+    ClusterTls { server_name: None, subject_alt_names: Vec::new(), ca: None, certificate: None, verify: false }
 }
 
 /// Services with the same name in two namespaces must differ, so the name is like a DNS name.

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use model::{HostMatcher, PathMatcher, Route, Transport};
 
 use super::bind::{Binds, Rank, Speaks};
+use super::clients::ClientPolicy;
 use super::cluster::{Clusters, Share};
 use super::listener::certificate;
 use super::parameters::{self, Class};
@@ -37,34 +38,68 @@ pub(crate) fn translate(index: &Index, class: &Class, circumstances: &Circumstan
         return;
     }
     let mut claimed = Claimed::new();
-    let addresses: Vec<String> = published(index, settings).iter().map(ToString::to_string).collect();
-    let default = settings.default_certificate.as_ref().map(|secret| {
-        let found = certificate(index, Name::new(&secret.namespace, &secret.name));
-        found.map_err(|Why { reason, message }| Why::new(reason, format!("the default certificate: {message}")))
-    });
-    let plain = place(class, settings.ingress_ports.0, Speaks::Http, circumstances, out.binds);
-    let tls = place(class, settings.ingress_ports.1, Speaks::Https, circumstances, out.binds);
-    if let (Ok(place), Some(Ok((secret, keypair, _)))) = (&tls, &default) {
-        out.binds.default_certificate(*place, secret, keypair);
-    }
+    let places = Places::of(index, class, circumstances, &|_| {}, out.binds);
     for (name, entry) in ours {
-        let tls_hosts = entry.tls.iter().map(|tls| TlsHosts::of(&tls.hosts)).collect();
-        let mut one = One { index, name, entry, tls_hosts, default: default.as_ref(), claimed: &mut claimed, out };
-        let plain = one.or_told(plain.clone());
-        let tls = if entry.tls.is_empty() { None } else { one.or_told(tls.clone()) };
+        let mut one = One::of(index, (name, entry), places.default.as_ref(), out);
+        let plain = one.or_told(places.plain.clone());
+        let tls = if entry.tls.is_empty() { None } else { one.or_told(places.tls.clone()) };
         one.certificates(tls);
-        one.rules(plain, tls);
+        one.rules(plain, tls, &mut claimed);
         one.annotations();
-        let told = match class.lacks_parameters && !entry.present.is_empty() {
-            true => entry.present.iter().map(ToString::to_string).collect(),
-            false => addresses.clone(),
-        };
-        out.statuses.insert((Kind::Ingress, name.clone()), Desired::Ingress(told));
+        tell_addresses(index, class, (name, entry), out);
     }
 }
 
+/// The two ports of Ingresses, and the certificate for hosts without one of their own.
+pub(super) struct Places {
+    pub(super) plain: Result<SocketAddr, Why>,
+    pub(super) tls: Result<SocketAddr, Why>,
+    pub(super) default: Option<Result<Found, Why>>,
+}
+
+impl Places {
+    /// `change` changes how clients are treated.
+    pub(super) fn of(
+        index: &Index,
+        class: &Class,
+        circumstances: &Circumstances,
+        change: &dyn Fn(&mut ClientPolicy),
+        binds: &mut Binds,
+    ) -> Self {
+        let settings = &class.settings;
+        let default = settings.default_certificate.as_ref().map(|secret| {
+            let found = certificate(index, Name::new(&secret.namespace, &secret.name));
+            found.map_err(|Why { reason, message }| Why::new(reason, format!("the default certificate: {message}")))
+        });
+        let plain = place(class, settings.ingress_ports.0, Speaks::Http, circumstances, change, binds);
+        let tls = place(class, settings.ingress_ports.1, Speaks::Https, circumstances, change, binds);
+        if let (Ok(place), Some(Ok((secret, keypair, _)))) = (&tls, &default) {
+            binds.default_certificate(*place, secret, keypair);
+        }
+        Self { plain, tls, default }
+    }
+}
+
+/// Sets the addresses of an Ingress.
+pub(super) fn tell_addresses(
+    index: &Index,
+    class: &Class,
+    (name, entry): (&Name, &IngressEntry),
+    out: &mut Serving<'_>,
+) {
+    // Another controller serves the same Ingresses, and writes their statuses.
+    if !class.settings.ingress_status {
+        return;
+    }
+    let told = match class.lacks_parameters && !entry.present.is_empty() {
+        true => entry.present.iter().map(ToString::to_string).collect(),
+        false => published(index, &class.settings).iter().map(ToString::to_string).collect(),
+    };
+    out.statuses.insert((Kind::Ingress, name.clone()), Desired::Ingress(told));
+}
+
 /// A host of an Ingress: here `*.example.com` stands for one label in front, and not for several as in the Gateway API.
-fn host(text: &str) -> HostMatcher {
+pub(super) fn host(text: &str) -> HostMatcher {
     let lower = text.to_ascii_lowercase();
     match lower.strip_prefix("*.") {
         Some(domain) => HostMatcher::OneLabel(domain.to_owned()),
@@ -72,7 +107,7 @@ fn host(text: &str) -> HostMatcher {
     }
 }
 
-fn is_ours(index: &Index, settings: &Settings, entry: &IngressEntry) -> bool {
+pub(super) fn is_ours(index: &Index, settings: &Settings, entry: &IngressEntry) -> bool {
     let is_our_class = |class: &Name| {
         index
             .ingress_classes
@@ -80,6 +115,12 @@ fn is_ours(index: &Index, settings: &Settings, entry: &IngressEntry) -> bool {
             .is_some_and(|entry| parameters::is_our_ingress_class(settings, class, &entry.controller))
     };
     match entry.class.as_deref().filter(|class| !class.is_empty()) {
+        // ingress-nginx takes the class of the older annotation for a name, whether or not there is such an object.
+        Some(class)
+            if settings.ingress_nginx.is_some() && class == settings.ingress_class.as_deref().unwrap_or("nginx") =>
+        {
+            true
+        }
         Some(class) => is_our_class(&Name::new("", class)),
         None => index.ingress_classes.iter().any(|(name, class)| class.is_default && is_our_class(name)),
     }
@@ -90,20 +131,23 @@ fn place(
     port: u16,
     speaks: Speaks,
     circumstances: &Circumstances,
+    change: &dyn Fn(&mut ClientPolicy),
     binds: &mut Binds,
 ) -> Result<SocketAddr, Why> {
     let place = SocketAddr::new(class.settings.listen, port);
     let refused = circumstances.binds.get(&place).cloned();
-    let outcome = refused.map_or_else(|| binds.claim(place, speaks, class.client_policy(port, None)), Err);
+    let mut policy = class.client_policy(port, None);
+    change(&mut policy);
+    let outcome = refused.map_or_else(|| binds.claim(place, speaks, policy), Err);
     binds.serves_ingresses(place);
     outcome.map(|()| place).map_err(|why| Why::new("PortUnavailable", why))
 }
 
 /// The hosts of an entry of `tls`, indexed, because an Ingress may have thousands of hosts and as many rules.
-struct TlsHosts(HashSet<HostMatcher>);
+pub(super) struct TlsHosts(HashSet<HostMatcher>);
 
 impl TlsHosts {
-    fn of(hosts: &[Box<str>]) -> Self {
+    pub(super) fn of(hosts: &[Box<str>]) -> Self {
         Self(hosts.iter().map(|text| host(text)).collect())
     }
 
@@ -123,31 +167,40 @@ impl TlsHosts {
 }
 
 /// A certificate, and what is wrong with a newer one.
-type Found = (Name, Keypair, Option<Why>);
+pub(super) type Found = (Name, Keypair, Option<Why>);
 
 /// The translation of one Ingress.
-struct One<'t, 'o> {
-    index: &'t Index,
-    name: &'t Name,
-    entry: &'t IngressEntry,
+pub(super) struct One<'t, 'o> {
+    pub(super) index: &'t Index,
+    pub(super) name: &'t Name,
+    pub(super) entry: &'t IngressEntry,
     /// The hosts of each entry of its `tls`.
-    tls_hosts: Vec<TlsHosts>,
+    pub(super) tls_hosts: Vec<TlsHosts>,
     /// The certificate for hosts without one of their own, or why there is none.
-    default: Option<&'t Result<Found, Why>>,
-    claimed: &'t mut Claimed,
-    out: &'t mut Serving<'o>,
+    pub(super) default: Option<&'t Result<Found, Why>>,
+    pub(super) out: &'t mut Serving<'o>,
 }
 
-impl One<'_, '_> {
-    fn tell(&mut self, why: Why) {
+impl<'t, 'o> One<'t, 'o> {
+    pub(super) fn of(
+        index: &'t Index,
+        (name, entry): (&'t Name, &'t IngressEntry),
+        default: Option<&'t Result<Found, Why>>,
+        out: &'t mut Serving<'o>,
+    ) -> Self {
+        let tls_hosts = entry.tls.iter().map(|tls| TlsHosts::of(&tls.hosts)).collect();
+        Self { index, name, entry, tls_hosts, default, out }
+    }
+
+    pub(super) fn tell(&mut self, why: Why) {
         self.out.notices.push(Notice::warning((Kind::Ingress, self.name.clone()), &self.entry.meta, why));
     }
 
-    fn or_told<T>(&mut self, outcome: Result<T, Why>) -> Option<T> {
+    pub(super) fn or_told<T>(&mut self, outcome: Result<T, Why>) -> Option<T> {
         outcome.map_err(|why| self.tell(why)).ok()
     }
 
-    fn certificates(&mut self, place: Option<SocketAddr>) {
+    pub(super) fn certificates(&mut self, place: Option<SocketAddr>) {
         for (tls, hosts) in self.entry.tls.iter().zip(std::mem::take(&mut self.tls_hosts)) {
             // Only hosts of its rules: anybody can write the hosts of others here.
             let rules = self.entry.rules.iter().filter_map(|rule| rule.host.as_deref().map(host));
@@ -184,14 +237,14 @@ impl One<'_, '_> {
     }
 
     /// Whether this host is served over HTTPS.
-    fn has_certificate(&self, host: Option<&str>) -> bool {
+    pub(super) fn has_certificate(&self, host: Option<&str>) -> bool {
         let has_default = matches!(self.default, Some(Ok(_)));
         let host = host.map(self::host);
         let mut all = self.entry.tls.iter().zip(&self.tls_hosts);
         all.any(|(tls, hosts)| (has_default || tls.secret.is_some()) && hosts.covers(host.as_ref()))
     }
 
-    fn rules(&mut self, plain: Option<SocketAddr>, tls: Option<SocketAddr>) {
+    fn rules(&mut self, plain: Option<SocketAddr>, tls: Option<SocketAddr>, claimed: &mut Claimed) {
         let mut all = 0;
         for rule in &self.entry.rules {
             let tls = tls.filter(|_| self.has_certificate(rule.host.as_deref()));
@@ -200,18 +253,25 @@ impl One<'_, '_> {
                 self.or_told(outcome.map(|()| place).map_err(|why| Why::new("Conflicted", why)))
             });
             for path in &rule.paths {
-                self.path(rule.host.as_deref(), path, [plain, tls], all);
+                self.path(rule.host.as_deref(), path, [plain, tls], all, claimed);
                 all += 1;
             }
         }
         if let Some(target) = &self.entry.default_backend {
             let tls = tls.filter(|place| self.out.binds.let_in_clients(*place, None).is_ok());
             let path = IngressPath { path: "/".into(), kind: "Prefix".into(), target: target.clone() };
-            self.path(None, &path, [plain, tls], all);
+            self.path(None, &path, [plain, tls], all, claimed);
         }
     }
 
-    fn path(&mut self, host: Option<&str>, path: &IngressPath, places: [Option<SocketAddr>; 2], number: usize) {
+    fn path(
+        &mut self,
+        host: Option<&str>,
+        path: &IngressPath,
+        places: [Option<SocketAddr>; 2],
+        number: usize,
+        claimed: &mut Claimed,
+    ) {
         let matcher = match &*path.kind {
             "Exact" => PathMatcher::Exact(path.path.to_string()),
             // The implementation decides what it means. Nearly all take it for a prefix.
@@ -221,7 +281,7 @@ impl One<'_, '_> {
         let exact = matches!(matcher, PathMatcher::Exact(_));
         let written = if exact { &*path.path } else { path.path.trim_end_matches('/') };
         let key = (host.map(str::to_ascii_lowercase), exact, written.to_owned());
-        let older = self.claimed.entry(key).or_insert_with(|| self.name.clone()).clone();
+        let older = claimed.entry(key).or_insert_with(|| self.name.clone()).clone();
         if older != *self.name {
             let what = format!("{}{} belongs to the older Ingress {older}", host.unwrap_or("*"), path.path);
             return self.tell(Why::new("Conflicted", what));
@@ -248,7 +308,7 @@ impl One<'_, '_> {
         }
     }
 
-    fn share(&self, target: &IngressTarget) -> Result<Share, Why> {
+    pub(super) fn share(&self, target: &IngressTarget) -> Result<Share, Why> {
         let (service, wanted) = match target {
             IngressTarget::Service(service, port) => (service, port),
             IngressTarget::Resource(what) => {
@@ -276,7 +336,7 @@ impl One<'_, '_> {
     }
 
     /// Users who come from another controller rely on its annotations and must learn that these have no effect.
-    fn annotations(&mut self) {
+    pub(super) fn annotations(&mut self) {
         if !self.entry.foreign.is_empty() {
             let message = format!("these annotations have no effect here: {}", self.entry.foreign.join(", "));
             self.tell(Why::new("UnsupportedAnnotation", message));

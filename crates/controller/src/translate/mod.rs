@@ -8,6 +8,7 @@
 //! | `lower`, `filter`, `regexes` | what an HTTP rule means in the model |
 //! | `stream` | what TLSRoute, TCPRoute and UDPRoute mean in the model |
 //! | `ingress`, `service` | the same for Ingresses, and for Services of type LoadBalancer |
+//! | `ingress_nginx` | the same for Ingresses, as ingress-nginx understands them |
 //! | `node`, `near` | what a node serves of every Service in the place of kube-proxy, and which endpoints are near |
 //! | `bind` | what each address serves, and in which order |
 //! | `cluster` | the Services of a rule, and their endpoints |
@@ -32,6 +33,7 @@ mod gateway;
 mod hosts;
 mod infrastructure;
 mod ingress;
+mod ingress_nginx;
 mod listener;
 mod lower;
 mod near;
@@ -81,6 +83,7 @@ pub struct Memory {
     regexes: Regexes,
     parameters: LastGood,
     allotted: address::Allotted,
+    nginx: ingress_nginx::Plans,
 }
 
 /// What the translation depends on besides the objects.
@@ -198,7 +201,7 @@ pub fn translate(
     circumstances: &Circumstances,
     memory: &mut Memory,
 ) -> Translation {
-    let Memory { regexes, parameters, allotted } = memory;
+    let Memory { regexes, parameters, allotted, nginx } = memory;
     regexes.begin();
     parameters.begin();
     if !circumstances.allots {
@@ -210,7 +213,8 @@ pub fn translate(
     let mut statuses = Statuses::new();
     let mut notices = Vec::new();
     let mut users = BTreeMap::new();
-    let mut policies = traffic::Policies::of(index);
+    nginx.follow(index, settings);
+    let mut policies = traffic::Policies::of(index, nginx.policies());
     // This cluster has no Service, so it cannot fail. It always exists, even if nothing needs it.
     let nowhere = clusters.of(index, Vec::new()).unwrap_or(model::ClusterId(0));
 
@@ -234,7 +238,13 @@ pub fn translate(
     service::translate(index, settings, (circumstances, allotted), &mut vips, &mut statuses, &mut notices);
     let mut serving =
         ingress::Serving { binds: &mut binds, clusters: &mut clusters, statuses: &mut statuses, notices: &mut notices };
-    ingress::translate(index, &classes.ingress, circumstances, &mut serving);
+    match &settings.ingress_nginx {
+        None => ingress::translate(index, &classes.ingress, circumstances, &mut serving),
+        Some(_) => {
+            let with = ingress_nginx::With { plans: nginx, policies: &policies, regexes, nowhere };
+            ingress_nginx::translate(index, &classes.ingress, circumstances, with, &mut serving);
+        }
+    }
     let node = node::translate(index, settings, (circumstances, &statuses), (&mut vips, &mut binds), &mut notices);
     vips.fit();
     for (name, why) in vips.cut() {
@@ -268,13 +278,21 @@ impl Translation {
 
     /// What is wrong with Services that this node serves: the name, the reason and a sentence, at most [`SERVICE_FAULTS_MAX`].
     pub(crate) fn service_faults(&self) -> Vec<ServiceFault> {
+        let is_ingress = |notice: &Notice| notice.about.0 == Kind::Ingress;
         let of = |notice: &Notice| ServiceFault {
-            service: notice.about.1.to_string(),
+            service: if is_ingress(notice) {
+                format!("Ingress {}", notice.about.1)
+            } else {
+                notice.about.1.to_string()
+            },
             reason: notice.reason.to_string(),
             message: notice.message.clone(),
         };
         // Those without endpoints are clusters, too, and have findings of their own.
-        let is_it = |notice: &&Notice| notice.about.0 == Kind::Service && &*notice.reason != notice::NO_ENDPOINTS;
+        let is_service = |notice: &Notice| notice.about.0 == Kind::Service && &*notice.reason != notice::NO_ENDPOINTS;
+        // Of Ingresses, those that are closed because something about them cannot be served.
+        let is_closed = |notice: &Notice| is_ingress(notice) && ["Closed", "NotServed"].contains(&&*notice.reason);
+        let is_it = |notice: &&Notice| is_service(notice) || is_closed(notice);
         self.notices.iter().filter(is_it).take(SERVICE_FAULTS_MAX).map(of).collect()
     }
 

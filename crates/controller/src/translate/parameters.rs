@@ -9,6 +9,7 @@ use super::Notice;
 use super::clients::{ClientPolicy, Wrong};
 use super::reference::Why;
 use crate::index::{ClassEntry, Index, IngressClassEntry, Kind, Name};
+use crate::ingress_nginx::CONTROLLER;
 use crate::objects::{OWN_GROUP, ObjectRef, ParametersSpec};
 use crate::settings::{INGRESS_CONTROLLER, SecretRef, ServiceName, Settings};
 
@@ -120,7 +121,8 @@ fn ingress(index: &Index, settings: &Settings, last: &mut LastGood, notices: &mu
 
 /// Whether we serve the Ingresses of an IngressClass.
 pub(crate) fn is_our_ingress_class(settings: &Settings, name: &Name, controller: &str) -> bool {
-    controller == INGRESS_CONTROLLER && settings.ingress_class.as_deref().is_none_or(|only| *only == *name.name)
+    let is_served = controller == INGRESS_CONTROLLER || settings.ingress_nginx.is_some() && controller == CONTROLLER;
+    is_served && settings.ingress_class.as_deref().is_none_or(|only| *only == *name.name)
 }
 
 impl Class {

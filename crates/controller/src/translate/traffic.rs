@@ -74,18 +74,25 @@ pub(crate) struct Policies<'i> {
     attached: BTreeMap<(RouteKind, Name), BTreeSet<Name>>,
     /// The Services that requests are sent to, also by Ingresses.
     served: BTreeSet<Name>,
+    /// The policies that the annotations of Ingresses stand for, by the Ingress. They follow the objects in `all`, and have no targets.
+    of_ingresses: HashMap<&'i Name, usize>,
+    /// How many are objects.
+    objects: usize,
 }
 
 impl<'i> Policies<'i> {
-    pub(super) fn of(index: &'i Index) -> Self {
+    pub(super) fn of(index: &'i Index, ingresses: impl Iterator<Item = (&'i Name, &'i TrafficEntry)>) -> Self {
         let mut all: Vec<_> = index.traffic.iter().collect();
         all.sort_by_key(|(name, entry)| (entry.meta.created, *name));
-        let auth = |(name, entry): &(&'i Name, &'i TrafficEntry)| {
+        let objects = all.len();
+        all.extend(ingresses);
+        let of_ingresses = all.iter().enumerate().skip(objects).map(|(number, (name, _))| (*name, number)).collect();
+        let auth = |(number, (name, entry)): (usize, &(&'i Name, &'i TrafficEntry))| {
             let auth = entry.policy.as_ref().ok()?.auth()??;
-            Some(with_secret(index, name, auth))
+            Some(with_secret(index, name, auth, number >= objects))
         };
-        let auths = all.iter().map(auth).collect();
-        let mut found = Self { all, auths, ..Self::default() };
+        let auths = all.iter().enumerate().map(auth).collect();
+        let mut found = Self { all, auths, of_ingresses, objects, ..Self::default() };
         for (number, (name, entry)) in found.all.iter().enumerate() {
             for target in entry.targets.iter().filter_map(|target| target_of(name, target)) {
                 let policies = found.of.entry(target.clone()).or_default();
@@ -129,6 +136,11 @@ impl<'i> Policies<'i> {
         Scope([own, self.at(of, route, None), &inherited.0].concat())
     }
 
+    /// That of the annotations of an Ingress.
+    pub(super) fn of_ingress(&self, ingress: &Name) -> Scope {
+        Scope(self.of_ingresses.get(ingress).copied().into_iter().collect())
+    }
+
     /// Notes the Gateways of ours that a route is attached to.
     pub(super) fn attach(&mut self, kind: RouteKind, route: &Name, gateways: &BTreeSet<&Name>) {
         if !self.all.is_empty() && !gateways.is_empty() {
@@ -159,9 +171,13 @@ impl<'i> Policies<'i> {
             entry.is_some_and(|entry| entry.policy.as_ref().is_ok_and(|policy| policy.has_cluster()))
         };
         let numbers: Vec<usize> = scope.0.iter().copied().filter(has_cluster).collect();
-        let names: Vec<String> = self.entries(&Scope(numbers.clone())).map(|(name, _)| name.to_string()).collect();
+        let told = |number: &usize| {
+            let (name, _) = self.all.get(*number)?;
+            Some(if *number < self.objects { name.to_string() } else { format!("ingress/{name}") })
+        };
+        let names: Vec<String> = numbers.iter().filter_map(told).collect();
         let label = if names.is_empty() { String::new() } else { format!("+policy={}", names.join(",")) };
-        ClusterScope { scope: Scope(numbers), label, session: None }
+        ClusterScope { scope: Scope(numbers), label, session: None, tls: false }
     }
 
     /// Puts the policies of a rule over a route that has its filters and nothing else yet. `nowhere` takes the requests of a rule whose
@@ -235,7 +251,10 @@ impl<'i> Policies<'i> {
         };
         match scope.0.iter().find_map(of) {
             Some((number, name, Some(service))) => {
-                share(index, name, service).map(|share| (number, share)).map_err(|why| why.message)
+                // Whether an annotation may name a Service of another namespace was decided when it was read.
+                let from = service.namespace.as_deref().filter(|_| number >= self.objects);
+                let from = from.map_or_else(|| name.clone(), |namespace| Name::new(namespace, &name.name));
+                share(index, &from, service).map(|share| (number, share)).map_err(|why| why.message)
             }
             _ => Err(format!("the policy that decides {} is not known", asked.field())),
         }
@@ -322,6 +341,8 @@ pub(crate) struct ClusterScope {
     pub(crate) label: String,
     /// The sessions that a rule wants, in words.
     pub(crate) session: Option<String>,
+    /// TLS to endpoints whose certificates are not verified, unless a BackendTLSPolicy says more.
+    pub(crate) tls: bool,
 }
 
 /// What a service is asked for.
@@ -349,7 +370,7 @@ impl Asked {
 }
 
 /// What requests must prove, with what is in the Secret that a policy names.
-fn with_secret(index: &Index, policy: &Name, auth: &Arc<Auth>) -> Result<Arc<Auth>, Why> {
+fn with_secret(index: &Index, policy: &Name, auth: &Arc<Auth>, of_ingress: bool) -> Result<Arc<Auth>, Why> {
     // Keys that verify tokens are no secret.
     if matches!(**auth, Auth::Jwt(_)) {
         return Ok(auth.clone());
@@ -357,13 +378,15 @@ fn with_secret(index: &Index, policy: &Name, auth: &Arc<Auth>) -> Result<Arc<Aut
     let name = auth.file().and_then(|name| name.to_str()).unwrap_or_default();
     let name = Name::new(&policy.namespace, name);
     let Some(entry) = index.credentials.get(&name) else {
-        let what = format!("Secret {name} of the type {CREDENTIALS_TYPE}");
+        let of_type = if of_ingress { String::new() } else { format!(" of the type {CREDENTIALS_TYPE}") };
+        let what = format!("Secret {name}{of_type}");
         return Err(Why::new("SecretNotFound", index.unknown(Kind::Credentials, &name.namespace, &what)));
     };
     let invalid = |wrong: &str| Why::new("InvalidSecret", format!("the Secret {name}: {wrong}"));
     Ok(Arc::new(match &**auth {
         Auth::Basic(basic) => {
-            let users = entry.users.as_ref().map_err(|wrong| invalid(wrong))?;
+            let users = if of_ingress { &entry.auth } else { &entry.users };
+            let users = users.as_ref().map_err(|wrong| invalid(wrong))?;
             Auth::Basic(BasicAuth { users: Users::Inline(users.clone()), ..basic.clone() })
         }
         Auth::ApiKey(api_key) => {
@@ -427,7 +450,7 @@ pub(super) fn statuses(
     users: &BTreeMap<Name, BTreeSet<Name>>,
     statuses: &mut Statuses,
 ) {
-    for (number, (name, entry)) in policies.all.iter().enumerate() {
+    for (number, (name, entry)) in policies.all.iter().enumerate().take(policies.objects) {
         let references = policies.unresolved(index, number).map_or(Ok(()), Err);
         let mut fates: BTreeMap<ParentRef, Vec<Fate>> = BTreeMap::new();
         for written in &entry.targets {

@@ -46,6 +46,18 @@ impl ClientKeys {
         Self::load(&settings, ClusterProtocol::H1, old, &provider)
     }
 
+    /// Keys that accept every certificate, for a client that only compares what servers answer. Each server is asked for the name that
+    /// [`ClientKeys::secure`] gets.
+    ///
+    /// # Errors
+    /// TLS cannot be set up at all.
+    pub fn accepting_any() -> Result<Arc<Self>, Fault> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let settings =
+            ClusterTls { ca: None, server_name: None, subject_alt_names: Vec::new(), certificate: None, verify: false };
+        Self::load(&settings, ClusterProtocol::H1, None, &provider)
+    }
+
     /// Reads the files. Returns `old` if they and the settings are unchanged.
     ///
     /// # Errors

@@ -32,6 +32,18 @@ pub(crate) struct ControllerArgs {
     /// Handle Services of type LoadBalancer that have this class
     #[arg(long, value_name = "DOMAIN/PATH", default_value_t = controller::Settings::default().load_balancer_class)]
     pub(crate) load_balancer_class: String,
+    /// Serve Ingresses as ingress-nginx does: its annotations, and IngressClasses of k8s.io/ingress-nginx
+    #[arg(long)]
+    pub(crate) ingress_nginx: bool,
+    /// Read the ConfigMap of ingress-nginx [default: none; its defaults apply]
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "ingress_nginx")]
+    pub(crate) ingress_nginx_configmap: Option<controller::ServiceName>,
+    /// Decide like this where the behaviour of ingress-nginx would be a hole
+    #[arg(long, value_name = "HOW", requires = "ingress_nginx", default_value = "safe")]
+    pub(crate) ingress_nginx_compat: CompatArg,
+    /// Write the status of Ingresses; false while another controller serves the same ones
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
+    pub(crate) ingress_status: bool,
     /// Serve Ingresses, and Gateways without an address of their own, on this address; :: means every address of this
     /// host
     #[arg(long, value_name = "IP", default_value = "::")]
@@ -124,6 +136,24 @@ pub(crate) struct ControllerArgs {
     pub(crate) access_log: Option<LogFormat>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
+}
+
+/// What counts where the behaviour of ingress-nginx would be a hole.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum CompatArg {
+    /// The behaviour of ingress-nginx
+    Exact,
+    /// That of Steelyard
+    Safe,
+}
+
+impl From<CompatArg> for controller::ingress_nginx::Compat {
+    fn from(compat: CompatArg) -> Self {
+        match compat {
+            CompatArg::Exact => Self::Exact,
+            CompatArg::Safe => Self::Safe,
+        }
+    }
 }
 
 /// How addresses are announced.

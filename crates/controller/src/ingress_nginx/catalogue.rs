@@ -1,0 +1,605 @@
+//! Every annotation that ingress-nginx v1.15 reads, and what becomes of it here.
+//!
+//! This table is the only place that decides it: the controller serves by it, `steelyard migrate` reports by it, and the table of the
+//! documentation is written from it.
+
+use super::value::Form;
+
+/// What becomes of an annotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Clients see the same.
+    Served,
+    /// It is served, and clients or endpoints may see a difference, which the sentence names.
+    Differs,
+    /// There is nothing to do, here or there.
+    NoEffect,
+    /// It is not served. The sentence says why, and what to write instead.
+    Refused,
+}
+
+impl Verdict {
+    /// In words.
+    pub fn told(self) -> &'static str {
+        match self {
+            Self::Served => "served",
+            Self::Differs => "served with a difference",
+            Self::NoEffect => "no effect",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// What ingress-nginx does with a value that it cannot read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bad {
+    /// It does not serve the Ingress. One that it has served before stays as it was.
+    Drops,
+    /// It answers the requests of the Ingress with 503.
+    Closes,
+    /// It takes the default.
+    Default,
+}
+
+/// An annotation.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Its name without the prefix.
+    pub name: &'static str,
+    /// What its value looks like.
+    pub form: Form,
+    /// What ingress-nginx does with another value.
+    pub bad: Bad,
+    /// It keeps somebody out, or something secret. If it cannot be served, neither are the routes of its Ingress.
+    pub security: bool,
+    /// What becomes of it, unless its value says otherwise.
+    pub verdict: Verdict,
+    /// What it does, what is different, or why it is refused and what to write instead.
+    pub says: &'static str,
+    /// The part of its tests: a file of `crates/controller/tests/cases`, or a unit test of this module.
+    pub test: &'static str,
+}
+
+/// The annotation with this name, without the prefix.
+pub fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// The known name that is most like this one; for messages about unknown annotations.
+pub fn nearest(name: &str) -> Option<&'static str> {
+    // These were annotations of earlier versions, or of other controllers.
+    let renamed = [
+        ("secure-backends", "backend-protocol"),
+        ("rate-limit", "limit-rps"),
+        ("session-cookie-hash", "session-cookie-name"),
+        ("add-base-url", "rewrite-target"),
+        ("grpc-backend", "backend-protocol"),
+        ("proxy-read-timeouts", "proxy-read-timeout"),
+    ];
+    if let Some((_, known)) = renamed.iter().find(|(old, _)| *old == name) {
+        return Some(known);
+    }
+    let shared = |known: &str| known.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
+    let is_close = |known: &&Key| shared(known.name) * 4 >= known.name.len().max(name.len()) * 3;
+    KEYS.iter().filter(is_close).max_by_key(|known| shared(known.name)).map(|known| known.name)
+}
+
+const fn served(name: &'static str, form: Form, bad: Bad, says: &'static str, test: &'static str) -> Key {
+    Key { name, form, bad, security: false, verdict: Verdict::Served, says, test }
+}
+
+const fn differs(name: &'static str, form: Form, bad: Bad, says: &'static str, test: &'static str) -> Key {
+    Key { name, form, bad, security: false, verdict: Verdict::Differs, says, test }
+}
+
+const fn no_effect(name: &'static str, form: Form, bad: Bad, says: &'static str) -> Key {
+    Key { name, form, bad, security: false, verdict: Verdict::NoEffect, says, test: "plan" }
+}
+
+const fn refused(name: &'static str, form: Form, bad: Bad, says: &'static str) -> Key {
+    Key { name, form, bad, security: false, verdict: Verdict::Refused, says, test: "plan" }
+}
+
+/// The same key, with the rule for those that keep somebody out.
+const fn secures(key: Key) -> Key {
+    Key { security: true, ..key }
+}
+
+const TUNING: &str = "it tunes the memory of nginx; Steelyard bounds its own";
+const LIMIT_429: &str = "a request above the limit gets 429 instead of 503; of IPv6 clients the first 64 bits count";
+const COOKIE: &str =
+    "the session cookie of Steelyard has the path `/` and is `HttpOnly`, and nothing else can be chosen";
+const NO_ERRORS: &str = "responses of endpoints pass as they are; let the application answer with its pages, or use `errorPages` of a \
+    TrafficPolicy for the responses that Steelyard makes";
+const NO_TRACES: &str = "an Ingress decides nothing about traces";
+const NO_WAF: &str =
+    "there is no web application firewall here; put one between Steelyard and the endpoints, and remove the annotation";
+const UPSTREAM_TLS: &str =
+    "endpoints are verified by a BackendTLSPolicy of the Service; write one, and remove the proxy-ssl annotations";
+const ONLY_WITH_SECRET: &str = "ingress-nginx ignores it without proxy-ssl-secret, and that is refused";
+const CLIENT_TLS: &str = "certificates of clients are asked for by a Gateway (`tls.frontend.validation`) and not by an Ingress; serve the host by \
+    a Gateway and HTTPRoutes";
+const OF_CLIENT_TLS: &str = "it says more about auth-tls-secret";
+const FASTCGI: &str = "Steelyard does not speak FastCGI; put an HTTP server such as nginx beside the application";
+
+use Bad::{Closes, Default, Drops};
+use Form::{Bool, Code, Host, Int, Networks, Size, Text, Token, Tokens, Url, Word};
+
+/// All of them, by subject.
+pub const KEYS: &[Key] = &[
+    // Paths and redirects.
+    served(
+        "rewrite-target",
+        Form::Target,
+        Default,
+        "the new path; `$1` to `$9` are groups of the path of the rule",
+        "ingress-nginx-paths",
+    ),
+    served(
+        "use-regex",
+        Bool,
+        Default,
+        "all paths of the host are regular expressions then, without case and open at their ends",
+        "ingress-nginx-paths",
+    ),
+    differs(
+        "app-root",
+        Form::Path,
+        Default,
+        "`Location` is the path alone, which means the same URL to clients",
+        "ingress-nginx-redirects",
+    ),
+    differs(
+        "ssl-redirect",
+        Bool,
+        Default,
+        "the redirect keeps a slash at the end of the path, which ingress-nginx cuts off",
+        "ingress-nginx-redirects",
+    ),
+    differs(
+        "force-ssl-redirect",
+        Bool,
+        Default,
+        "the redirect keeps a slash at the end of the path, which ingress-nginx cuts off",
+        "ingress-nginx-redirects",
+    ),
+    no_effect("preserve-trailing-slash", Bool, Default, "redirects always keep the slash"),
+    refused(
+        "use-port-in-redirects",
+        Bool,
+        Default,
+        "redirects to HTTPS name no port; write `permanent-redirect` with the whole URL",
+    ),
+    refused("relative-redirects", Bool, Default, "redirects name the whole URL, which means the same to clients"),
+    served(
+        "permanent-redirect",
+        Url,
+        Drops,
+        "the redirect needs no Service, and comes before authentication",
+        "ingress-nginx-redirects",
+    ),
+    served("permanent-redirect-code", Code, Drops, "300 to 308; another code means 301", "ingress-nginx-redirects"),
+    served("temporal-redirect", Url, Drops, "it comes before permanent-redirect", "ingress-nginx-redirects"),
+    served("temporal-redirect-code", Code, Drops, "300 to 307; another code means 302", "ingress-nginx-redirects"),
+    differs(
+        "from-to-www-redirect",
+        Bool,
+        Drops,
+        "`Location` has no port and keeps a slash at the end of the path",
+        "ingress-nginx-redirects",
+    ),
+    served(
+        "server-alias",
+        Tokens,
+        Drops,
+        "more names of the host; a regular expression (`~`) is refused",
+        "ingress-nginx-paths",
+    ),
+    served(
+        "x-forwarded-prefix",
+        Text,
+        Drops,
+        "the endpoint gets it where rewrite-target has an effect",
+        "ingress-nginx-paths",
+    ),
+    served(
+        "upstream-vhost",
+        Host,
+        Drops,
+        "the `Host` that the endpoint gets; a variable of nginx in it is refused",
+        "ingress-nginx-paths",
+    ),
+    // Bodies and buffers.
+    differs(
+        "proxy-body-size",
+        Size,
+        Default,
+        "the body is collected in memory up to 16m; a larger limit, or none, is not enforced, and such bodies pass as they arrive",
+        "ingress-nginx-upstream",
+    ),
+    no_effect("client-body-buffer-size", Size, Drops, TUNING),
+    no_effect("proxy-buffers-number", Int, Default, TUNING),
+    no_effect("proxy-busy-buffers-size", Size, Default, TUNING),
+    no_effect("proxy-max-temp-file-size", Size, Default, TUNING),
+    no_effect("proxy-buffer-size", Size, Default, "heads of responses have a limit of their own, which is larger"),
+    no_effect("proxy-buffering", Word(&["on", "off"]), Default, "responses pass at the pace of the slower side"),
+    served(
+        "proxy-request-buffering",
+        Word(&["on", "off"]),
+        Default,
+        "with `off`, bodies pass as they arrive, and proxy-body-size is not enforced",
+        "ingress-nginx-upstream",
+    ),
+    // Endpoints.
+    served("proxy-connect-timeout", Int, Default, "in seconds", "ingress-nginx-upstream"),
+    no_effect("proxy-send-timeout", Int, Default, "an endpoint that does not read has the time of proxy-read-timeout"),
+    served(
+        "proxy-read-timeout",
+        Int,
+        Default,
+        "in seconds; the longest silence of the endpoint, and then 504",
+        "ingress-nginx-upstream",
+    ),
+    differs(
+        "proxy-next-upstream",
+        Tokens,
+        Default,
+        "retries also have a budget, a fifth of the requests of the cluster",
+        "ingress-nginx-upstream",
+    ),
+    served("proxy-next-upstream-tries", Int, Default, "tries altogether, at most 11 here", "ingress-nginx-upstream"),
+    refused("proxy-next-upstream-timeout", Int, Default, "write `perTryTimeout` of `retry` in a TrafficPolicy"),
+    no_effect(
+        "proxy-http-version",
+        Word(&["1.0", "1.1"]),
+        Default,
+        "endpoints get HTTP/1.1, and answer a client of HTTP/1.0 as well",
+    ),
+    refused(
+        "proxy-redirect-from",
+        Text,
+        Default,
+        "the `Location` of an endpoint passes as it is; let the application write the public URL, by `X-Forwarded-Host` and `X-Forwarded-Proto`",
+    ),
+    refused("proxy-redirect-to", Text, Default, "see proxy-redirect-from"),
+    refused(
+        "proxy-cookie-domain",
+        Text,
+        Default,
+        "cookies of endpoints pass as they are; let the application set the public domain",
+    ),
+    refused(
+        "proxy-cookie-path",
+        Text,
+        Default,
+        "cookies of endpoints pass as they are; let the application set the public path",
+    ),
+    no_effect("connection-proxy-header", Text, Drops, "connections to endpoints are kept, and upgrades pass"),
+    served(
+        "backend-protocol",
+        Word(&["HTTP", "HTTPS", "GRPC", "GRPCS", "AUTO_HTTP", "FCGI"]),
+        Default,
+        "HTTPS and GRPCS accept any certificate and send no name, as there; a BackendTLSPolicy verifies. FCGI and AUTO_HTTP are refused",
+        "ingress-nginx-upstream",
+    ),
+    refused("fastcgi-index", Text, Drops, FASTCGI),
+    refused("fastcgi-params-configmap", Text, Drops, FASTCGI),
+    secures(refused("proxy-ssl-secret", Form::Reference, Drops, UPSTREAM_TLS)),
+    no_effect("proxy-ssl-verify", Word(&["on", "off"]), Default, ONLY_WITH_SECRET),
+    no_effect("proxy-ssl-verify-depth", Int, Default, ONLY_WITH_SECRET),
+    no_effect("proxy-ssl-name", Text, Default, ONLY_WITH_SECRET),
+    no_effect("proxy-ssl-server-name", Word(&["on", "off"]), Default, ONLY_WITH_SECRET),
+    no_effect("proxy-ssl-protocols", Text, Default, ONLY_WITH_SECRET),
+    no_effect("proxy-ssl-ciphers", Text, Default, ONLY_WITH_SECRET),
+    differs(
+        "service-upstream",
+        Bool,
+        Default,
+        "requests go to the endpoints of the Service and not to its cluster IP",
+        "ingress-nginx-upstream",
+    ),
+    served(
+        "load-balance",
+        Word(&["round_robin", "ewma", "chash", "chashsubset", "sticky_balanced", "sticky_persistent"]),
+        Drops,
+        "round_robin, or ewma as `peak_ewma`; other keys choose the rest",
+        "ingress-nginx-upstream",
+    ),
+    differs(
+        "upstream-hash-by",
+        Text,
+        Drops,
+        "the hash is Maglev's, so clients change endpoints once; `$remote_addr`, `$binary_remote_addr`, `$http_NAME` or `$cookie_NAME` alone",
+        "ingress-nginx-upstream",
+    ),
+    refused("upstream-hash-by-subset", Bool, Drops, "each key has one endpoint; remove it"),
+    no_effect("upstream-hash-by-subset-size", Int, Drops, "it says more about upstream-hash-by-subset"),
+    // Sessions.
+    differs(
+        "affinity",
+        Word(&["cookie"]),
+        Default,
+        "the cookie has another value, so each client is assigned an endpoint anew when it moves here",
+        "ingress-nginx-upstream",
+    ),
+    differs(
+        "affinity-mode",
+        Word(&["balanced", "persistent"]),
+        Default,
+        "a client stays with its endpoint as long as that is usable, as with persistent",
+        "ingress-nginx-upstream",
+    ),
+    served("session-cookie-name", Token, Default, "INGRESSCOOKIE if it is not set", "ingress-nginx-upstream"),
+    differs("session-cookie-path", Text, Default, COOKIE, "ingress-nginx-upstream"),
+    differs("session-cookie-domain", Text, Default, COOKIE, "ingress-nginx-upstream"),
+    differs("session-cookie-samesite", Word(&["None", "Lax", "Strict"]), Default, COOKIE, "ingress-nginx-upstream"),
+    differs("session-cookie-secure", Bool, Default, COOKIE, "ingress-nginx-upstream"),
+    served("session-cookie-max-age", Int, Default, "in seconds", "ingress-nginx-upstream"),
+    differs(
+        "session-cookie-expires",
+        Int,
+        Default,
+        "the cookie has `Max-Age` instead of `Expires`",
+        "ingress-nginx-upstream",
+    ),
+    differs(
+        "session-cookie-change-on-failure",
+        Bool,
+        Default,
+        "a client whose endpoint fails always gets another one",
+        "ingress-nginx-upstream",
+    ),
+    differs("session-cookie-conditional-samesite-none", Bool, Default, COOKIE, "ingress-nginx-upstream"),
+    differs(
+        "affinity-canary-behavior",
+        Word(&["sticky", "legacy"]),
+        Default,
+        "each request is assigned to the canary or not anew, as with legacy",
+        "ingress-nginx-canary",
+    ),
+    // Canaries.
+    served(
+        "canary",
+        Bool,
+        Default,
+        "it needs an Ingress that is no canary with the same host and path",
+        "ingress-nginx-canary",
+    ),
+    served("canary-by-header", Token, Default, "`always` and `never`, or a value", "ingress-nginx-canary"),
+    served("canary-by-header-value", Text, Default, "requests with this value", "ingress-nginx-canary"),
+    served("canary-by-header-pattern", Text, Default, "requests with such a value", "ingress-nginx-canary"),
+    served("canary-by-cookie", Token, Default, "`always` and `never`", "ingress-nginx-canary"),
+    differs("canary-weight", Int, Default, "the share is exact and not random", "ingress-nginx-canary"),
+    served("canary-weight-total", Int, Default, "100 if it is not set or less", "ingress-nginx-canary"),
+    // Who may use it.
+    differs(
+        "enable-cors",
+        Bool,
+        Default,
+        "with the origin `*`, responses do not allow credentials, which browsers refuse together; requests of no listed origin get no fields",
+        "ingress-nginx-access",
+    ),
+    differs(
+        "cors-allow-origin",
+        Tokens,
+        Default,
+        "the whole origin is compared, and ingress-nginx compares its end; a wildcard stands for one or more labels",
+        "ingress-nginx-access",
+    ),
+    served("cors-allow-methods", Tokens, Default, "the methods", "ingress-nginx-access"),
+    served("cors-allow-headers", Tokens, Default, "the headers", "ingress-nginx-access"),
+    served("cors-allow-credentials", Bool, Default, "true if it is not set", "ingress-nginx-access"),
+    served("cors-expose-headers", Tokens, Default, "the headers", "ingress-nginx-access"),
+    served("cors-max-age", Int, Default, "in seconds", "ingress-nginx-access"),
+    secures(served("whitelist-source-range", Networks, Closes, "others get 403", "ingress-nginx-access")),
+    secures(served("allowlist-source-range", Networks, Closes, "others get 403", "ingress-nginx-access")),
+    secures(served(
+        "denylist-source-range",
+        Networks,
+        Closes,
+        "they get 403, also those that are allowed",
+        "ingress-nginx-access",
+    )),
+    differs("limit-rps", Int, Drops, LIMIT_429, "ingress-nginx-access"),
+    differs("limit-rpm", Int, Drops, LIMIT_429, "ingress-nginx-access"),
+    served("limit-burst-multiplier", Int, Drops, "5 if it is not set", "ingress-nginx-access"),
+    refused(
+        "limit-connections",
+        Int,
+        Drops,
+        "concurrent requests are not counted for each client; use limit-rps, or `clients.limits` of GatewayParameters for connections",
+    ),
+    refused("limit-rate", Int, Drops, "the rate of a response is not limited for a route"),
+    refused("limit-rate-after", Int, Drops, "the rate of a response is not limited for a route"),
+    refused(
+        "limit-whitelist",
+        Networks,
+        Drops,
+        "a limit holds for all clients; give these clients a host of their own",
+    ),
+    refused(
+        "limit-allowlist",
+        Networks,
+        Drops,
+        "a limit holds for all clients; give these clients a host of their own",
+    ),
+    secures(served(
+        "auth-type",
+        Word(&["basic", "digest"]),
+        Drops,
+        "basic; digest rests on MD5 and is refused",
+        "ingress-nginx-access",
+    )),
+    secures(served(
+        "auth-secret",
+        Form::Reference,
+        Drops,
+        "the key `auth` of the Secret, with hashes of bcrypt, argon2, apr1 or {SHA}; others are refused",
+        "ingress-nginx-access",
+    )),
+    secures(served(
+        "auth-secret-type",
+        Word(&["auth-file", "auth-map"]),
+        Drops,
+        "auth-file; for auth-map, write the key `auth`",
+        "ingress-nginx-access",
+    )),
+    served("auth-realm", Text, Drops, "what browsers show", "ingress-nginx-access"),
+    secures(differs(
+        "auth-url",
+        Url,
+        Drops,
+        "the URL must be that of a Service: `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`. A redirect of the service reaches the client, and ingress-nginx makes it 500",
+        "ingress-nginx-access",
+    )),
+    secures(served("auth-method", Token, Closes, "GET; another method is refused", "ingress-nginx-access")),
+    refused(
+        "auth-signin",
+        Url,
+        Drops,
+        "clients get the 401 of the service; let auth-url lead to a path that answers with the redirect itself, such as `/` of oauth2-proxy with `--upstream=static://202`",
+    ),
+    refused("auth-signin-redirect-param", Text, Drops, "see auth-signin"),
+    secures(served(
+        "auth-response-headers",
+        Tokens,
+        Closes,
+        "the endpoint gets them, and never those of a client",
+        "ingress-nginx-access",
+    )),
+    secures(refused(
+        "auth-proxy-set-headers",
+        Form::Reference,
+        Closes,
+        "the service gets the headers of the request and no others",
+    )),
+    refused("auth-request-redirect", Text, Default, "the service gets `X-Forwarded-Uri` with the client's path"),
+    refused(
+        "auth-always-set-cookie",
+        Bool,
+        Default,
+        "cookies of the service reach the client if it refuses the request",
+    ),
+    no_effect(
+        "auth-cache-key",
+        Text,
+        Drops,
+        "the service is asked about each request; `externalAuth.cache` of a TrafficPolicy remembers answers",
+    ),
+    no_effect(
+        "auth-cache-duration",
+        Text,
+        Default,
+        "the service is asked about each request; `externalAuth.cache` of a TrafficPolicy remembers answers",
+    ),
+    no_effect("auth-keepalive", Int, Default, "connections are always kept"),
+    no_effect("auth-keepalive-share-vars", Bool, Default, "connections are always kept"),
+    no_effect("auth-keepalive-requests", Int, Default, "connections are always kept"),
+    no_effect("auth-keepalive-timeout", Int, Default, "connections are always kept"),
+    secures(refused(
+        "auth-snippet",
+        Text,
+        Drops,
+        "it is configuration of nginx for the question to auth-url; remove it",
+    )),
+    secures(served(
+        "enable-global-auth",
+        Bool,
+        Default,
+        "false: global-auth-url does not count",
+        "ingress-nginx-access",
+    )),
+    secures(served(
+        "satisfy",
+        Word(&["all", "any"]),
+        Default,
+        "all; any is refused where both addresses and users count: make two Ingresses of it",
+        "ingress-nginx-access",
+    )),
+    secures(refused("auth-tls-secret", Form::Reference, Drops, CLIENT_TLS)),
+    no_effect("auth-tls-verify-client", Text, Default, OF_CLIENT_TLS),
+    no_effect("auth-tls-verify-depth", Int, Default, OF_CLIENT_TLS),
+    no_effect("auth-tls-error-page", Text, Drops, OF_CLIENT_TLS),
+    no_effect("auth-tls-pass-certificate-to-upstream", Bool, Drops, OF_CLIENT_TLS),
+    no_effect("auth-tls-match-cn", Text, Drops, OF_CLIENT_TLS),
+    secures(refused(
+        "ssl-passthrough",
+        Bool,
+        Drops,
+        "write a TLSRoute, whose connections reach the endpoint as they are",
+    )),
+    no_effect(
+        "ssl-ciphers",
+        Text,
+        Drops,
+        "TLS has the cipher suites of Steelyard, all of which are authenticated and forward secret",
+    ),
+    no_effect("ssl-prefer-server-ciphers", Bool, Default, "Steelyard chooses"),
+    // Responses, copies, logs.
+    refused("custom-http-errors", Text, Drops, NO_ERRORS),
+    refused("default-backend", Token, Drops, NO_ERRORS),
+    no_effect("disable-proxy-intercept-errors", Bool, Default, "responses of endpoints pass as they are"),
+    refused("custom-headers", Form::Reference, Closes, "write `responseHeaders` of a TrafficPolicy"),
+    differs(
+        "mirror-target",
+        Url,
+        Default,
+        "the URL must be that of a Service; the copy has the path and the host of the request",
+        "ingress-nginx-upstream",
+    ),
+    refused("mirror-host", Text, Default, "the copy has the host of the request"),
+    no_effect("mirror-request-body", Word(&["on", "off"]), Default, "copies have bodies of up to 64 KiB"),
+    no_effect("enable-access-log", Bool, Default, "the access log is that of the process"),
+    no_effect("enable-rewrite-log", Bool, Default, "there is no such log"),
+    no_effect("enable-opentelemetry", Bool, Default, NO_TRACES),
+    no_effect("opentelemetry-trust-incoming-span", Bool, Default, NO_TRACES),
+    no_effect("opentelemetry-operation-name", Text, Drops, NO_TRACES),
+    no_effect("http2-push-preload", Bool, Drops, "nginx itself has removed it"),
+    secures(refused("enable-modsecurity", Bool, Default, NO_WAF)),
+    secures(refused("enable-owasp-core-rules", Bool, Default, NO_WAF)),
+    no_effect("modsecurity-transaction-id", Text, Default, "it says more about enable-modsecurity"),
+    secures(refused("modsecurity-snippet", Text, Default, NO_WAF)),
+    // Configuration of nginx itself.
+    differs(
+        "configuration-snippet",
+        Text,
+        Drops,
+        "header directives are understood (docs: snippets); a snippet with any other is refused as a whole, and closes its routes if it may keep somebody out",
+        "snippet",
+    ),
+    refused(
+        "server-snippet",
+        Text,
+        Drops,
+        "it is configuration of nginx for a host; write what it does as annotations or as a TrafficPolicy",
+    ),
+    refused("stream-snippet", Text, Drops, "write a TCPRoute"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_annotation_is_there_once() {
+        let mut names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+        assert_eq!(names.len(), 138);
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 138, "one is there twice");
+        assert!(
+            KEYS.iter().all(|key| !key.says.is_empty() && !key.says.ends_with('.')),
+            "a sentence begins in a table"
+        );
+    }
+
+    #[test]
+    fn what_is_most_like_an_unknown_name() {
+        let check = |name: &str, expect: Option<&str>| assert_eq!(nearest(name), expect, "{name}");
+        check("proxy-read-timeout-s", Some("proxy-read-timeout"));
+        check("secure-backends", Some("backend-protocol"));
+        check("rewrite-targets", Some("rewrite-target"));
+        check("websocket-services", None);
+    }
+}

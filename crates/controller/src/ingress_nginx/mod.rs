@@ -1,0 +1,30 @@
+//! ingress-nginx: what its annotations, its ConfigMap and its flags mean here.
+//!
+//! `catalogue` has every annotation with a verdict, and `options` every key of the ConfigMap and every flag. [`Plan::of`] reads those of one
+//! Ingress by ingress-nginx's rules of parsing and failure. The controller serves that plan, and [`Report`] prints it, so that a report
+//! cannot disagree with what is served. Most of a plan is a TrafficPolicy: the policies of an Ingress are read, lowered and applied by the code
+//! that does so for the kind. Nothing here knows a cluster.
+//!
+//! Where ingress-nginx fails open, this fails closed: if a key that keeps somebody out cannot be served, its routes answer 403.
+
+mod catalogue;
+mod gateway;
+mod options;
+mod path;
+mod plan;
+mod report;
+mod snippet;
+mod value;
+
+pub use catalogue::{Bad, KEYS, Key, Verdict, find};
+pub use gateway::{Written, written};
+pub use options::{FLAGS, Globals, OPTIONS, Opt};
+pub use path::regex_of;
+pub use plan::{Canary, Compat, Finding, HeaderRule, Https, Known, Location, Plan, ServiceUrl, UpstreamProtocol};
+pub use report::{Format, OBJECTS_MAX, Report, Score, table};
+
+/// The prefix of the annotations.
+pub const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+
+/// The `controller` of ingress-nginx's IngressClasses.
+pub const CONTROLLER: &str = "k8s.io/ingress-nginx";

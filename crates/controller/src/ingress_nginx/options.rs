@@ -1,0 +1,377 @@
+//! The ConfigMap and the flags of ingress-nginx, and what becomes of them here.
+
+use std::collections::BTreeMap;
+
+use super::catalogue::Verdict;
+use super::plan::Finding;
+use super::value::{self, Form};
+
+/// A key of the ConfigMap, or a flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Opt {
+    /// Its name.
+    pub name: &'static str,
+    /// What its value looks like.
+    pub form: Form,
+    /// As of an annotation ([`Key`](super::Key)).
+    pub security: bool,
+    /// What becomes of it.
+    pub verdict: Verdict,
+    /// What is different, why it is refused, or what replaces it.
+    pub says: &'static str,
+}
+
+const fn opt(name: &'static str, form: Form, verdict: Verdict, says: &'static str) -> Opt {
+    Opt { name, form, security: false, verdict, says }
+}
+
+const fn secures(opt: Opt) -> Opt {
+    Opt { security: true, ..opt }
+}
+
+use Form::{Bool, Int, Networks, Size, Text, Token, Tokens, Url, Word};
+use Verdict::{Differs, NoEffect, Refused, Served};
+
+const CLIENTS: &str = "GatewayParameters of the IngressClass have it for all clients (`clients`)";
+const LOG: &str = "`--access-log` chooses text or JSON, whose fields are fixed";
+const TUNING: &str = "it tunes nginx";
+const SNIPPET: &str = "it is configuration of nginx itself; write what it does as annotations or as TrafficPolicies";
+
+/// The keys of the ConfigMap that are known; others are reported as unknown.
+pub const OPTIONS: &[Opt] = &[
+    opt("ssl-redirect", Bool, Served, "the default of the annotation"),
+    opt("force-ssl-redirect", Bool, Served, "the default of the annotation"),
+    opt("http-redirect-code", Int, Served, "301, 302, 307 or 308"),
+    opt("no-tls-redirect-locations", Tokens, Served, "paths that begin with one of these are not redirected"),
+    opt("hsts", Bool, Differs, "responses of endpoints have the header; those that Steelyard makes have not"),
+    opt("hsts-max-age", Int, Served, "in seconds"),
+    opt("hsts-include-subdomains", Bool, Served, "a part of the header"),
+    opt("hsts-preload", Bool, Served, "a part of the header"),
+    opt("proxy-body-size", Size, Differs, "the default of the annotation"),
+    opt("proxy-connect-timeout", Int, Served, "the default of the annotation"),
+    opt("proxy-read-timeout", Int, Served, "the default of the annotation"),
+    opt("proxy-send-timeout", Int, NoEffect, "as of the annotation"),
+    opt("proxy-request-buffering", Word(&["on", "off"]), Served, "the default of the annotation"),
+    opt("proxy-buffering", Word(&["on", "off"]), NoEffect, "as of the annotation"),
+    opt("proxy-buffer-size", Size, NoEffect, TUNING),
+    opt("proxy-buffers-number", Int, NoEffect, TUNING),
+    opt("proxy-next-upstream", Tokens, Differs, "the default of the annotation"),
+    opt("proxy-next-upstream-tries", Int, Served, "the default of the annotation"),
+    opt("retry-non-idempotent", Bool, Served, "as non_idempotent of proxy-next-upstream"),
+    opt("load-balance", Word(&["round_robin", "ewma"]), Served, "the default of the annotation"),
+    opt("service-upstream", Bool, Differs, "as of the annotation"),
+    secures(opt("whitelist-source-range", Networks, Served, "the default of the annotation")),
+    secures(opt("denylist-source-range", Networks, Served, "the default of the annotation")),
+    secures(opt("block-cidrs", Networks, Served, "they get 403 everywhere")),
+    secures(opt(
+        "block-user-agents",
+        Text,
+        Refused,
+        "no route can be closed to a name of a client; remove it, or filter in front of Steelyard",
+    )),
+    secures(opt(
+        "block-referers",
+        Text,
+        Refused,
+        "no route can be closed to a name of a page; remove it, or filter in front of Steelyard",
+    )),
+    secures(opt(
+        "global-auth-url",
+        Url,
+        Differs,
+        "auth-url of every Ingress that does not say `enable-global-auth: false`",
+    )),
+    opt("global-auth-response-headers", Tokens, Served, "auth-response-headers with it"),
+    opt("global-auth-signin", Url, Refused, "see auth-signin"),
+    secures(opt("global-auth-method", Token, Served, "see auth-method")),
+    secures(opt("global-auth-snippet", Text, Refused, "see auth-snippet")),
+    opt(
+        "no-auth-locations",
+        Tokens,
+        Differs,
+        "global-auth-url is not asked about an Ingress all of whose paths begin with one of these",
+    ),
+    opt(
+        "use-forwarded-headers",
+        Bool,
+        Differs,
+        "the networks of proxy-real-ip-cidr and `--trusted-proxy` are trusted; everybody only with `--ingress-nginx-compat=exact`",
+    ),
+    opt("enable-real-ip", Bool, Differs, "as use-forwarded-headers"),
+    opt("proxy-real-ip-cidr", Networks, Served, "the proxies that use-forwarded-headers trusts"),
+    opt(
+        "compute-full-forwarded-for",
+        Bool,
+        NoEffect,
+        "`X-Forwarded-For` of trusted proxies is extended, and that of others replaced",
+    ),
+    opt("forwarded-for-header", Token, Refused, "the header is `X-Forwarded-For`"),
+    opt("use-proxy-protocol", Bool, Served, "both ports demand the header, from everybody"),
+    opt("generate-request-id", Bool, NoEffect, "`X-Request-ID` is kept, or made"),
+    opt(
+        "proxy-add-original-uri-header",
+        Bool,
+        Refused,
+        "endpoints get the path in the request and nowhere else, unless it is rewritten",
+    ),
+    opt("enable-underscores-in-headers", Bool, NoEffect, "such headers pass"),
+    opt("ignore-invalid-headers", Bool, NoEffect, "invalid headers are refused with 400"),
+    opt("ssl-protocols", Text, Differs, "TLS 1.2 and 1.3; `minTlsVersion` of GatewayParameters can be 1.3"),
+    opt(
+        "ssl-ciphers",
+        Text,
+        NoEffect,
+        "TLS has the cipher suites of Steelyard, all of which are authenticated and forward secret",
+    ),
+    opt("ssl-session-tickets", Bool, NoEffect, TUNING),
+    opt("ssl-early-data", Bool, NoEffect, "early data is not accepted"),
+    opt(
+        "ssl-reject-handshake",
+        Bool,
+        Differs,
+        "without a default certificate, a handshake for an unknown name gets another certificate or fails",
+    ),
+    opt("enable-ocsp", Bool, NoEffect, "responses are not stapled"),
+    opt("use-http2", Bool, NoEffect, "clients may speak HTTP/2"),
+    opt("client-header-timeout", Int, Differs, CLIENTS),
+    opt("client-body-timeout", Int, Differs, CLIENTS),
+    opt("client-header-buffer-size", Size, NoEffect, TUNING),
+    opt("client-body-buffer-size", Size, NoEffect, TUNING),
+    opt("large-client-header-buffers", Text, Differs, CLIENTS),
+    opt("keep-alive", Int, Differs, CLIENTS),
+    opt("keep-alive-requests", Int, NoEffect, "connections are not limited to a number of requests"),
+    opt("http2-max-concurrent-streams", Int, Differs, CLIENTS),
+    opt("limit-req-status-code", Int, Refused, "the status is 429"),
+    opt("limit-conn-status-code", Int, Refused, "the status is 429"),
+    opt("limit-rate", Int, Refused, "the rate of a response is not limited for a route"),
+    opt("worker-processes", Text, NoEffect, TUNING),
+    opt("worker-shutdown-timeout", Text, NoEffect, "connections have 25 s and `--drain-delay`"),
+    opt("max-worker-connections", Int, NoEffect, TUNING),
+    opt("upstream-keepalive-connections", Int, NoEffect, "connections to endpoints are kept"),
+    opt("upstream-keepalive-timeout", Int, NoEffect, "connections to endpoints are kept for 45 s"),
+    opt("upstream-keepalive-requests", Int, NoEffect, "connections to endpoints are kept"),
+    opt("proxy-stream-timeout", Text, NoEffect, "`timeouts.idle` of GatewayParameters"),
+    opt("server-tokens", Bool, NoEffect, "responses name no server"),
+    opt("use-gzip", Bool, Refused, "write `compress` of a TrafficPolicy"),
+    opt("gzip-level", Int, Refused, "see use-gzip"),
+    opt("gzip-types", Text, Refused, "see use-gzip"),
+    opt("enable-brotli", Bool, Refused, "see use-gzip"),
+    opt("custom-http-errors", Text, Refused, "responses of endpoints pass as they are"),
+    opt("add-headers", Form::Reference, Refused, "write `responseHeaders` of a TrafficPolicy"),
+    opt("proxy-set-headers", Form::Reference, Refused, "write `requestHeaders` of a TrafficPolicy"),
+    opt("hide-headers", Tokens, Served, "headers that are removed from responses of endpoints"),
+    opt("allow-backend-server-header", Bool, NoEffect, "the `Server` of an endpoint passes"),
+    opt("global-allowed-response-headers", Tokens, NoEffect, "custom-headers is refused"),
+    opt("log-format-upstream", Text, Differs, LOG),
+    opt("log-format-escape-json", Bool, Differs, LOG),
+    opt("disable-access-log", Bool, Differs, "without `--access-log` there is none"),
+    opt("skip-access-log-urls", Text, Refused, "every request is logged"),
+    opt("enable-opentelemetry", Bool, Refused, "an Ingress decides nothing about traces"),
+    secures(opt("enable-modsecurity", Bool, Refused, "there is no web application firewall here")),
+    secures(opt("enable-owasp-modsecurity-crs", Bool, Refused, "there is no web application firewall here")),
+    opt("use-geoip2", Bool, Refused, "countries of clients are not known"),
+    opt(
+        "allow-snippet-annotations",
+        Bool,
+        Served,
+        "without it, ingress-nginx serves no Ingress with a snippet, and neither does Steelyard",
+    ),
+    opt("annotations-risk-level", Word(&["Low", "Medium", "High", "Critical"]), Served, "snippets need Critical"),
+    opt("strict-validate-path-type", Bool, NoEffect, "the admission webhook of ingress-nginx checks it"),
+    opt("allow-cross-namespace-resources", Bool, Refused, "a Secret is one of the Ingress' own namespace"),
+    opt("main-snippet", Text, Refused, SNIPPET),
+    opt("http-snippet", Text, Refused, SNIPPET),
+    secures(opt("server-snippet", Text, Refused, SNIPPET)),
+    secures(opt("location-snippet", Text, Refused, SNIPPET)),
+    opt("stream-snippet", Text, Refused, SNIPPET),
+    opt("lua-shared-dicts", Text, NoEffect, TUNING),
+    opt("ssl-dh-param", Text, NoEffect, "key exchange is by elliptic curves"),
+    opt("bind-address", Text, Differs, "`--listen-address`"),
+];
+
+/// The flags of the controller.
+pub const FLAGS: &[Opt] = &[
+    opt("ingress-class", Text, Served, "`--ingress-class`"),
+    opt("controller-class", Text, Served, "`--ingress-nginx` takes IngressClasses of k8s.io/ingress-nginx"),
+    opt("ingress-class-by-name", Bool, Served, "`--ingress-class` chooses one by its name"),
+    opt("watch-ingress-without-class", Bool, Refused, "mark the IngressClass as the default one"),
+    opt("watch-namespace", Text, Served, "`--namespace`"),
+    opt("watch-namespace-selector", Text, Refused, "`--namespace` takes names, several if necessary"),
+    opt("configmap", Text, Served, "`--ingress-nginx-configmap`"),
+    opt("default-ssl-certificate", Text, Served, "`--default-certificate`"),
+    opt(
+        "default-backend-service",
+        Text,
+        Refused,
+        "unknown hosts get 404 of Steelyard; an Ingress with a `defaultBackend` and without hosts serves them",
+    ),
+    opt("tcp-services-configmap", Text, Refused, "write a Gateway with TCP listeners and TCPRoutes"),
+    opt("udp-services-configmap", Text, Refused, "write a Gateway with UDP listeners and UDPRoutes"),
+    opt("publish-service", Text, Served, "`--publish-service`"),
+    opt("publish-status-address", Text, Served, "`--publish-address`"),
+    opt("enable-ssl-passthrough", Bool, Refused, "write TLSRoutes"),
+    opt("annotations-prefix", Text, Refused, "annotations begin with nginx.ingress.kubernetes.io/"),
+    opt("http-port", Int, Served, "`--http-port`"),
+    opt("https-port", Int, Served, "`--https-port`"),
+    opt("election-id", Text, NoEffect, "`--lease-name`"),
+    opt("validating-webhook", Text, NoEffect, "there is no webhook; faults are Events"),
+    opt("validating-webhook-certificate", Text, NoEffect, "there is no webhook"),
+    opt("validating-webhook-key", Text, NoEffect, "there is no webhook"),
+    opt("enable-metrics", Bool, Differs, "`--metrics`, whose series have other names"),
+    opt("update-status", Bool, Differs, "`--ingress-status=false`"),
+    opt("disable-catch-all", Bool, Refused, "an Ingress without hosts serves all of them"),
+    opt("healthz-port", Int, Differs, "`--metrics` serves the probes"),
+    opt("shutdown-grace-period", Int, Differs, "`--drain-delay`"),
+    opt("v", Int, NoEffect, "`--log`"),
+];
+
+/// What the ConfigMap says, with the defaults of ingress-nginx.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Globals {
+    values: BTreeMap<&'static str, String>,
+    /// One for each key.
+    pub findings: Vec<Finding>,
+    /// Why all routes are closed.
+    pub closed: Option<String>,
+}
+
+impl Default for Globals {
+    fn default() -> Self {
+        Self::of(std::iter::empty())
+    }
+}
+
+impl Globals {
+    /// Reads the data of a ConfigMap.
+    pub fn of<'d>(data: impl IntoIterator<Item = (&'d str, &'d str)>) -> Self {
+        let mut globals = Self { values: BTreeMap::new(), findings: Vec::new(), closed: None };
+        for (name, written) in data {
+            let Some(text) = value::trimmed(written) else { continue };
+            let Some(opt) = OPTIONS.iter().find(|opt| opt.name == name) else {
+                globals.findings.push(Finding::unknown(name, &text, None));
+                continue;
+            };
+            let off = matches!(opt.form, Bool) && value::boolean(&text) == Some(false);
+            let mut finding = Finding::new(opt.name, &text, opt.verdict, opt.says.to_owned());
+            match opt.form.check(&text) {
+                Ok(()) if off && opt.verdict == Refused => {
+                    finding = Finding::new(opt.name, &text, NoEffect, "it is off".to_owned());
+                }
+                Ok(()) if opt.verdict != Refused => drop(globals.values.insert(opt.name, text)),
+                Ok(()) => {
+                    if opt.security {
+                        globals.closed.get_or_insert(format!("{} of the ConfigMap is refused: {}", opt.name, opt.says));
+                    }
+                }
+                Err(right) => {
+                    finding = Finding::new(opt.name, &text, Refused, format!("the value cannot be read: {right}"));
+                    if opt.security {
+                        globals.closed.get_or_insert(format!("{} of the ConfigMap cannot be read: {right}", opt.name));
+                    }
+                }
+            }
+            globals.findings.push(finding);
+        }
+        globals
+    }
+
+    /// What closes all routes for this reason.
+    pub fn closed(why: &str) -> Self {
+        Self { closed: Some(why.to_owned()), ..Self::default() }
+    }
+
+    /// A text; `None` if it is not set.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str)
+    }
+
+    /// A boolean.
+    pub fn bool(&self, name: &str, default: bool) -> bool {
+        self.text(name).and_then(value::boolean).unwrap_or(default)
+    }
+
+    /// A number.
+    pub fn int(&self, name: &str, default: u64) -> u64 {
+        self.text(name).and_then(value::integer).unwrap_or(default)
+    }
+
+    /// Networks; none if they are not set.
+    pub fn networks(&self, name: &str) -> Vec<ipnet::IpNet> {
+        self.text(name).and_then(|text| value::networks(text).ok()).unwrap_or_default()
+    }
+
+    /// Whether snippets are allowed.
+    pub fn allows_snippets(&self) -> bool {
+        self.bool("allow-snippet-annotations", false) && self.text("annotations-risk-level") == Some("Critical")
+    }
+
+    /// The value of `Strict-Transport-Security`; `None` if there is none.
+    pub fn hsts(&self) -> Option<String> {
+        self.bool("hsts", true).then(|| {
+            let mut value = format!("max-age={}", self.int("hsts-max-age", 31_536_000));
+            if self.bool("hsts-include-subdomains", true) {
+                value.push_str("; includeSubDomains");
+            }
+            if self.bool("hsts-preload", false) {
+                value.push_str("; preload");
+            }
+            value
+        })
+    }
+
+    /// The status of redirects to HTTPS.
+    pub fn redirect_code(&self) -> u16 {
+        match self.int("http-redirect-code", 308) {
+            code @ (301 | 302 | 307 | 308) => u16::try_from(code).unwrap_or(308),
+            _ => 308,
+        }
+    }
+
+    /// The beginnings of paths that a rule does not hold for, which `name` has.
+    pub fn prefixes(&self, name: &str) -> Vec<String> {
+        let text = self.text(name).unwrap_or("/.well-known/acme-challenge");
+        value::words(text).map(str::to_owned).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_config_map() {
+        let globals = Globals::of([
+            ("hsts-preload", "true"),
+            ("hsts-max-age", "60"),
+            ("http-redirect-code", "200"),
+            ("nonsense", "1"),
+        ]);
+        assert_eq!(globals.hsts().as_deref(), Some("max-age=60; includeSubDomains; preload"));
+        assert_eq!(globals.redirect_code(), 308);
+        assert!(globals.findings.iter().any(|finding| finding.key == "nonsense"));
+        assert_eq!(globals.closed, None);
+        assert_eq!(Globals::default().hsts().as_deref(), Some("max-age=31536000; includeSubDomains"));
+    }
+
+    #[test]
+    fn what_keeps_somebody_out_and_cannot_be_served_closes_everything() {
+        let check = |key: &str, value: &str, closed: bool| {
+            assert_eq!(Globals::of([(key, value)]).closed.is_some(), closed, "{key}: {value}");
+        };
+        check("block-user-agents", "curl", true);
+        check("whitelist-source-range", "10.0.0.0/8", false);
+        check("whitelist-source-range", "10.0.0.0/99", true);
+        check("enable-modsecurity", "false", false);
+        check("enable-modsecurity", "true", true);
+        check("use-gzip", "true", false);
+    }
+
+    #[test]
+    fn every_option_is_there_once() {
+        for list in [OPTIONS, FLAGS] {
+            let mut names: Vec<&str> = list.iter().map(|opt| opt.name).collect();
+            names.sort_unstable();
+            assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+        }
+    }
+}

@@ -1,0 +1,726 @@
+//! The plan of one Ingress: what its annotations mean, and a verdict for each.
+//!
+//! What a route and a cluster of a file can say becomes the fields of a TrafficPolicy; the rest is in [`Location`]. A plan is made by these rules:
+//! a value that ingress-nginx cannot read has the effect that it has there, except that a key which keeps somebody out closes its routes.
+
+mod access;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::catalogue::{self, Bad, Key, Verdict};
+use super::options::Globals;
+use super::snippet::{self, Changes};
+use super::value;
+
+/// How to decide where the behaviour of ingress-nginx would be a hole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compat {
+    /// As ingress-nginx.
+    Exact,
+    /// As Steelyard: requests are not sent to Services of other namespaces on the word of an annotation, and only `--trusted-proxy` is believed
+    /// about clients.
+    #[default]
+    Safe,
+}
+
+/// What became of one annotation, key or flag.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Its name, without the prefix of annotations.
+    pub key: String,
+    /// Its value, or the beginning of it.
+    pub value: String,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// Why, or what is different, or what to write instead.
+    pub says: String,
+}
+
+impl Finding {
+    pub(super) fn new(key: &str, value: &str, verdict: Verdict, says: String) -> Self {
+        Self { key: value::cut(key), value: value::cut(value), verdict, says }
+    }
+
+    pub(super) fn unknown(key: &str, value: &str, nearest: Option<&str>) -> Self {
+        let maybe = nearest.map_or_else(String::new, |name| format!("; did you mean {name}?"));
+        Self::new(key, value, Verdict::NoEffect, format!("ingress-nginx does not know it either{maybe}"))
+    }
+}
+
+/// The protocol of endpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct UpstreamProtocol {
+    /// HTTP/2.
+    pub h2: bool,
+    /// TLS without verification.
+    pub tls: bool,
+}
+
+/// A port of a Service that a URL names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceUrl {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+    /// The port.
+    pub port: u16,
+    /// The host of the URL.
+    pub host: String,
+    /// The path with its query.
+    pub path: String,
+}
+
+/// When requests over HTTP are redirected to HTTPS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Https {
+    /// Never.
+    No,
+    /// If the host has a certificate.
+    WithCertificate,
+    /// Always.
+    Always,
+}
+
+/// What a TrafficPolicy cannot say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Location {
+    /// The paths are regular expressions.
+    pub use_regex: bool,
+    /// The new path, or a URL.
+    pub rewrite: Option<String>,
+    /// `X-Forwarded-Prefix`.
+    pub prefix: Option<String>,
+    /// Where `/` is redirected to.
+    pub app_root: Option<String>,
+    /// All requests are redirected: the status and the URL.
+    pub redirect: Option<(u16, String)>,
+    /// See [`Https`].
+    pub https: Https,
+    /// More hosts.
+    pub aliases: Vec<String>,
+    /// The other one of `example.com` and `www.example.com` is redirected.
+    pub www: bool,
+    /// The `Host` that endpoints get.
+    pub host: Option<String>,
+    /// The protocol of endpoints.
+    pub protocol: UpstreamProtocol,
+    /// Gets copies.
+    pub mirror: Option<ServiceUrl>,
+    /// The namespace of the Service that is asked by auth-url, if it is another one.
+    pub asks_elsewhere: bool,
+}
+
+/// Which requests a canary gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Canary {
+    /// By a header, in lower case.
+    pub header: Option<(String, HeaderRule)>,
+    /// By a cookie: `always` and `never`.
+    pub cookie: Option<String>,
+    /// Of the other requests, this many.
+    pub weight: u32,
+    /// Of this many.
+    pub total: u32,
+}
+
+/// The values of the header of a canary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeaderRule {
+    /// `always` and `never`.
+    Words,
+    /// This value.
+    Value(String),
+    /// Such a value, anywhere in it.
+    Pattern(String),
+}
+
+/// What the annotations of an Ingress mean.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// One for each annotation, in the order of their names.
+    pub findings: Vec<Finding>,
+    /// Why the Ingress is not served at all.
+    pub dropped: Option<String>,
+    /// Why all requests of the Ingress get 403.
+    pub closed: Option<String>,
+    /// What a TrafficPolicy cannot say.
+    pub location: Location,
+    /// It is a canary of another Ingress.
+    pub canary: Option<Canary>,
+    /// The fields of a TrafficPolicy.
+    pub spec: Map<String, Value>,
+    /// The same, read.
+    pub policy: Option<Arc<config::TrafficPolicy>>,
+}
+
+/// Policies that were read before, by their fields: most Ingresses of a cluster say the same, and reading takes most of the time.
+#[derive(Debug, Default)]
+pub struct Known(HashMap<String, Result<Arc<config::TrafficPolicy>, String>>);
+
+impl Known {
+    /// Policies that are remembered. When there are as many, all are forgotten.
+    const POLICIES_MAX: usize = 4096;
+
+    fn read(&mut self, spec: &Map<String, Value>) -> Result<Arc<config::TrafficPolicy>, String> {
+        let Self(known) = self;
+        if known.len() >= Self::POLICIES_MAX {
+            known.clear();
+        }
+        let read = || config::TrafficPolicy::read(spec).map(Arc::new).map_err(|wrong| wrong.join("; "));
+        known.entry(Value::Object(spec.clone()).to_string()).or_insert_with(read).clone()
+    }
+}
+
+/// The largest body that is collected in memory.
+const BUFFER_MAX: u64 = 16 << 20;
+
+impl Plan {
+    /// Reads annotations, given without their prefix, of an Ingress in this namespace with these paths.
+    pub fn of<'a>(
+        annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
+        namespace: &str,
+        paths: &[&str],
+        (globals, compat): (&Globals, Compat),
+        known: &mut Known,
+    ) -> Self {
+        let mut reading = Reading::of(annotations, namespace, globals, compat);
+        let location = reading.location();
+        reading.bodies();
+        reading.upstream();
+        reading.session();
+        reading.access(paths);
+        reading.limits();
+        reading.cors();
+        let mut location = location;
+        location.mirror = reading.mirror();
+        location.asks_elsewhere = reading.asks_elsewhere;
+        let changes = reading.snippets();
+        location.host = changes.host.clone().or(location.host);
+        reading.headers(changes);
+        let canary = reading.canary();
+        reading.into_plan(location, canary, known)
+    }
+
+    /// The number of findings with this verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.findings.iter().filter(|finding| finding.verdict == verdict).count()
+    }
+}
+
+/// A plan in the making.
+struct Reading<'g> {
+    values: BTreeMap<&'static str, String>,
+    findings: BTreeMap<String, Finding>,
+    dropped: Option<String>,
+    closed: Option<String>,
+    route: Map<String, Value>,
+    cluster: Map<String, Value>,
+    globals: &'g Globals,
+    namespace: String,
+    compat: Compat,
+    asks_elsewhere: bool,
+}
+
+impl<'g> Reading<'g> {
+    fn of<'a>(
+        annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
+        namespace: &str,
+        globals: &'g Globals,
+        compat: Compat,
+    ) -> Self {
+        let mut reading = Self {
+            values: BTreeMap::new(),
+            findings: BTreeMap::new(),
+            dropped: None,
+            closed: globals.closed.clone(),
+            route: Map::new(),
+            cluster: Map::new(),
+            globals,
+            namespace: namespace.to_owned(),
+            compat,
+            asks_elsewhere: false,
+        };
+        for (name, written) in annotations {
+            let Some(text) = value::trimmed(written) else { continue };
+            match catalogue::find(name) {
+                Some(key) => reading.note(key, text),
+                None => {
+                    let finding = Finding::unknown(name, &text, catalogue::nearest(name));
+                    reading.findings.insert(finding.key.clone(), finding);
+                }
+            }
+        }
+        reading
+    }
+
+    /// Checks a value by the catalogue.
+    fn note(&mut self, key: &'static Key, text: String) {
+        let mut finding = Finding::new(key.name, &text, key.verdict, key.says.to_owned());
+        let is_off = value::boolean(&text) == Some(false) || text == "off";
+        match key.form.check(&text) {
+            Err(right) => {
+                finding.verdict = Verdict::Refused;
+                finding.says = format!("the value cannot be read: {right}");
+                let why = format!("{} cannot be read: {right}", key.name);
+                match (key.security, key.bad) {
+                    (true, _) | (_, Bad::Closes) => drop(self.closed.get_or_insert(why)),
+                    (false, Bad::Drops) => {
+                        finding.says.push_str("; ingress-nginx does not serve the Ingress, and neither does Steelyard");
+                        self.dropped.get_or_insert(why);
+                    }
+                    (false, Bad::Default) => finding.says.push_str("; the default counts, as in ingress-nginx"),
+                }
+            }
+            // `false` asks for nothing.
+            Ok(()) if is_off && key.verdict == Verdict::Refused => {
+                (finding.verdict, finding.says) = (Verdict::NoEffect, "it is off".to_owned());
+            }
+            Ok(()) => {
+                if key.verdict == Verdict::Refused && key.security {
+                    self.closed.get_or_insert(format!("{} is refused: {}", key.name, key.says));
+                }
+                self.values.insert(key.name, text);
+            }
+        }
+        self.findings.insert(key.name.to_owned(), finding);
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str)
+    }
+
+    fn bool(&self, name: &str, default: bool) -> bool {
+        self.text(name).and_then(value::boolean).unwrap_or(default)
+    }
+
+    fn int(&self, name: &str) -> Option<u64> {
+        self.text(name).and_then(value::integer)
+    }
+
+    /// An annotation, or else the key of the ConfigMap with the same name.
+    fn either(&self, name: &str) -> Option<&str> {
+        self.text(name).or_else(|| self.globals.text(name))
+    }
+
+    /// Refuses what an annotation says. If it keeps somebody out, its routes are closed.
+    fn refuse(&mut self, name: &str, why: &str) {
+        let is_protective = catalogue::find(name).is_some_and(|key| key.security);
+        if is_protective {
+            self.close(&format!("{name} is refused: {why}"));
+        }
+        self.tell(name, Verdict::Refused, why);
+    }
+
+    fn close(&mut self, why: &str) {
+        self.closed.get_or_insert_with(|| why.to_owned());
+    }
+
+    fn tell(&mut self, name: &str, verdict: Verdict, says: &str) {
+        if let Some(finding) = self.findings.get_mut(name) {
+            (finding.verdict, finding.says) = (verdict, says.to_owned());
+        }
+    }
+
+    /// These have no effect without another one.
+    fn idle(&mut self, names: &[&str], why: &str) {
+        names.iter().for_each(|name| self.tell(name, Verdict::NoEffect, why));
+    }
+
+    fn location(&mut self) -> Location {
+        let ssl = self.bool("ssl-redirect", self.globals.bool("ssl-redirect", true));
+        let force = self.bool("force-ssl-redirect", self.globals.bool("force-ssl-redirect", false));
+        let https = match (force, ssl) {
+            (true, _) => Https::Always,
+            (false, true) => Https::WithCertificate,
+            (false, false) => Https::No,
+        };
+        let code = |this: &Self, name: &str, last: u64, default: u16| {
+            let code = this.int(name).filter(|code| (300..=last).contains(code));
+            code.and_then(|code| u16::try_from(code).ok()).unwrap_or(default)
+        };
+        let temporal =
+            self.text("temporal-redirect").map(|url| (code(self, "temporal-redirect-code", 307, 302), url.to_owned()));
+        let permanent = self
+            .text("permanent-redirect")
+            .map(|url| (code(self, "permanent-redirect-code", 308, 301), url.to_owned()));
+        for name in ["temporal-redirect", "permanent-redirect"] {
+            if self.text(name).is_some_and(|url| url.contains('$')) {
+                let why = "a `$` in the URL has been invalid since ingress-nginx 1.12";
+                self.dropped.get_or_insert(format!("{name}: {why}"));
+                self.tell(name, Verdict::Refused, why);
+            }
+        }
+        let aliases: Vec<&str> = self.text("server-alias").into_iter().flat_map(value::words).collect();
+        let (regexes, aliases): (Vec<&str>, Vec<&str>) = aliases.into_iter().partition(|alias| alias.starts_with('~'));
+        let (has_regex, aliases) = (!regexes.is_empty(), aliases.into_iter().map(str::to_ascii_lowercase).collect());
+        if has_regex {
+            self.tell("server-alias", Verdict::Refused, "a regular expression of hosts; write the hosts as rules");
+        }
+        let mut host = self.text("upstream-vhost").map(str::to_owned);
+        if host.as_ref().is_some_and(|host| host.contains('$')) {
+            host = None;
+            self.tell("upstream-vhost", Verdict::Refused, "a variable of nginx in a host; write the host");
+        }
+        if self.text("rewrite-target").is_none() {
+            self.idle(&["x-forwarded-prefix"], "without rewrite-target, ingress-nginx does not send it");
+        }
+        Location {
+            use_regex: self.bool("use-regex", false),
+            rewrite: self.text("rewrite-target").map(str::to_owned),
+            prefix: self.text("x-forwarded-prefix").map(str::to_owned),
+            app_root: self.text("app-root").map(str::to_owned),
+            redirect: temporal.or(permanent),
+            https,
+            aliases,
+            www: self.bool("from-to-www-redirect", false),
+            host,
+            protocol: self.protocol(),
+            mirror: None,
+            asks_elsewhere: false,
+        }
+    }
+
+    fn protocol(&mut self) -> UpstreamProtocol {
+        let of = |h2, tls| UpstreamProtocol { h2, tls };
+        let wanted = self.text("backend-protocol").unwrap_or("HTTP").to_ascii_uppercase();
+        match wanted.as_str() {
+            "HTTPS" => of(false, true),
+            "GRPC" => of(true, false),
+            "GRPCS" => of(true, true),
+            "FCGI" | "AUTO_HTTP" => {
+                let why = match wanted.as_str() {
+                    "FCGI" => {
+                        "Steelyard does not speak FastCGI; put an HTTP server such as nginx beside the application"
+                    }
+                    _ => "the protocol of endpoints does not follow that of the client; write HTTP or HTTPS",
+                };
+                self.close(&format!("backend-protocol is refused: {why}"));
+                self.tell("backend-protocol", Verdict::Refused, why);
+                of(false, false)
+            }
+            _ => of(false, false),
+        }
+    }
+
+    /// Bodies of requests.
+    fn bodies(&mut self) {
+        let limit = self.either("proxy-body-size").map_or(Some(Some(1 << 20)), value::size).flatten();
+        let is_grpc =
+            self.text("backend-protocol").is_some_and(|protocol| protocol.to_ascii_uppercase().starts_with("GRPC"));
+        let collects = self.either("proxy-request-buffering") != Some("off") && !is_grpc;
+        match limit {
+            Some(bytes @ 1..=BUFFER_MAX) if collects => {
+                self.route.insert("buffer".to_owned(), json!({"maxSize": format!("{bytes}B")}));
+                self.tell("proxy-body-size", Verdict::Served, "the body is collected in memory; a larger one gets 413");
+            }
+            Some(0) | None => self.tell("proxy-body-size", Verdict::Served, "no limit; bodies pass as they arrive"),
+            Some(_) => self.tell(
+                "proxy-body-size",
+                Verdict::Differs,
+                "the limit is not enforced: bodies that are larger than 16m or not collected pass as they arrive",
+            ),
+        }
+    }
+
+    /// Timeouts, retries and the choice of an endpoint.
+    fn upstream(&mut self) {
+        for (name, field, default) in
+            [("proxy-connect-timeout", "connectTimeout", 5), ("proxy-read-timeout", "responseTimeout", 60)]
+        {
+            let seconds = self.either(name).and_then(value::integer).filter(|seconds| *seconds > 0).unwrap_or(default);
+            // A week: the longest that anybody means.
+            self.cluster.insert(field.to_owned(), json!(format!("{}s", seconds.min(604_800))));
+        }
+        let on = self.either("proxy-next-upstream").unwrap_or("error timeout").to_ascii_lowercase();
+        let on: Vec<&str> = value::words(&on).collect();
+        let mut retry_on = Vec::new();
+        for word in &on {
+            match *word {
+                "error" => retry_on.extend(["connect_failure".to_owned(), "reset".to_owned()]),
+                "timeout" => retry_on.push("timeout".to_owned()),
+                word => retry_on.extend(word.strip_prefix("http_").map(str::to_owned)),
+            }
+        }
+        retry_on.retain(|on| {
+            !on.bytes().all(|byte| byte.is_ascii_digit())
+                || on.parse::<u16>().is_ok_and(|code| (400..600).contains(&code))
+        });
+        retry_on.sort_unstable();
+        retry_on.dedup();
+        let tries = self.either("proxy-next-upstream-tries").and_then(value::integer).unwrap_or(3);
+        let attempts = if tries == 0 { 10 } else { (tries - 1).min(10) };
+        let retry = match on.contains(&"off") || attempts == 0 || retry_on.is_empty() {
+            true => json!({"disabled": true}),
+            false => {
+                let non_idempotent = on.contains(&"non_idempotent") || self.globals.bool("retry-non-idempotent", false);
+                json!({"attempts": attempts, "retryOn": retry_on, "nonIdempotent": non_idempotent})
+            }
+        };
+        self.route.insert("retry".to_owned(), retry);
+        // nginx has no ejection of its own with ingress-nginx: max_fails is 0.
+        self.cluster.insert("outlier".to_owned(), json!({"disabled": true}));
+        let mut balance = json!({"algorithm": "round_robin"});
+        match self.either("load-balance") {
+            Some("ewma") => balance = json!({"algorithm": "peak_ewma"}),
+            Some("round_robin") | None => {}
+            Some(_) => self.tell("load-balance", Verdict::NoEffect, "upstream-hash-by and affinity choose it"),
+        }
+        if let Some(by) = self.text("upstream-hash-by") {
+            let by = by.trim_matches('"').to_owned();
+            let name = |prefix: &str| by.strip_prefix(prefix).filter(|name| value::is_token(name)).map(str::to_owned);
+            let key = match by.as_str() {
+                "$remote_addr" | "$binary_remote_addr" | "$the_real_ip" => Some(json!({"clientIp": true})),
+                _ => match (name("$http_"), name("$cookie_")) {
+                    (Some(header), _) => Some(json!({"header": header.replace('_', "-").to_ascii_lowercase()})),
+                    (_, Some(cookie)) => Some(json!({"cookie": cookie})),
+                    _ => None,
+                },
+            };
+            match key {
+                Some(key) => balance = json!({"maglev": {"key": key}}),
+                None => self.tell(
+                    "upstream-hash-by",
+                    Verdict::Refused,
+                    "the key is the address of the client, one header or one cookie; round robin instead",
+                ),
+            }
+        }
+        self.cluster.insert("balance".to_owned(), balance);
+    }
+
+    fn session(&mut self) {
+        const OF_COOKIES: [&str; 10] = [
+            "affinity-mode",
+            "session-cookie-name",
+            "session-cookie-path",
+            "session-cookie-domain",
+            "session-cookie-samesite",
+            "session-cookie-secure",
+            "session-cookie-max-age",
+            "session-cookie-expires",
+            "session-cookie-change-on-failure",
+            "session-cookie-conditional-samesite-none",
+        ];
+        if self.text("affinity").is_none() {
+            return self.idle(&OF_COOKIES, "without affinity, it has no effect");
+        }
+        let mut sticky = Map::new();
+        sticky.insert("cookie".to_owned(), json!(self.text("session-cookie-name").unwrap_or("INGRESSCOOKIE")));
+        let ttl = self.int("session-cookie-max-age").or_else(|| self.int("session-cookie-expires"));
+        if let Some(seconds) = ttl.filter(|seconds| *seconds > 0) {
+            sticky.insert("ttl".to_owned(), json!(format!("{}s", seconds.min(31_536_000 * 10))));
+        }
+        self.cluster.insert("sticky".to_owned(), Value::Object(sticky));
+    }
+
+    fn limits(&mut self) {
+        let multiplier = self.int("limit-burst-multiplier").filter(|times| *times > 0).unwrap_or(5);
+        let (rps, rpm) = (self.int("limit-rps").filter(|n| *n > 0), self.int("limit-rpm").filter(|n| *n > 0));
+        let Some((requests, per)) = rps.map(|n| (n, "1s")).or(rpm.map(|n| (n, "1m"))) else {
+            return self.idle(&["limit-burst-multiplier"], "without limit-rps or limit-rpm, it has no effect");
+        };
+        if rps.is_some() && rpm.is_some() {
+            self.tell("limit-rpm", Verdict::Refused, "a route has one limit, and limit-rps is it");
+        }
+        let requests = requests.min(1_000_000);
+        let burst = requests.saturating_mul(multiplier).saturating_add(1).min(1_000_000);
+        self.route.insert("rateLimit".to_owned(), json!({"requests": requests, "per": per, "burst": burst}));
+    }
+
+    fn cors(&mut self) {
+        const OF_CORS: [&str; 6] = [
+            "cors-allow-origin",
+            "cors-allow-methods",
+            "cors-allow-headers",
+            "cors-allow-credentials",
+            "cors-expose-headers",
+            "cors-max-age",
+        ];
+        if !self.bool("enable-cors", false) {
+            return self.idle(&OF_CORS, "without enable-cors, it has no effect");
+        }
+        let words = |this: &Self, name: &str, default: &str| -> Vec<String> {
+            value::words(this.text(name).unwrap_or(default)).map(str::to_owned).collect()
+        };
+        let mut origins = words(self, "cors-allow-origin", "*");
+        let is_any = origins.iter().any(|origin| origin == "*");
+        if is_any {
+            origins = vec!["*".to_owned()];
+        }
+        let (known, others): (Vec<String>, Vec<String>) =
+            origins.into_iter().partition(|origin| origin == "*" || model::OriginMatcher::parse(origin).is_some());
+        if !others.is_empty() {
+            let why = format!(
+                "an origin begins with http:// or https://; these are left out: {}",
+                value::cut(&others.join(", "))
+            );
+            self.tell("cors-allow-origin", Verdict::Refused, &why);
+        }
+        let credentials = self.bool("cors-allow-credentials", true) && !is_any;
+        let names = words(
+            self,
+            "cors-allow-headers",
+            "DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type,Range,Authorization",
+        );
+        let age = self.int("cors-max-age").unwrap_or(1_728_000).min(31_536_000);
+        let mut cors = json!({
+            "origins": known,
+            "credentials": credentials,
+            "methods": words(self, "cors-allow-methods", "GET, PUT, POST, DELETE, PATCH, OPTIONS"),
+            "headers": names,
+            "maxAge": format!("{age}s"),
+        });
+        let expose = words(self, "cors-expose-headers", "");
+        if !expose.is_empty() {
+            cors["expose"] = json!(expose);
+        }
+        if !known.is_empty() {
+            self.route.insert("cors".to_owned(), cors);
+        }
+    }
+
+    fn mirror(&mut self) -> Option<ServiceUrl> {
+        let Some(target) = self.text("mirror-target").map(str::to_owned) else {
+            self.idle(&["mirror-host", "mirror-request-body"], "without mirror-target, it has no effect");
+            return None;
+        };
+        let found = self.service_url(&target).and_then(|service| match service.path.as_str() {
+            "/" => Ok(service),
+            _ => Err("the copy has the path of the request: write the URL without a path".to_owned()),
+        });
+        found.map_err(|why| self.tell("mirror-target", Verdict::Refused, &why)).ok()
+    }
+
+    fn snippets(&mut self) -> Changes {
+        let has = |this: &Self, name: &str| this.text(name).is_some();
+        let critical =
+            ["configuration-snippet", "server-snippet", "stream-snippet", "auth-snippet", "modsecurity-snippet"];
+        let used = critical.iter().find(|name| has(self, name)).copied();
+        if let Some(name) = used.filter(|_| !self.globals.allows_snippets()) {
+            let why = "ingress-nginx serves no Ingress with it, unless its ConfigMap has allow-snippet-annotations: \"true\" and \
+                annotations-risk-level: Critical";
+            self.dropped.get_or_insert(format!("{name}: {why}"));
+            critical.iter().for_each(|name| self.tell(name, Verdict::Refused, why));
+            return Changes::default();
+        }
+        if let Some(text) = self.text("server-snippet") {
+            let protects = match snippet::read(text) {
+                Ok(_) => false,
+                Err(refused) => refused.protects,
+            };
+            if protects {
+                self.close("server-snippet is refused, and it may keep somebody out");
+            }
+        }
+        let Some(text) = self.text("configuration-snippet") else { return Changes::default() };
+        match snippet::read(text) {
+            Ok(changes) => {
+                self.tell("configuration-snippet", Verdict::Served, "all of it changes headers");
+                changes
+            }
+            Err(refused) => {
+                let what = value::cut(&refused.what);
+                let mut why = format!("it has {what}, which is not understood: nothing of it is served");
+                if refused.protects {
+                    why.push_str(", and neither are its routes, because it may keep somebody out");
+                    self.close(&format!("configuration-snippet is refused: it has {what}"));
+                }
+                self.tell("configuration-snippet", Verdict::Refused, &why);
+                Changes::default()
+            }
+        }
+    }
+
+    fn headers(&mut self, changes: Changes) {
+        if let Some(field) = changes.request.field() {
+            self.route.insert("requestHeaders".to_owned(), field);
+        }
+        let mut response = changes.response.field().unwrap_or(Value::Null);
+        let hidden: Vec<&str> = self.globals.text("hide-headers").into_iter().flat_map(value::words).collect();
+        if !hidden.is_empty() {
+            let known = response["remove"].as_array().cloned().unwrap_or_default();
+            let hidden = hidden.iter().map(|name| json!(name.to_ascii_lowercase()));
+            response["remove"] = known.into_iter().chain(hidden).collect();
+        }
+        if !response.is_null() {
+            self.route.insert("responseHeaders".to_owned(), response);
+        }
+    }
+
+    fn canary(&mut self) -> Option<Canary> {
+        const OF_CANARY: [&str; 6] = [
+            "canary-by-header",
+            "canary-by-header-value",
+            "canary-by-header-pattern",
+            "canary-by-cookie",
+            "canary-weight",
+            "canary-weight-total",
+        ];
+        if !self.bool("canary", false) {
+            self.idle(&OF_CANARY, "without canary, it has no effect");
+            return None;
+        }
+        let rule = match (self.text("canary-by-header-value"), self.text("canary-by-header-pattern")) {
+            (Some(value), _) => HeaderRule::Value(value.to_owned()),
+            (None, Some(pattern)) => HeaderRule::Pattern(pattern.to_owned()),
+            (None, None) => HeaderRule::Words,
+        };
+        if let HeaderRule::Pattern(pattern) = &rule
+            && regex::Regex::new(pattern).is_err()
+        {
+            self.tell(
+                "canary-by-header-pattern",
+                Verdict::Refused,
+                "it cannot be read, or looks around: no request matches",
+            );
+        }
+        let total = self.int("canary-weight-total").unwrap_or(100).clamp(100, 1_000_000);
+        let weight = self.int("canary-weight").unwrap_or(0).min(total);
+        Some(Canary {
+            header: self.text("canary-by-header").map(|name| (name.to_ascii_lowercase(), rule)),
+            cookie: self.text("canary-by-cookie").map(str::to_owned),
+            weight: u32::try_from(weight).unwrap_or(0),
+            total: u32::try_from(total).unwrap_or(100),
+        })
+    }
+
+    fn into_plan(mut self, location: Location, canary: Option<Canary>, known: &mut Known) -> Plan {
+        let mut spec = Map::new();
+        for (name, part) in [("route", std::mem::take(&mut self.route)), ("cluster", std::mem::take(&mut self.cluster))]
+        {
+            if !part.is_empty() {
+                spec.insert(name.to_owned(), Value::Object(part));
+            }
+        }
+        let policy = match known.read(&spec) {
+            Ok(policy) => Some(policy),
+            Err(wrong) => {
+                self.close(&format!("the annotations cannot be served together: {}", value::cut(&wrong)));
+                None
+            }
+        };
+        Plan {
+            findings: self.findings.into_values().collect(),
+            dropped: self.dropped,
+            closed: self.closed,
+            location,
+            canary,
+            spec,
+            policy,
+        }
+    }
+}
+
+impl Location {
+    /// Whether an Ingress with this plan and path makes all paths of the host regular expressions.
+    pub fn is_regex(&self, path: &str) -> bool {
+        self.use_regex || self.rewrite.as_deref().is_some_and(|target| target != path)
+    }
+}

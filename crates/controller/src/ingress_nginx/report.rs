@@ -1,0 +1,645 @@
+//! The report of a migration: every Ingress with a verdict for each of its annotations, the ConfigMap and the flags, and what Ingresses do to
+//! each other. It is pure: objects go in, and a page comes out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::catalogue::{KEYS, Verdict};
+use super::options::{FLAGS, Globals, OPTIONS};
+use super::path::regex_of;
+use super::plan::{Compat, Finding, Known, Plan};
+use super::{CONTROLLER, PREFIX, value};
+
+/// Objects of one report.
+pub const OBJECTS_MAX: usize = 200_000;
+
+/// Ingresses that a line names.
+const NAMED_MAX: usize = 5;
+
+/// The form of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For a terminal.
+    Text,
+    /// Markdown.
+    Markdown,
+    /// JSON, stable and versioned.
+    Json,
+    /// A page on its own.
+    Html,
+}
+
+/// What became of an Ingress as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Clients see the same.
+    Served,
+    /// They may see a difference.
+    Differs,
+    /// An annotation of it is not served, and its routes are.
+    Refused,
+    /// Its routes answer 403, because something that keeps somebody out cannot be served.
+    Closed,
+    /// ingress-nginx does not serve it, or serves an earlier state, and Steelyard does not either.
+    Dropped,
+}
+
+impl Outcome {
+    const ALL: [Self; 5] = [Self::Served, Self::Differs, Self::Refused, Self::Closed, Self::Dropped];
+
+    fn told(self) -> &'static str {
+        match self {
+            Self::Served => "served",
+            Self::Differs => "served with a difference",
+            Self::Refused => "served without an annotation",
+            Self::Closed => "closed (403)",
+            Self::Dropped => "not served",
+        }
+    }
+}
+
+/// One Ingress.
+#[derive(Clone, Debug, Serialize)]
+pub struct Reported {
+    /// `NAMESPACE/NAME`.
+    pub name: String,
+    /// As a whole.
+    pub outcome: Outcome,
+    /// Why it is closed or not served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Each of its annotations.
+    pub annotations: Vec<Finding>,
+}
+
+/// How many Ingresses have which outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Score {
+    /// All Ingresses of the class.
+    pub ingresses: usize,
+    /// See [`Outcome`].
+    pub served: usize,
+    /// See [`Outcome`].
+    pub differs: usize,
+    /// See [`Outcome`].
+    pub refused: usize,
+    /// See [`Outcome`].
+    pub closed: usize,
+    /// See [`Outcome`].
+    pub dropped: usize,
+    /// Those that are served with all of their annotations, in percent, rounded down. 100 if there are no Ingresses.
+    pub percent: usize,
+}
+
+/// The report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Of this form.
+    version: u32,
+    /// The figures.
+    pub score: Score,
+    /// All Ingresses of the class, by name.
+    pub ingresses: Vec<Reported>,
+    /// The keys of the ConfigMap.
+    pub config_map: Vec<Finding>,
+    /// The flags of the controller.
+    pub flags: Vec<Finding>,
+    /// What else is to be known, such as what Ingresses of one host do to each other.
+    pub notes: Vec<String>,
+}
+
+/// What a report needs of an Ingress.
+pub(super) struct Read<'o> {
+    pub(super) name: String,
+    created: &'o str,
+    /// Hosts, each with its paths and their types.
+    pub(super) rules: Vec<(String, Vec<(&'o str, &'o str)>)>,
+    pub(super) plan: Plan,
+    pub(super) object: &'o Value,
+}
+
+/// The Ingresses of a class, in the order in which ingress-nginx takes them, with what the ConfigMap says.
+pub(super) fn ingresses<'o>(objects: &'o [Value], class: &str, compat: Compat) -> (Globals, Vec<Read<'o>>) {
+    let (read, globals, _) = all(objects, class, compat, &mut Vec::new());
+    (globals, read)
+}
+
+/// The same with the flags. Adds notes about what is not known.
+fn all<'o>(
+    objects: &'o [Value],
+    class: &str,
+    compat: Compat,
+    notes: &mut Vec<String>,
+) -> (Vec<Read<'o>>, Globals, Vec<Finding>) {
+    let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
+    let arguments: Vec<&str> = ["Deployment", "DaemonSet"].into_iter().flat_map(of_kind).flat_map(arguments).collect();
+    if arguments.is_empty() {
+        notes.push("the Deployment of ingress-nginx is not among the objects: its flags are not known".to_owned());
+    }
+    let wanted = flag(&arguments, "configmap").and_then(|name| name.rsplit('/').next());
+    let config_maps: Vec<&Value> = of_kind("ConfigMap").filter(|map| is_config(map, wanted)).collect();
+    match config_maps.as_slice() {
+        [] => {
+            notes.push("the ConfigMap of ingress-nginx is not among the objects: its defaults are assumed".to_owned())
+        }
+        [_] => {}
+        [first, ..] => {
+            notes.push(format!("several ConfigMaps may be that of ingress-nginx; {} is taken", name_of(first)));
+        }
+    }
+    let data = config_maps.first().and_then(|map| map["data"].as_object()).into_iter().flatten();
+    let globals = Globals::of(data.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))));
+    if let Some(why) = &globals.closed {
+        notes.push(format!("all routes are closed: {why}"));
+    }
+    let classes: BTreeSet<&str> = of_kind("IngressClass")
+        .filter(|class| class["spec"]["controller"] == CONTROLLER)
+        .filter_map(|class| class["metadata"]["name"].as_str())
+        .collect();
+    let is_ours = |ingress: &&Value| {
+        let of_spec = ingress["spec"]["ingressClassName"].as_str();
+        let of_annotation = ingress["metadata"]["annotations"]["kubernetes.io/ingress.class"].as_str();
+        of_spec.or(of_annotation).is_none_or(|name| name == class || classes.contains(name))
+    };
+    let mut known = Known::default();
+    let mut read: Vec<Read<'_>> =
+        of_kind("Ingress").filter(is_ours).map(|ingress| read(ingress, (&globals, compat), &mut known)).collect();
+    read.sort_by(|a, b| (a.created, &b.name).cmp(&(b.created, &a.name)));
+    (read, globals, flags(&arguments))
+}
+
+impl Report {
+    /// Reports on these objects: Ingresses, IngressClasses, ConfigMaps, and the Deployment or DaemonSet of ingress-nginx. `class` is the class of
+    /// the Ingresses; others are left out.
+    pub fn of(objects: &[Value], class: &str, compat: Compat) -> Self {
+        let mut notes = Vec::new();
+        let (read, globals, flags) = all(objects, class, compat, &mut notes);
+        notes.extend(of_hosts(&read));
+        let mut ingresses: Vec<Reported> = read.into_iter().map(reported).collect();
+        ingresses.sort_by(|a, b| a.name.cmp(&b.name));
+        Self { version: 1, score: score(&ingresses), ingresses, config_map: globals.findings, flags, notes }
+    }
+
+    /// Whether everything is served.
+    pub fn is_good(&self) -> bool {
+        let Score { ingresses, served, differs, .. } = self.score;
+        ingresses == served + differs
+    }
+
+    /// The page.
+    pub fn page(&self, format: Format) -> String {
+        match format {
+            Format::Text => self.text(),
+            Format::Markdown => self.markdown(),
+            Format::Json => serde_json::to_string_pretty(self).unwrap_or_default() + "\n",
+            Format::Html => self.html(),
+        }
+    }
+
+    fn summary(&self) -> String {
+        let Score { ingresses, served, differs, refused, closed, dropped, percent } = self.score;
+        let counts = [served, differs, refused, closed, dropped];
+        let parts = Outcome::ALL.iter().zip(counts).filter(|(_, count)| *count > 0);
+        let parts: Vec<String> = parts.map(|(outcome, count)| format!("{count} {}", outcome.told())).collect();
+        format!(
+            "{ingresses} Ingresses: {}; score {percent} %",
+            if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
+        )
+    }
+
+    /// The annotations that are used, each with its verdict and the Ingresses that have it, the worst first.
+    fn groups(&self) -> Vec<(&Finding, Vec<&str>)> {
+        let mut groups: BTreeMap<_, (&Finding, Vec<&str>)> = BTreeMap::new();
+        for ingress in &self.ingresses {
+            for finding in &ingress.annotations {
+                let key = (std::cmp::Reverse(finding.verdict), finding.key.as_str(), finding.says.as_str());
+                groups.entry(key).or_insert_with(|| (finding, Vec::new())).1.push(&ingress.name);
+            }
+        }
+        groups.into_values().collect()
+    }
+
+    fn text(&self) -> String {
+        let mut page = format!("{}\n", self.summary());
+        // Writing to a String cannot fail.
+        for ingress in &self.ingresses {
+            let why = ingress.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            let _ = writeln!(page, "\n{}: {}{why}", ingress.name, ingress.outcome.told());
+            for finding in &ingress.annotations {
+                let _ = writeln!(page, "  {}", line(finding));
+            }
+        }
+        for (title, findings) in [("ConfigMap", &self.config_map), ("Flags", &self.flags)] {
+            if !findings.is_empty() {
+                let _ = writeln!(page, "\n{title}");
+                for finding in findings {
+                    let _ = writeln!(page, "  {}", line(finding));
+                }
+            }
+        }
+        if !self.notes.is_empty() {
+            let _ = writeln!(page, "\nNotes");
+            for note in &self.notes {
+                let _ = writeln!(page, "  {note}");
+            }
+        }
+        page
+    }
+
+    fn markdown(&self) -> String {
+        let mut page = format!("# Migration from ingress-nginx\n\n{}\n", self.summary());
+        let _ = write!(page, "\n## Annotations\n\n| annotation | verdict | Ingresses | what |\n|---|---|---|---|\n");
+        for (finding, names) in self.groups() {
+            let _ = writeln!(
+                page,
+                "| {} | {} | {} | {} |",
+                cell(&finding.key),
+                finding.verdict.told(),
+                cell(&some(&names)),
+                cell(&finding.says)
+            );
+        }
+        let _ = write!(page, "\n## Ingresses\n\n| Ingress | outcome | why |\n|---|---|---|\n");
+        for ingress in &self.ingresses {
+            let _ = writeln!(
+                page,
+                "| {} | {} | {} |",
+                cell(&ingress.name),
+                ingress.outcome.told(),
+                cell(ingress.why.as_deref().unwrap_or_default())
+            );
+        }
+        for (title, findings) in [("ConfigMap", &self.config_map), ("Flags", &self.flags)] {
+            if findings.is_empty() {
+                continue;
+            }
+            let _ = write!(page, "\n## {title}\n\n| key | value | verdict | what |\n|---|---|---|---|\n");
+            for finding in findings {
+                let Finding { key, value, verdict, says } = finding;
+                let _ = writeln!(page, "| {} | {} | {} | {} |", cell(key), cell(value), verdict.told(), cell(says));
+            }
+        }
+        if !self.notes.is_empty() {
+            let _ = writeln!(page, "\n## Notes\n");
+            for note in &self.notes {
+                let _ = writeln!(page, "- {}", cell(note));
+            }
+        }
+        page
+    }
+
+    fn html(&self) -> String {
+        const STYLE: &str = "body{font:15px/1.4 sans-serif;margin:2em;max-width:80em}table{border-collapse:collapse;margin:1em 0}\
+            td,th{border:1px solid #ccc;padding:.3em .6em;text-align:left;vertical-align:top}.refused,.closed,.dropped{background:#fdd}\
+            .differs{background:#ffd}";
+        let mut page = format!(
+            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Migration from ingress-nginx</title>\n<style>{STYLE}</style>\n\
+             <h1>Migration from ingress-nginx</h1>\n<p>{}</p>\n",
+            escaped(&self.summary())
+        );
+        let row = |page: &mut String, class: &str, cells: &[&str]| {
+            let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
+            let _ = writeln!(page, "<tr class=\"{class}\">{cells}</tr>");
+        };
+        page.push_str("<h2>Ingresses</h2>\n<table>\n<tr><th>Ingress</th><th>annotation</th><th>value</th><th>verdict</th><th>what</th></tr>\n");
+        for ingress in &self.ingresses {
+            row(
+                &mut page,
+                class(ingress.outcome),
+                &[&ingress.name, "", "", ingress.outcome.told(), ingress.why.as_deref().unwrap_or_default()],
+            );
+            for Finding { key, value, verdict, says } in &ingress.annotations {
+                row(&mut page, class_of(*verdict), &["", key, value, verdict.told(), says]);
+            }
+        }
+        page.push_str("</table>\n");
+        for (title, findings) in [("ConfigMap", &self.config_map), ("Flags", &self.flags)] {
+            if findings.is_empty() {
+                continue;
+            }
+            let _ = writeln!(
+                page,
+                "<h2>{title}</h2>\n<table>\n<tr><th>key</th><th>value</th><th>verdict</th><th>what</th></tr>"
+            );
+            for Finding { key, value, verdict, says } in findings {
+                row(&mut page, class_of(*verdict), &[key, value, verdict.told(), says]);
+            }
+            page.push_str("</table>\n");
+        }
+        if !self.notes.is_empty() {
+            let notes: String = self.notes.iter().map(|note| format!("<li>{}</li>\n", escaped(note))).collect();
+            let _ = writeln!(page, "<h2>Notes</h2>\n<ul>\n{notes}</ul>");
+        }
+        page.push_str("</html>\n");
+        page
+    }
+}
+
+fn class(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Served => "served",
+        Outcome::Differs => "differs",
+        Outcome::Refused => "refused",
+        Outcome::Closed => "closed",
+        Outcome::Dropped => "dropped",
+    }
+}
+
+fn class_of(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Refused => "refused",
+        Verdict::Differs => "differs",
+        Verdict::Served | Verdict::NoEffect => "served",
+    }
+}
+
+/// The table of all annotations, in Markdown, for the documentation.
+pub fn table() -> String {
+    let mut page = "| annotation | verdict | what | tests |\n|---|---|---|---|\n".to_owned();
+    for key in KEYS {
+        let closes = if key.security && key.verdict == Verdict::Refused { "; its routes are closed" } else { "" };
+        let _ =
+            writeln!(page, "| `{}` | {} | {}{closes} | {} |", key.name, key.verdict.told(), cell(key.says), key.test);
+    }
+    page.push_str("\n| key of the ConfigMap | verdict | what |\n|---|---|---|\n");
+    for opt in OPTIONS {
+        let closes = if opt.security && opt.verdict == Verdict::Refused { "; all routes are closed" } else { "" };
+        let _ = writeln!(page, "| `{}` | {} | {}{closes} |", opt.name, opt.verdict.told(), cell(opt.says));
+    }
+    page.push_str("\n| flag | verdict | what |\n|---|---|---|\n");
+    for opt in FLAGS {
+        let _ = writeln!(page, "| `--{}` | {} | {} |", opt.name, opt.verdict.told(), cell(opt.says));
+    }
+    page
+}
+
+fn line(finding: &Finding) -> String {
+    let Finding { key, value, verdict, says } = finding;
+    format!("{key} = {value}: {}: {says}", verdict.told())
+}
+
+/// The first of these names.
+fn some(names: &[&str]) -> String {
+    let shown: Vec<&str> = names.iter().take(NAMED_MAX).copied().collect();
+    let more = names.len() - shown.len();
+    if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "&lt;")
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn name_of(object: &Value) -> String {
+    let part = |name: &str| {
+        value::cut(object["metadata"][name].as_str().unwrap_or(if name == "namespace" { "default" } else { "" }))
+    };
+    format!("{}/{}", part("namespace"), part("name"))
+}
+
+/// Whether a ConfigMap is that of ingress-nginx: the one that the flags name, or one with the name that its chart or manifest gives it.
+fn is_config(map: &Value, wanted: Option<&str>) -> bool {
+    let name = map["metadata"]["name"].as_str().unwrap_or_default();
+    match wanted.filter(|wanted| !wanted.contains('$')) {
+        Some(wanted) => name == wanted,
+        None => name.ends_with("ingress-nginx-controller") || name == "nginx-configuration",
+    }
+}
+
+/// The arguments of ingress-nginx in a workload.
+fn arguments(workload: &Value) -> impl Iterator<Item = &str> {
+    let containers = workload["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten();
+    let is_it = |container: &&Value| {
+        let names = |part: &str| container[part].as_array().into_iter().flatten().filter_map(Value::as_str);
+        names("args").chain(names("command")).any(|word| word.contains("nginx-ingress-controller"))
+    };
+    containers.filter(is_it).flat_map(|container| {
+        let args = container["args"].as_array().into_iter().flatten();
+        args.chain(container["command"].as_array().into_iter().flatten()).filter_map(Value::as_str)
+    })
+}
+
+fn flag<'a>(arguments: &[&'a str], name: &str) -> Option<&'a str> {
+    arguments.iter().find_map(|argument| argument.trim_start_matches('-').strip_prefix(name)?.strip_prefix('='))
+}
+
+fn flags(arguments: &[&str]) -> Vec<Finding> {
+    let written = arguments.iter().filter_map(|argument| argument.strip_prefix("--"));
+    let finding = |written: &str| {
+        let (name, text) = written.split_once('=').unwrap_or((written, "true"));
+        match FLAGS.iter().find(|flag| flag.name == name) {
+            None => Finding::new(name, text, Verdict::NoEffect, "it is not known".to_owned()),
+            Some(flag) if flag.verdict == Verdict::Refused && text == "false" => {
+                Finding::new(name, text, Verdict::NoEffect, "it is off".to_owned())
+            }
+            Some(flag) => Finding::new(name, text, flag.verdict, flag.says.to_owned()),
+        }
+    };
+    written.map(finding).collect()
+}
+
+fn read<'o>(ingress: &'o Value, with: (&Globals, Compat), known: &mut Known) -> Read<'o> {
+    let annotations = ingress["metadata"]["annotations"].as_object().into_iter().flatten();
+    let ours = annotations.filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.as_str()?)));
+    let namespace = ingress["metadata"]["namespace"].as_str().unwrap_or("default");
+    let rules = ingress["spec"]["rules"].as_array().into_iter().flatten().map(|rule| {
+        let host = rule["host"].as_str().unwrap_or_default().to_ascii_lowercase();
+        let paths = rule["http"]["paths"].as_array().into_iter().flatten();
+        let path =
+            |path: &'o Value| (path["path"].as_str().unwrap_or("/"), path["pathType"].as_str().unwrap_or("Prefix"));
+        (host, paths.map(path).collect())
+    });
+    let rules: Vec<(String, Vec<(&str, &str)>)> = rules.collect();
+    let paths: Vec<&str> = rules.iter().flat_map(|(_, paths)| paths.iter().map(|(path, _)| *path)).collect();
+    let plan = Plan::of(ours, namespace, &paths, with, known);
+    Read {
+        name: name_of(ingress),
+        created: ingress["metadata"]["creationTimestamp"].as_str().unwrap_or_default(),
+        rules,
+        plan,
+        object: ingress,
+    }
+}
+
+/// What Ingresses of one host do to each other. They come in the order in which ingress-nginx takes them.
+fn of_hosts(read: &[Read<'_>]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut regexes: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut claimed: BTreeMap<(&str, &str, bool), &str> = BTreeMap::new();
+    let mut canaries: Vec<(&str, &str, &str)> = Vec::new();
+    for ingress in read.iter().filter(|ingress| ingress.plan.dropped.is_none()) {
+        for (host, paths) in &ingress.rules {
+            for (path, kind) in paths {
+                if ingress.plan.canary.is_some() {
+                    canaries.push((host, path, &ingress.name));
+                    continue;
+                }
+                if ingress.plan.location.is_regex(path) {
+                    regexes.entry(host).or_insert(&ingress.name);
+                }
+                let first = claimed.entry((host, path, *kind == "Exact")).or_insert(&ingress.name);
+                if *first != ingress.name {
+                    notes.push(format!("{host}{path} of {} belongs to the older {first}", ingress.name));
+                }
+            }
+        }
+    }
+    for (host, because) in &regexes {
+        notes.push(format!(
+            "all paths of {} are regular expressions, compared without case and open at their ends, because of {because}",
+            if host.is_empty() { "the hosts without a rule" } else { host }
+        ));
+    }
+    for ingress in read {
+        for (host, paths) in ingress.rules.iter().filter(|(host, _)| regexes.contains_key(host.as_str())) {
+            for (path, _) in paths {
+                if let Err(begins) = regex_of(path) {
+                    let shown = value::cut(path);
+                    notes.push(format!(
+                        "{host}{shown} of {} cannot be matched here (it looks around or refers back, or is no expression): paths that begin \
+                         with {begins} are closed",
+                        ingress.name
+                    ));
+                }
+            }
+        }
+    }
+    for (host, path, name) in canaries {
+        if !claimed.keys().any(|(of, at, _)| *of == host && *at == path) {
+            notes.push(format!("{name} is a canary of {host}{path}, which no other Ingress has: it has no effect"));
+        }
+    }
+    notes
+}
+
+fn reported(read: Read<'_>) -> Reported {
+    let Read { name, plan, .. } = read;
+    let (outcome, why) = match (plan.dropped, plan.closed) {
+        (Some(why), _) => (Outcome::Dropped, Some(why)),
+        (None, Some(why)) => (Outcome::Closed, Some(why)),
+        (None, None) => {
+            let has = |verdict: Verdict| plan.findings.iter().any(|finding| finding.verdict == verdict);
+            let outcome = match (has(Verdict::Refused), has(Verdict::Differs)) {
+                (true, _) => Outcome::Refused,
+                (false, true) => Outcome::Differs,
+                (false, false) => Outcome::Served,
+            };
+            (outcome, None)
+        }
+    };
+    Reported { name, outcome, why, annotations: plan.findings }
+}
+
+fn score(ingresses: &[Reported]) -> Score {
+    let count = |outcome: Outcome| ingresses.iter().filter(|ingress| ingress.outcome == outcome).count();
+    let (all, served, differs) = (ingresses.len(), count(Outcome::Served), count(Outcome::Differs));
+    Score {
+        ingresses: all,
+        served,
+        differs,
+        refused: count(Outcome::Refused),
+        closed: count(Outcome::Closed),
+        dropped: count(Outcome::Dropped),
+        percent: ((served + differs) * 100).checked_div(all).unwrap_or(100),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn ingress(name: &str, annotations: &Value, path: &str) -> Value {
+        let annotations: serde_json::Map<String, Value> = annotations
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(key, value)| (format!("{PREFIX}{key}"), value.clone()))
+            .collect();
+        json!({
+            "kind": "Ingress",
+            "metadata": {"name": name, "namespace": "shop", "annotations": annotations},
+            "spec": {"ingressClassName": "nginx", "rules": [{"host": "a.example", "http": {"paths": [{"path": path, "pathType": "Prefix"}]}}]},
+        })
+    }
+
+    #[test]
+    fn a_report() {
+        let objects = [
+            ingress("a", &json!({"proxy-body-size": "8m"}), "/a"),
+            ingress("b", &json!({"service-upstream": "true", "rewrite-target": "/$1"}), "/b/(.*)"),
+            ingress("c", &json!({"custom-http-errors": "404"}), "/c"),
+            ingress("d", &json!({"auth-tls-secret": "shop/ca"}), "/d"),
+            ingress("e", &json!({"limit-rps": "x<y"}), "/e"),
+            ingress("f", &json!({}), "/x(?!y)"),
+            json!({"kind": "Ingress", "metadata": {"name": "other"}, "spec": {"ingressClassName": "other"}}),
+            json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller"}, "data": {"use-gzip": "true", "hsts": "false"}}),
+            json!({"kind": "Deployment", "metadata": {"name": "c"}, "spec": {"template": {"spec": {"containers": [
+                {"args": ["/nginx-ingress-controller", "--configmap=$(POD_NAMESPACE)/ingress-nginx-controller", "--tcp-services-configmap=a/b"]}
+            ]}}}}),
+        ];
+        let report = Report::of(&objects, "nginx", Compat::Safe);
+        let expect = Score { ingresses: 6, served: 2, differs: 1, refused: 1, closed: 1, dropped: 1, percent: 50 };
+        assert_eq!(report.score, expect);
+        assert!(!report.is_good());
+        let text = report.page(Format::Text);
+        for part in [
+            "6 Ingresses: 2 served, 1 served with a difference, 1 served without an annotation, 1 closed (403), 1 not served; score 50 %",
+            "shop/d: closed (403): auth-tls-secret is refused",
+            "all paths of a.example are regular expressions, compared without case and open at their ends, because of shop/b",
+            "a.example/x(?!y) of shop/f cannot be matched here (it looks around or refers back, or is no expression): paths that begin with /x are",
+            "use-gzip = true: refused",
+            "tcp-services-configmap = a/b: refused",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        let json: Value = serde_json::from_str(&report.page(Format::Json)).unwrap();
+        assert_eq!(json["score"]["percent"], 50);
+        assert!(report.page(Format::Markdown).contains("| auth-tls-secret | refused | shop/d |"));
+        let html = report.page(Format::Html);
+        assert!(html.contains("x&lt;y") && !html.contains("x<y"));
+    }
+
+    /// If this variable is set, the test writes the page instead of comparing it.
+    const WRITE: &str = "STEELYARD_WRITE_DOCS";
+
+    #[test]
+    fn the_page_of_annotations() {
+        let page = format!(
+            "# Annotations of ingress-nginx\n\n<!-- Made from crates/controller/src/ingress_nginx. To write it again: \
+             {WRITE}=1 cargo test -p controller the_page_of_annotations -->\n\n\
+             What becomes of them with `steelyard controller --ingress-nginx` ([the page](migration-ingress-nginx.md)). Names are without \
+             `{PREFIX}`. A value may have another verdict than its key; `steelyard migrate ingress-nginx` says so. `tests` is a file of \
+             `crates/controller/tests/cases` or a module with unit tests beside the table.\n\n{}",
+            table()
+        );
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ingress-nginx-annotations.md");
+        if std::env::var_os(WRITE).is_some() {
+            std::fs::write(path, page).unwrap();
+        } else {
+            assert!(
+                std::fs::read_to_string(path).unwrap() == page,
+                "write it again: {WRITE}=1 cargo test -p controller the_page_of"
+            );
+        }
+    }
+
+    #[test]
+    fn ten_thousand_ingresses_and_a_large_annotation() {
+        let mut objects: Vec<Value> = (0..10_000)
+            .map(|number| ingress(&format!("i{number}"), &json!({"proxy-body-size": "8m"}), &format!("/{number}")))
+            .collect();
+        objects.push(ingress("large", &json!({"configuration-snippet": "a".repeat(1 << 20)}), "/large"));
+        let report = Report::of(&objects, "nginx", Compat::Safe);
+        assert_eq!(report.score.ingresses, 10_001);
+        assert!(report.page(Format::Html).len() < 10_000_000);
+    }
+}

@@ -1,0 +1,440 @@
+//! The routes of one host, in the order in which nginx would try its locations.
+
+use std::cmp::Reverse;
+
+use model::{
+    FieldValue, HostMatcher, Mirror, PathMatcher, PathRewrite, Redirect, Route, RouteAction, Scheme, Template,
+    TemplatePart, TextMatcher, ValueMatcher, WeightedCluster,
+};
+
+use super::super::cluster::Share;
+use super::super::ingress::One;
+use super::super::reference::{Why, service_port};
+use super::super::traffic::{Asked, ClusterScope};
+use super::{At, Host, Ingress, Making, Place, names, respond};
+use crate::index::{IngressTarget, Name};
+use crate::ingress_nginx::{Canary, HeaderRule, Https, ServiceUrl, regex_of};
+
+/// The path of a location, and why its requests are refused if they are.
+struct Matched {
+    path: PathMatcher,
+    closed: Option<String>,
+}
+
+impl Making<'_, '_, '_> {
+    /// All routes of a host. `others` are the names of all hosts, sorted.
+    pub(super) fn host(&mut self, name: &str, host: &Host<'_>, others: &[String]) {
+        let Some(first) = host.first else { return };
+        let hosts = names(name, &host.aliases, others);
+        let is_regex = host.places.iter().any(|place| place.ingress.planned.plan.location.is_regex(place.path));
+        if let Some((ingress, root)) = host.app_root {
+            let route = respond(format!("ingress/{}#app-root@{name}", ingress.name), 302, Some(root));
+            let route = Route { hosts: hosts.clone(), path: PathMatcher::Exact("/".to_owned()), ..route };
+            self.own(name, ingress, "/", route);
+        }
+        let mut places: Vec<&Place<'_>> = host.places.iter().collect();
+        match is_regex {
+            true => places.sort_by_key(|place| Reverse((place.path.len(), place.path))),
+            false => places.sort_by_key(|place| (!place.exact, Reverse(place.path.trim_end_matches('/').len()))),
+        }
+        for place in &places {
+            self.place(name, &hosts, place, is_regex);
+            if !is_regex {
+                self.slash(name, &hosts, place, &places);
+            }
+        }
+        // Otherwise a less specific host would get what no path of this one takes.
+        if !name.is_empty() && !places.iter().any(|place| place.path == "/" && !place.exact) {
+            let route = respond(format!("ingress/{}#404@{name}", first.name), 404, None);
+            self.own(name, first, "/", Route { hosts, ..route });
+        }
+        if host.www {
+            self.www(name, first, others);
+        }
+    }
+
+    /// Adds a route that leads to no endpoint: over HTTP, the redirect to HTTPS comes first.
+    fn own(&mut self, host: &str, ingress: Ingress<'_>, path: &str, route: Route) {
+        let At { plain, tls } = self.at(host, ingress);
+        let over_plain = self.https(ingress, path, &route).unwrap_or_else(|| route.clone());
+        self.add(plain, ingress, over_plain);
+        self.add(tls, ingress, route);
+    }
+
+    /// The redirect to HTTPS for the requests of a route, if there is one.
+    fn https(&self, ingress: Ingress<'_>, path: &str, route: &Route) -> Option<Route> {
+        let globals = &self.with.plans.globals;
+        let applies = match ingress.planned.plan.location.https {
+            Https::No => false,
+            // Whether or not there is such a certificate: what should be encrypted is not served in the clear.
+            Https::WithCertificate => !ingress.entry.tls.is_empty(),
+            Https::Always => true,
+        };
+        let is_open =
+            globals.prefixes("no-tls-redirect-locations").iter().any(|prefix| path.starts_with(prefix.as_str()));
+        (applies && !is_open).then(|| {
+            let status = globals.redirect_code();
+            let to = Redirect { scheme: Some(Scheme::Https), host: None, port: None, path: None, status };
+            let mut own = Route { to: RouteAction::Redirect(to), timeout: None, ..route.clone() };
+            own.policy = Default::default();
+            // A preflight request is answered and not redirected.
+            if route.policy.cors.is_some() {
+                own.policy.cors.clone_from(&route.policy.cors);
+            }
+            own
+        })
+    }
+
+    /// `/foo/` as a path of a rule makes `/foo` a redirect to it.
+    fn slash(&mut self, host: &str, hosts: &[HostMatcher], place: &Place<'_>, all: &[&Place<'_>]) {
+        let bare = place.path.trim_end_matches('/');
+        let plan = &place.ingress.planned.plan;
+        let is_taken = all.iter().any(|other| other.path == bare);
+        if bare.is_empty()
+            || bare.len() == place.path.len()
+            || is_taken
+            || plan.closed.is_some()
+            || plan.location.redirect.is_some()
+        {
+            return;
+        }
+        let to = Redirect {
+            scheme: None,
+            host: None,
+            port: None,
+            path: Some(PathRewrite::Full(place.path.to_owned())),
+            status: 301,
+        };
+        let route = Route::to_all(format!("{}.slash", place.label), RouteAction::Redirect(to));
+        let path = PathMatcher::Exact(bare.to_owned());
+        self.own(host, place.ingress, bare, Route { hosts: hosts.to_vec(), path, ..route });
+    }
+
+    fn www(&mut self, host: &str, ingress: Ingress<'_>, others: &[String]) {
+        let other = host.strip_prefix("www.").map_or_else(|| format!("www.{host}"), str::to_owned);
+        if host.is_empty() || host.contains('*') || others.binary_search(&other).is_ok() {
+            return;
+        }
+        let to = Redirect { scheme: None, host: Some(host.to_owned()), port: None, path: None, status: 308 };
+        let route = Route::to_all(format!("ingress/{}#www@{host}", ingress.name), RouteAction::Redirect(to));
+        let At { plain, tls } = self.at(host, ingress);
+        for at in [plain, tls] {
+            self.add(at, ingress, Route { hosts: vec![HostMatcher::Exact(other.clone())], ..route.clone() });
+        }
+    }
+
+    fn matched(&mut self, place: &Place<'_>, is_regex: bool) -> Matched {
+        let closed = place.ingress.planned.plan.closed.clone();
+        if !is_regex {
+            let path = place.path.to_owned();
+            return Matched {
+                path: if place.exact { PathMatcher::Exact(path) } else { PathMatcher::Prefix(path) },
+                closed,
+            };
+        }
+        let (pattern, refused) = match regex_of(place.path) {
+            Ok(pattern) => (pattern, None),
+            Err(begins) => {
+                let why = format!(
+                    "the path {} cannot be matched (it looks around or refers back, or is no expression), so all paths that begin with \
+                     {begins} are closed: write it otherwise",
+                    place.path
+                );
+                (format!("(?i:{})(?s:.*)", regex::escape(&begins)), Some(why))
+            }
+        };
+        let found = self.with.regexes.anchored(&pattern);
+        let told = refused
+            .or_else(|| found.as_ref().err().map(|why| format!("the path {}: {why}; the host is closed", place.path)));
+        if let Some(why) = &told {
+            self.tell(place.ingress, Why::new("Closed", why.clone()));
+        }
+        // Nothing is left to compare with, so everything that comes later is closed.
+        let path = found.map_or_else(|_| PathMatcher::Prefix("/".to_owned()), PathMatcher::Regex);
+        Matched { path, closed: closed.or(told) }
+    }
+
+    fn place(&mut self, host: &str, hosts: &[HostMatcher], place: &Place<'_>, is_regex: bool) {
+        let ingress = place.ingress;
+        let plan = &ingress.planned.plan;
+        let Matched { path, closed } = self.matched(place, is_regex);
+        let with = |route: Route| Route { hosts: hosts.to_vec(), path: path.clone(), ..route };
+        let At { plain, tls } = self.at(host, ingress);
+        if closed.is_some() {
+            let route = with(respond(place.label.clone(), 403, None));
+            self.add(plain, ingress, route.clone());
+            return self.add(tls, ingress, route);
+        }
+        if let Some((status, url)) = &plan.location.redirect {
+            let mut route = with(respond(place.label.clone(), *status, Some(url)));
+            let mut policies = route.clone();
+            if self
+                .with
+                .policies
+                .apply(&self.with.policies.of_ingress(ingress.name), self.with.nowhere, 1, &mut policies)
+                .is_ok()
+                && policies.policy.cors.is_some()
+            {
+                route.policy.cors.clone_from(&policies.policy.cors);
+            }
+            self.add(plain, ingress, route.clone());
+            return self.add(tls, ingress, route);
+        }
+        let routes = self.served(place, with(Route::to_all(place.label.clone(), self.with.nowhere.into())));
+        for route in routes {
+            let over_plain = self.https(ingress, place.path, &route).unwrap_or_else(|| route.clone());
+            self.add(plain, ingress, over_plain);
+            let mut over_tls = route;
+            if let Some(hsts) = self.with.plans.globals.hsts().filter(|_| tls.is_some()) {
+                let set = &mut over_tls.policy.changes.response_headers.set;
+                set.retain(|(name, _)| name != "strict-transport-security");
+                set.push(("strict-transport-security".to_owned(), FieldValue::Text(hsts)));
+            }
+            self.add(tls, ingress, over_tls);
+        }
+    }
+
+    /// The routes of a path: one, and those of its canary in front of it.
+    fn served(&mut self, place: &Place<'_>, route: Route) -> Vec<Route> {
+        let closes = |this: &mut Self, why: String| {
+            this.tell(place.ingress, Why::new("Closed", format!("its requests get 403: {why}")));
+            let closed = respond(route.name.clone(), 403, None);
+            vec![Route { hosts: route.hosts.clone(), path: route.path.clone(), ..closed }]
+        };
+        let main = match self.share(place.ingress, place.ingress, place.target) {
+            Ok(share) => share,
+            Err(why) => {
+                // Before any question of who may use it, as there.
+                self.tell(place.ingress, why);
+                let gone = respond(route.name.clone(), 503, None);
+                return vec![Route { hosts: route.hosts, path: route.path, ..gone }];
+            }
+        };
+        let main = match self.cluster(place.ingress, main) {
+            Ok(main) => main,
+            Err(why) => return closes(self, why),
+        };
+        let mut all = Route { to: main.into(), ..route.clone() };
+        if let Err(why) = self.shaped(place, &mut all) {
+            return closes(self, why);
+        }
+        let Some((canary, target)) = place.canary else { return vec![all] };
+        let other = self
+            .share(place.ingress, canary, target)
+            .and_then(|share| self.cluster(place.ingress, share).map_err(|why| Why::new("UnsupportedValue", why)));
+        match (other, &canary.planned.plan) {
+            (Ok(other), plan) if plan.closed.is_none() => {
+                let rule = plan.canary.clone().unwrap_or_default();
+                self.split(&rule, all, (main, other))
+            }
+            (Err(why), _) => {
+                self.tell(canary, why);
+                vec![all]
+            }
+            (Ok(_), _) => vec![all],
+        }
+    }
+
+    /// The routes of a path with a canary: by header, by cookie, and then by weight.
+    fn split(
+        &mut self,
+        canary: &Canary,
+        all: Route,
+        (main, other): (model::ClusterId, model::ClusterId),
+    ) -> Vec<Route> {
+        let variant = |suffix: &str, to: model::ClusterId| Route {
+            name: format!("{}.{suffix}", all.name),
+            to: to.into(),
+            ..all.clone()
+        };
+        let exact = |name: &str, value: &str| ValueMatcher {
+            name: name.to_owned(),
+            value: TextMatcher::Exact(value.to_owned()),
+        };
+        let mut routes = Vec::new();
+        match &canary.header {
+            Some((name, HeaderRule::Words)) => {
+                for (word, to) in [("always", other), ("never", main)] {
+                    routes.push(Route { headers: vec![exact(name, word)], ..variant(&format!("header-{word}"), to) });
+                }
+            }
+            Some((name, HeaderRule::Value(value))) => {
+                routes.push(Route { headers: vec![exact(name, value)], ..variant("header", other) });
+            }
+            Some((name, HeaderRule::Pattern(pattern))) => {
+                if let Ok(regex) = self.with.regexes.anchored(&format!("(?s:.*)(?:{pattern})(?s:.*)")) {
+                    let matcher = ValueMatcher { name: name.clone(), value: TextMatcher::Regex(regex) };
+                    routes.push(Route { headers: vec![matcher], ..variant("header", other) });
+                }
+            }
+            None => {}
+        }
+        if let Some(cookie) = &canary.cookie {
+            for (word, to) in [("always", other), ("never", main)] {
+                routes.push(Route { cookies: vec![exact(cookie, word)], ..variant(&format!("cookie-{word}"), to) });
+            }
+        }
+        let share = |cluster, weight| WeightedCluster { cluster, weight, changes: None };
+        let to = match canary.weight {
+            0 => main.into(),
+            weight => RouteAction::Clusters(vec![share(main, canary.total - weight), share(other, weight)]),
+        };
+        routes.push(Route { to, ..all });
+        routes
+    }
+
+    /// The port of a Service that a path leads to. `of` is the Ingress that says how, and `ingress` the one that has the path.
+    fn share(&mut self, of: Ingress<'_>, ingress: Ingress<'_>, target: &IngressTarget) -> Result<Share, Why> {
+        let one = One::of(self.index, (ingress.name, ingress.entry), None, self.out);
+        let share = one.share(target)?;
+        let h2 = share.h2 || of.planned.plan.location.protocol.h2;
+        Ok(Share { h2, ..share })
+    }
+
+    fn cluster(&mut self, of: Ingress<'_>, share: Share) -> Result<model::ClusterId, String> {
+        let policies = self.with.policies;
+        let tls = of.planned.plan.location.protocol.tls;
+        let mut scope = ClusterScope { tls, ..policies.of_clusters(&policies.of_ingress(of.name)) };
+        if tls {
+            scope.label += "+tls";
+        }
+        let before = self.out.clusters.set_policies(scope);
+        let cluster = self.out.clusters.of(self.index, vec![share]);
+        self.out.clusters.set_policies(before);
+        cluster
+    }
+
+    /// Puts what the annotations say into a route.
+    fn shaped(&mut self, place: &Place<'_>, route: &mut Route) -> Result<(), String> {
+        let ingress = place.ingress;
+        let location = &ingress.planned.plan.location;
+        if let Some(target) = location.rewrite.as_deref().filter(|target| *target != place.path) {
+            if let Some(redirect) = redirect(target, &route.path) {
+                route.to = RouteAction::Redirect(redirect);
+                return Ok(());
+            }
+            route.policy.changes.rewrite.path = Some(rewritten(target, &route.path));
+            if let Some(prefix) = &location.prefix {
+                let set = &mut route.policy.changes.request_headers.set;
+                set.push(("x-forwarded-prefix".to_owned(), FieldValue::Text(prefix.clone())));
+            }
+        }
+        if let Some(host) = &location.host {
+            route.policy.changes.rewrite.host = Some(host.clone());
+        }
+        if let Some(mirror) = &location.mirror
+            && let Some(to) = self.asked(mirror)?
+        {
+            route.policy.mirrors.push(Mirror { to, share: 1.0, only: None });
+        }
+        let scope = self.with.policies.of_ingress(ingress.name);
+        // Two listeners, and the routes of a canary.
+        self.with.policies.apply(&scope, self.with.nowhere, 2, route)?;
+        if let Some(policy) = route.policy.external_auth.clone() {
+            let (number, share) = self.with.policies.asked(self.index, &scope, Asked::Authorization)?;
+            let to = self.out.clusters.of(self.index, vec![share])?;
+            route.policy.external_auth = Some(self.with.policies.authorizing(number, to, &policy));
+        }
+        Ok(())
+    }
+
+    /// The cluster of a Service that a URL names; `None` if there is none.
+    fn asked(&mut self, url: &ServiceUrl) -> Result<Option<model::ClusterId>, String> {
+        let service = Name::new(&url.namespace, &url.name);
+        let found = service_port(self.index, &service, model::Transport::Tcp, |port| port.port == url.port);
+        let Ok(Some(port)) = found else { return Ok(None) };
+        let share = Share {
+            port: port.port,
+            service,
+            transport: model::Transport::Tcp,
+            weight: 1,
+            h2: port.speaks_h2c(),
+            proxy: port.proxy_protocol()?,
+        };
+        self.out.clusters.of(self.index, vec![share]).map(Some)
+    }
+}
+
+/// The new path: `$1` to `$9` are what the groups of the expression captured, and nothing if there is no such group.
+fn rewritten(target: &str, path: &PathMatcher) -> PathRewrite {
+    let groups = match path {
+        PathMatcher::Regex(regex) => regex.captures_len(),
+        PathMatcher::Prefix(_) | PathMatcher::Exact(_) => 1,
+    };
+    let parts = parts(target, groups);
+    match parts.as_slice() {
+        [TemplatePart::Text(text)] => PathRewrite::Full(text.clone()),
+        _ => PathRewrite::Template(Template(parts)),
+    }
+}
+
+fn parts(target: &str, groups: usize) -> Vec<TemplatePart> {
+    let mut parts = Vec::new();
+    let mut text = String::new();
+    let mut letters = target.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let digit = letters.peek().and_then(|next| next.to_digit(10)).filter(|digit| letter == '$' && *digit > 0);
+        let Some(digit) = digit else {
+            text.push(letter);
+            continue;
+        };
+        letters.next();
+        let number = digit as usize;
+        if number < groups {
+            if !text.is_empty() {
+                parts.push(TemplatePart::Text(std::mem::take(&mut text)));
+            }
+            parts.push(TemplatePart::Group(number));
+        }
+    }
+    if !text.is_empty() || parts.is_empty() {
+        parts.push(TemplatePart::Text(text));
+    }
+    parts
+}
+
+/// A rewrite to a URL is a redirect.
+fn redirect(target: &str, path: &PathMatcher) -> Option<Redirect> {
+    let (scheme, rest) = target.split_once("://")?;
+    let scheme = if scheme == "https" { Scheme::Https } else { Scheme::Http };
+    let (authority, after) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().ok()),
+        None => (authority, None),
+    };
+    let after = if after.is_empty() { "/" } else { after };
+    let path = Some(rewritten(after, path));
+    Some(Redirect { scheme: Some(scheme), host: Some(host.to_owned()), port, path, status: 302 })
+}
+
+#[cfg(test)]
+mod tests {
+    use regex::Regex;
+
+    use super::*;
+
+    #[test]
+    fn what_a_rewrite_becomes() {
+        let group = TemplatePart::Group;
+        let text = |text: &str| TemplatePart::Text(text.to_owned());
+        let check = |target: &str, path: &str, expect: Vec<TemplatePart>| {
+            let regex = PathMatcher::Regex(Regex::new(path).unwrap());
+            let found = match rewritten(target, &regex) {
+                PathRewrite::Template(Template(parts)) => parts,
+                PathRewrite::Full(full) => vec![TemplatePart::Text(full)],
+                PathRewrite::Prefix(_) => panic!("{target}"),
+            };
+            assert_eq!(found, expect, "{target}");
+        };
+        check("/$2", "/a(/|$)(.*)", vec![text("/"), group(2)]);
+        check("/x/$1/y", "/a(.*)", vec![text("/x/"), group(1), text("/y")]);
+        check("/x", "/a(.*)", vec![text("/x")]);
+        // As in nginx, one digit, and nothing for a group that there is not.
+        check("/$10", "/(.*)", vec![text("/"), group(1), text("0")]);
+        check("/a$3", "/(.*)", vec![text("/a")]);
+        check("/a$", "/(.*)", vec![text("/a$")]);
+        let to = redirect("https://b.example:8443/x/$1", &PathMatcher::Regex(Regex::new("/a(.*)").unwrap())).unwrap();
+        assert_eq!((to.host.as_deref(), to.port, to.status), (Some("b.example"), Some(8443), 302));
+        assert_eq!(redirect("/x", &PathMatcher::Prefix("/".to_owned())), None);
+    }
+}

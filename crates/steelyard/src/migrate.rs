@@ -1,0 +1,144 @@
+//! `steelyard migrate`: reads what another load balancer is told, from files or from a cluster, and prints what becomes of it.
+//!
+//! What the objects mean is the job of the crate `controller`, which serves by the same tables.
+
+pub(crate) mod compare;
+mod difference;
+mod requests;
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use controller::ingress_nginx::{OBJECTS_MAX, Report, Written, written};
+use serde_json::Value;
+
+use crate::cli::{IngressNginxArgs, MigrateCommand, MigrateTo};
+use crate::exit::Exit;
+
+/// The largest file. The objects of ten thousand Ingresses take about 20 MB.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Files of all folders together, and how deep these may be.
+const FILES_MAX: usize = 100_000;
+const DEPTH_MAX: usize = 32;
+
+pub(crate) fn migrate(command: MigrateCommand) -> Exit {
+    match command {
+        MigrateCommand::IngressNginx(args) => ingress_nginx(&args),
+        MigrateCommand::Compare(args) => compare::compare(&args),
+    }
+}
+
+fn ingress_nginx(args: &IngressNginxArgs) -> Exit {
+    let read = match args.paths.is_empty() {
+        true => controller::read_nginx(args.kubeconfig.as_deref(), args.context.as_deref()).map(|seen| {
+            seen.warnings.iter().for_each(|why| eprintln!("steelyard: {}", admin::visible(why)));
+            seen.objects
+        }),
+        false => of_files(&args.paths),
+    };
+    let objects = match read {
+        Ok(objects) => objects,
+        Err(why) => {
+            eprintln!("steelyard: {}", admin::visible(&why));
+            return Exit::BadConfig;
+        }
+    };
+    if let Some(MigrateTo::GatewayApi) = args.to {
+        return gateway_api(args, &objects);
+    }
+    let report = Report::of(&objects, &args.class, args.compat.into());
+    let format = args.format.into();
+    let page = report.page(format);
+    // What is in an object may not steer a terminal.
+    let page = page.lines().map(|line| admin::visible(line).to_string()).collect::<Vec<_>>().join("\n");
+    match (crate::print_line(&page), report.is_good()) {
+        (Exit::Good, false) => Exit::Failed,
+        (exit, _) => exit,
+    }
+}
+
+fn gateway_api(args: &IngressNginxArgs, objects: &[Value]) -> Exit {
+    let gateway = (args.gateway.namespace.as_str(), args.gateway.name.as_str(), args.gateway_class.as_str());
+    let Written { objects, lost } = written(objects, &args.class, gateway, args.compat.into());
+    let mut page: String = lost.iter().map(|what| format!("# Lost: {}\n", what.replace(['\n', '\r'], " "))).collect();
+    for object in &objects {
+        match serde_saphyr::to_string(object) {
+            Ok(text) => page.push_str(&format!("---\n{text}")),
+            Err(error) => return crate::fail(&format!("cannot write an object: {error}")),
+        }
+    }
+    match crate::print_line(&admin::visible(page.trim_end())) {
+        Exit::Good if !lost.is_empty() => Exit::Failed,
+        exit => exit,
+    }
+}
+
+fn of_files(paths: &[PathBuf]) -> Result<Vec<Value>, String> {
+    let mut objects = Vec::new();
+    let mut files = Vec::new();
+    for path in paths {
+        if path.as_os_str() == "-" {
+            let mut text = String::new();
+            let read = std::io::stdin().take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+            read.map_err(|error| format!("standard input: {error}"))?;
+            add(&text, "standard input", &mut objects)?;
+        } else {
+            find(path, 0, &mut files)?;
+        }
+    }
+    files.sort();
+    for file in files {
+        let name = file.display().to_string();
+        let size = std::fs::metadata(&file).map_err(|error| format!("{name}: {error}"))?.len();
+        if size > FILE_BYTES_MAX {
+            return Err(format!("{name} has {size} bytes; {FILE_BYTES_MAX} are the most"));
+        }
+        let text = std::fs::read_to_string(&file).map_err(|error| format!("{name}: {error}"))?;
+        add(&text, &name, &mut objects)?;
+    }
+    Ok(objects)
+}
+
+/// The files at a path: itself, or those of a folder that end like YAML or JSON.
+fn find(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    let told = |error: std::io::Error| format!("{}: {error}", path.display());
+    if !std::fs::metadata(path).map_err(told)?.is_dir() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path).map_err(told)? {
+        let entry = entry.map_err(told)?;
+        let (inner, kind) = (entry.path(), entry.file_type().map_err(told)?);
+        let is_text = inner.extension().is_some_and(|end| ["yaml", "yml", "json"].iter().any(|known| end == *known));
+        // A link may lead back to where it is.
+        if kind.is_dir() && depth < DEPTH_MAX {
+            find(&inner, depth + 1, files)?;
+        } else if kind.is_file() && is_text {
+            files.push(inner);
+        }
+        if files.len() > FILES_MAX {
+            return Err(format!("{}: more than {FILES_MAX} files", path.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Adds the objects of a text, and those of the lists in it.
+fn add(text: &str, name: &str, objects: &mut Vec<Value>) -> Result<(), String> {
+    let documents: Vec<Value> = match text.trim_start().starts_with('{') {
+        true => vec![serde_json::from_str(text).map_err(|error| format!("{name}: {error}"))?],
+        false => serde_saphyr::from_multiple(text).map_err(|error| format!("{name}: {error}"))?,
+    };
+    for mut document in documents {
+        let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+        match document.get_mut("items").filter(|_| is_list) {
+            Some(Value::Array(items)) => objects.append(items),
+            _ => objects.push(document),
+        }
+        if objects.len() > OBJECTS_MAX {
+            return Err(format!("{name}: more than {OBJECTS_MAX} objects"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,262 @@
+//! `steelyard migrate compare`: sends the same requests to two servers and reports what is different.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Request, header};
+use hyper_util::rt::TokioIo;
+use proxy::ClientKeys;
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::difference::{Answer, Difference, differences};
+use super::requests::{self, Wanted};
+use crate::cli::{CompareArgs, CompareFormat};
+use crate::exit::Exit;
+
+/// The time for one response.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Bytes of a body that are compared.
+const BODY_BYTES_MAX: usize = 16 << 20;
+
+/// Requests with unimportant differences that are shown for each kind.
+const SHOWN_MAX: usize = 3;
+
+/// One of the servers.
+struct Side {
+    http: SocketAddr,
+    https: SocketAddr,
+    keys: Arc<ClientKeys>,
+}
+
+/// What became of one request.
+struct Compared {
+    wanted: Wanted,
+    differences: Vec<Difference>,
+}
+
+pub(super) fn compare(args: &CompareArgs) -> Exit {
+    match run(args) {
+        Ok(exit) => exit,
+        Err(why) => {
+            eprintln!("steelyard: {}", admin::visible(&why));
+            Exit::BadConfig
+        }
+    }
+}
+
+fn run(args: &CompareArgs) -> Result<Exit, String> {
+    let all = wanted(args)?;
+    let keys = ClientKeys::accepting_any().map_err(|fault| fault.message)?;
+    let side = |at: SocketAddr, https: Option<SocketAddr>| {
+        let https = https.unwrap_or_else(|| SocketAddr::new(at.ip(), 443));
+        Side { http: at, https, keys: keys.clone() }
+    };
+    let (old, new) = (side(args.old, args.old_https), side(args.new, args.new_https));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
+    let mut compared = Vec::new();
+    for wanted in all {
+        let differences = runtime.block_on(both(&old, &new, &wanted, args));
+        compared.push(Compared { wanted, differences });
+    }
+    match args.format {
+        CompareFormat::Text => text(&compared),
+        CompareFormat::Json => drop(crate::print_line(&format!("{:#}", in_json(&compared)))),
+    }
+    let matters = compared.iter().flat_map(|one| &one.differences).any(|difference| difference.matters);
+    Ok(if matters { Exit::Failed } else { Exit::Good })
+}
+
+/// The requests of all files, without those that may change something.
+fn wanted(args: &CompareArgs) -> Result<Vec<Wanted>, String> {
+    let mut all = Vec::new();
+    for file in &args.requests {
+        let name = file.display();
+        let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
+        all.extend(requests::read(&text, args.host.as_deref()).map_err(|why| format!("{name}: {why}"))?);
+    }
+    if !args.ingresses.is_empty() {
+        all.extend(requests::of_ingresses(&super::of_files(&args.ingresses)?));
+    }
+    let before = all.len();
+    if !args.all_methods {
+        all.retain(Wanted::is_safe);
+    }
+    if all.len() < before {
+        eprintln!(
+            "steelyard: {} requests may change something and are left out; --all-methods sends them",
+            before - all.len()
+        );
+    }
+    if all.len() > args.limit {
+        eprintln!("steelyard: the first {} of {} requests are sent; --limit changes that", args.limit, all.len());
+        all.truncate(args.limit);
+    }
+    if all.is_empty() { Err("there are no requests: give --requests or --ingresses".to_owned()) } else { Ok(all) }
+}
+
+async fn both(old: &Side, new: &Side, wanted: &Wanted, args: &CompareArgs) -> Vec<Difference> {
+    let (one, other) = tokio::join!(old.ask(wanted, None), new.ask(wanted, None));
+    let (one, other) = match (one, other) {
+        (Ok(one), Ok(other)) => (one, other),
+        (Err(old), Err(new)) => return vec![Difference { what: "no response".to_owned(), old, new, matters: true }],
+        (Ok(old), Err(new)) => {
+            let old = format!("status {}", old.status);
+            return vec![Difference { what: "no response".to_owned(), old, new, matters: true }];
+        }
+        (Err(old), Ok(new)) => {
+            let new = format!("status {}", new.status);
+            return vec![Difference { what: "no response".to_owned(), old, new, matters: true }];
+        }
+    };
+    let mut found = differences(&wanted.url(), &one, &other, args.marker.as_deref(), &args.ignore);
+    if let Some(marker) = &args.marker {
+        let (stays, also) = (old.stays(wanted, &one, marker).await, new.stays(wanted, &other, marker).await);
+        if stays != also {
+            let told = |stays: Option<bool>| match stays {
+                Some(true) => "the cookie leads back to the endpoint",
+                Some(false) => "the cookie leads to another endpoint",
+                None => "there is no cookie",
+            };
+            let (old, new) = (told(stays).to_owned(), told(also).to_owned());
+            found.push(Difference { what: "sticky session".to_owned(), old, new, matters: true });
+        }
+    }
+    found
+}
+
+impl Side {
+    /// Whether a client that sends back the cookies of a response gets the same endpoint again; `None` if there are no cookies.
+    async fn stays(&self, wanted: &Wanted, first: &Answer, marker: &str) -> Option<bool> {
+        let of = |answer: &Answer, name: &str| -> Vec<String> {
+            answer
+                .headers
+                .iter()
+                .filter(|(known, _)| known.eq_ignore_ascii_case(name))
+                .map(|(_, value)| value.clone())
+                .collect()
+        };
+        let pairs: Vec<String> =
+            of(first, "set-cookie").iter().filter_map(|cookie| cookie.split(';').next()).map(str::to_owned).collect();
+        if pairs.is_empty() || of(first, marker).is_empty() {
+            return None;
+        }
+        let again = self.ask(wanted, Some(&pairs.join("; "))).await.ok()?;
+        Some(of(&again, marker) == of(first, marker))
+    }
+
+    async fn ask(&self, wanted: &Wanted, cookie: Option<&str>) -> Result<Answer, String> {
+        let asked = async {
+            let address = if wanted.is_https { self.https } else { self.http };
+            let tcp =
+                TcpStream::connect(address).await.map_err(|error| format!("cannot connect to {address}: {error}"))?;
+            if !wanted.is_https {
+                return exchange(tcp, wanted, cookie).await;
+            }
+            let host = wanted.host.rsplit_once(':').map_or(wanted.host.as_str(), |(host, _)| host);
+            let tls = self.keys.secure(tcp, address, Some(host)).await;
+            exchange(tls.map_err(|error| format!("TLS with {address} failed: {error}"))?, wanted, cookie).await
+        };
+        timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(format!("nothing within {} s", PATIENCE.as_secs())))
+    }
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    wanted: &Wanted,
+    cookie: Option<&str>,
+) -> Result<Answer, String> {
+    let mut request =
+        Request::builder().method(wanted.method.as_str()).uri(&wanted.target).header(header::HOST, &wanted.host);
+    for (name, value) in &wanted.headers {
+        request = request.header(name, value);
+    }
+    if let Some(cookie) = cookie {
+        request = request.header(header::COOKIE, cookie);
+    }
+    let request = request.body(Full::new(Bytes::from(wanted.body.clone()))).map_err(|error| error.to_string())?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| format!("no HTTP: {error}"))?;
+    let mut connections = JoinSet::new();
+    connections.spawn(connection);
+    let response = sender.send_request(request).await.map_err(|error| format!("no response: {error}"))?;
+    let status = response.status().as_u16();
+    let value = |value: &header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let headers = response.headers().iter().map(|(name, text)| (name.as_str().to_owned(), value(text))).collect();
+    let body = Limited::new(response.into_body(), BODY_BYTES_MAX).collect().await;
+    let body =
+        body.map_err(|error| format!("the response was cut off or is larger than {BODY_BYTES_MAX} bytes: {error}"))?;
+    Ok(Answer { status, headers, body: body.to_bytes().to_vec() })
+}
+
+fn text(compared: &[Compared]) {
+    let mut page = Vec::new();
+    let matters = |one: &&Compared| one.differences.iter().any(|difference| difference.matters);
+    let (bad, same) =
+        (compared.iter().filter(matters).count(), compared.iter().filter(|one| one.differences.is_empty()).count());
+    // Writing to a vector cannot fail.
+    let _ = writeln!(
+        page,
+        "{} requests: {same} without a difference, {} with differences that do not matter, {bad} with differences that matter",
+        compared.len(),
+        compared.len() - same - bad
+    );
+    for one in compared.iter().filter(matters) {
+        let about = if one.wanted.about.is_empty() { String::new() } else { format!(" ({})", one.wanted.about) };
+        let _ = writeln!(page, "\n{} {}{about}", one.wanted.method, one.wanted.url());
+        for Difference { what, old, new, .. } in one.differences.iter().filter(|difference| difference.matters) {
+            let _ = writeln!(page, "  {what}\n    old: {old}\n    new: {new}");
+        }
+    }
+    let mut others: BTreeMap<&str, Vec<(&Wanted, &Difference)>> = BTreeMap::new();
+    for one in compared {
+        for difference in one.differences.iter().filter(|difference| !difference.matters) {
+            others.entry(&difference.what).or_default().push((&one.wanted, difference));
+        }
+    }
+    if !others.is_empty() {
+        let _ = writeln!(page, "\nDifferences that do not matter");
+    }
+    for (what, all) in others {
+        let _ = writeln!(page, "  {what}: {} requests", all.len());
+        for (wanted, difference) in all.iter().take(SHOWN_MAX) {
+            let _ = writeln!(page, "    {} {}: {} | {}", wanted.method, wanted.url(), difference.old, difference.new);
+        }
+    }
+    crate::print_line(admin::visible(&String::from_utf8_lossy(&page)).trim_end());
+}
+
+fn in_json(compared: &[Compared]) -> serde_json::Value {
+    let one = |one: &Compared| {
+        json!({
+            "method": one.wanted.method,
+            "url": one.wanted.url(),
+            "about": one.wanted.about,
+            "differences": one.differences,
+        })
+    };
+    let matter = |one: &&Compared| one.differences.iter().any(|difference| difference.matters);
+    json!({
+        "version": 1,
+        "requests": compared.len(),
+        "matter": compared.iter().filter(matter).count(),
+        "compared": compared.iter().filter(|one| !one.differences.is_empty()).map(one).collect::<Vec<_>>(),
+    })
+}
+
+/// An address for HTTP: `10.0.0.7`, or with a port.
+pub(crate) fn server(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse::<SocketAddr>().ok().or_else(|| Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, 80)));
+    address.ok_or_else(|| "write an address, such as 10.0.0.7 or 127.0.0.1:8080".to_owned())
+}
