@@ -276,6 +276,11 @@ fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
+#[expect(clippy::disallowed_methods, reason = "a program under callgrind gives no event to wait for")]
+fn pause() {
+    std::thread::sleep(POLL);
+}
+
 /// A process, killed when dropped.
 struct Running(Child);
 
@@ -293,7 +298,7 @@ impl Running {
             if Instant::now() > deadline {
                 return Err(format!("does not serve after {} s", PATIENCE.as_secs()));
             }
-            std::thread::sleep(POLL);
+            pause();
         }
         Ok(())
     }
@@ -308,7 +313,7 @@ impl Running {
             match self.0.try_wait() {
                 Ok(Some(status)) if status.success() => return Ok(()),
                 Ok(Some(status)) => return Err(format!("ended with {status}")),
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL),
+                Ok(None) if Instant::now() < deadline => pause(),
                 Ok(None) => return Err(format!("does not end within {} s", PATIENCE.as_secs())),
                 Err(error) => return Err(format!("cannot be waited for: {error}")),
             }

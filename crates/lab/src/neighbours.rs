@@ -373,6 +373,43 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::{Case, Cell, ReferenceLoop, Table, Turn};
+    use crate::report::sample;
+
+    /// A run of both cases with the reference loop around its cells, on a host that is slower by factors that differ from cell to cell.
+    fn run(slow: [f64; 4]) -> Run {
+        let mut run = sample::raw(Table::L4l7Ab);
+        let case = run.case("capacity").unwrap().clone();
+        run.scenario.cases = [STEADY, FULL].map(|name| Case { name: name.to_owned(), ..case.clone() }).into();
+        let cells = std::mem::take(&mut run.cells).into_iter().filter(|cell| cell.case == "capacity");
+        let both = |cell: Cell| [STEADY, FULL].map(|name| Cell { case: name.to_owned(), ..cell.clone() });
+        run.cells = cells.flat_map(both).collect();
+        run.scenario.reference = "steelyard-http".to_owned();
+        for (place, cell) in run.cells.iter_mut().enumerate() {
+            let (slow, m) = (slow[place % 4], cell.measurement.as_mut().unwrap());
+            let turn = |cpu: u32| Turn { cpu, wall_us: 10.0 * slow, cpu_us: 8.0 * slow };
+            let turns: Vec<Turn> = (0..12).map(turn).collect();
+            m.reference = Some(ReferenceLoop { before: turns.clone(), after: turns });
+            (m.ok_per_s, m.ok) = (m.ok_per_s / slow, (m.ok as f64 / slow) as u64);
+            let strangers_s = 10.0 * (slow - 0.99);
+            (m.cpu.strangers_s, m.cpu.busy_s) = (Some(strangers_s), m.cpu.busy_s + strangers_s);
+        }
+        run
+    }
+
+    #[test]
+    fn a_recording_is_compared_like_the_runs_that_it_was_made_of() {
+        let [quiet, stress, quota] = [[1.0; 4], [1.0, 1.3, 1.7, 2.0], [1.9, 1.1, 1.4, 1.2]].map(run);
+        let recording = Recording::of(&quiet, &stress, &quota).unwrap();
+        let directory = std::env::temp_dir().join(format!("steelyard-neighbours-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(FILE), recording.pack().unwrap()).unwrap();
+        let report = replay(&directory, false).unwrap();
+        assert!(report.wrong.is_empty() && report.rows.len() >= 8 && report.verdict() == Verdict::Good, "{report}");
+        fs::write(directory.join(FILE), b"no recording").unwrap();
+        assert!(replay(&directory, false).unwrap_err().to_string().contains(FILE));
+        fs::remove_dir_all(&directory).unwrap();
+    }
 
     fn estimate(median: f64) -> Estimate {
         Estimate { median, low: median * 0.98, high: median * 1.02, rounds: 10, confidence: 0.97 }

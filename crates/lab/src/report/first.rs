@@ -1,8 +1,9 @@
 //! The answer of a run in one sentence.
 
-use crate::record::{Case, Layer};
+use crate::record::{Case, Conclusion, Layer};
 use crate::stats::ROUNDS_MIN;
 
+use super::conclude::TOO_FEW;
 use super::figures::{BUSY_US, CORES_PER_GBPS, Figures};
 use super::tables::{case_title, rate_figure, title};
 
@@ -14,10 +15,11 @@ pub(super) struct Answer {
     pub because: String,
 }
 
-/// The first of the leading conclusions; without one, that the run bears nothing out.
+/// The first of the leading conclusions that has enough rounds; without one, that the run bears nothing out.
 pub(super) fn answer(figures: Figures<'_>) -> Answer {
     let run = figures.run;
-    if let Some(conclusion) = run.conclusions.iter().find(|conclusion| conclusion.leads) {
+    let has_rounds = |conclusion: &&Conclusion| conclusion.leads && !conclusion.because.starts_with(TOO_FEW);
+    if let Some(conclusion) = run.conclusions.iter().find(has_rounds) {
         return Answer { text: conclusion.text.clone(), because: conclusion.because.clone() };
     }
     let why = match run.cells.is_empty() {

@@ -210,6 +210,7 @@ fn few_rounds_are_called_few() {
         &markdown(&run),
         &["3 rounds are too few for a 95 % interval", "in the middle of too few rounds", "rounds: 3 < 6"],
     );
+    assert!(!first::answer(figures::Figures::new(&run)).because.starts_with("rounds: "));
     assert!(run.statistics.iter().all(|statistic| statistic.interval.is_none()));
     assert!(run.statistics.iter().filter_map(|statistic| statistic.ratio.as_ref()).all(|ratio| !ratio.is_different));
 }

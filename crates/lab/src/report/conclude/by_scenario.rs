@@ -342,7 +342,8 @@ fn sidecars(figures: Figures<'_>, case: &Case) -> Vec<Conclusion> {
         let Some(envoy) = all.iter().find(|instance| instance.contender == envoy) else { continue };
         let others = all.iter().filter(|other| other.contender.ends_with(suffix) && other.id != envoy.id);
         let against = others.filter_map(|other| {
-            let ratio = figures.ratio(&case.name, &other.id, &envoy.id, LB_CORES_PER_GBPS)?;
+            let ratio = figures.ratio(&case.name, &other.id, &envoy.id, LB_CORES_PER_GBPS);
+            let ratio = ratio.filter(Estimate::is_sure)?;
             Some(format!("{} {}", title(figures, other), number::ratio(&ratio)))
         });
         let against: Vec<String> = against.collect();

@@ -70,7 +70,7 @@ pub(crate) fn conclusions(run: &Run) -> Vec<Conclusion> {
 }
 
 /// The beginning of the reason if there were too few rounds.
-const TOO_FEW: &str = "rounds: ";
+pub(super) const TOO_FEW: &str = "rounds: ";
 
 pub(super) fn too_few(rounds: usize) -> String {
     format!("{TOO_FEW}{rounds} < {ROUNDS_MIN}")
