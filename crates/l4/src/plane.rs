@@ -296,14 +296,11 @@ impl Plane {
         Some(earlier)
     }
 
-    /// Attaches to the interfaces. Connections that an earlier process with another layout has made become ours first.
+    /// Attaches to the interfaces, behind the programs of an earlier process with another layout. Its connections become ours first.
     fn attach_after_earlier(&mut self) -> Result<(), Refusal> {
-        let first_s = host::now_s();
         let given = self.earlier.as_mut().map_or(Ok(()), |earlier| earlier.give_flows(&self.maps));
         self.attach(false)?;
-        let maps = &self.maps;
-        let ended = given.and_then(|()| self.earlier.as_mut().map_or(Ok(()), |it| it.end_at_interfaces(maps, first_s)));
-        if let Err(refusal) = ended {
+        if let Err(refusal) = given {
             tracing::warn!(%refusal, "cannot take over all connections of an earlier version");
             self.earlier = None;
         }

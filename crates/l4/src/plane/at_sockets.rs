@@ -95,11 +95,7 @@ impl Plane {
         self.sockets_wanted = cgroup.map(Path::to_owned);
         self.sockets_refused = None;
         let set = self.set_cgroup(cgroup);
-        if let Some(earlier) = self.earlier.take()
-            && let Err(refusal) = earlier.remove()
-        {
-            tracing::warn!(%refusal, "cannot remove the tables of an earlier version");
-        }
+        self.end_earlier();
         let Err(refusal) = set else { return };
         tracing::error!(%refusal, "cannot change how connections of this host's processes are balanced; packets of vips still are");
         let Some(cgroup) = cgroup.map(Path::to_owned).or_else(|| self.sockets.as_ref().map(|it| it.cgroup.clone()))
@@ -108,6 +104,17 @@ impl Plane {
         };
         let id = sockets::id_of(&cgroup);
         self.sockets_refused = Some(Refused { cgroup, why: refusal.to_string(), id });
+    }
+
+    /// From now on, an earlier process with another layout has no programs any more: ours serve everywhere.
+    fn end_earlier(&mut self) {
+        let Some(mut earlier) = self.earlier.take() else { return };
+        if let Err(refusal) = earlier.end_at_interfaces(&self.maps) {
+            tracing::warn!(%refusal, "cannot take over all connections of an earlier version");
+        }
+        if let Err(refusal) = earlier.remove() {
+            tracing::warn!(%refusal, "cannot remove the tables of an earlier version");
+        }
     }
 
     fn set_cgroup(&mut self, cgroup: Option<&Path>) -> Result<(), Refusal> {

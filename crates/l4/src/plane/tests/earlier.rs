@@ -29,18 +29,74 @@ fn connections_go_on_when_the_layout_changes() {
     let (mut late, number) = lab.connect();
     assert!(streams.iter_mut().all(echoes), "opened, but not told what to serve");
     lab.apply(&mut plane, &[lab.vip(&[0, 1])]).unwrap();
+    // Ours are attached behind them, and do not get this one.
+    let (mut last, _) = lab.connect();
     plane.balance_sockets(None);
     assert!(plane.pins.other_versions().is_empty());
-    assert!(streams.iter_mut().all(echoes) && echoes(&mut late), "their flows are ours");
+    assert!(streams.iter_mut().chain([&mut late, &mut last]).all(echoes), "the flows of the earlier programs are ours");
     let active = |plane: &Plane| plane.counters().unwrap().vips["web"].total.flows_active;
+    // Those that were there when ours were attached are counted.
     assert_eq!(active(&plane), 4);
-    assert_eq!(plane.flows(Some("web"), 100).unwrap().0.len(), 4);
+    assert_eq!(plane.flows(Some("web"), 100).unwrap().0.len(), 5);
 
     // Their ends are seen and counted.
-    drop((streams, late));
+    drop((streams, late, last));
     until(PATIENCE, || (active(&plane) == 0).then_some(())).expect("closed connections are not active");
     lab.apply(&mut plane, &[lab.vip(&[1 - number])]).unwrap();
     assert_eq!(lab.connect().1, 1 - number);
+}
+
+#[test]
+fn new_connections_are_ours_before_the_earlier_programs_end() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    let (mut before, _) = lab.connect();
+    drop(plane);
+    make_earlier(&lab, LB_FLOWS_SINCE);
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    plane.earlier.as_ref().unwrap().take_no_more().unwrap();
+    // The earlier programs are attached in front of ours, and have the first connection alone.
+    let (mut after, _) = lab.connect();
+    assert!(echoes(&mut before) && echoes(&mut after));
+    assert_eq!(plane.counters().unwrap().vips["web"].total.flows_made, 1);
+    plane.balance_sockets(None);
+    assert!(echoes(&mut before) && echoes(&mut after));
+}
+
+#[test]
+fn a_client_that_uses_its_port_again_meanwhile() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    let from = |port: u16| {
+        let socket =
+            lab.client.inside(|| socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)).unwrap();
+        socket.bind(&SocketAddr::from(([0, 0, 0, 0], port)).into()).unwrap();
+        socket.connect(&VIP.parse::<SocketAddr>().unwrap().into()).unwrap();
+        let mut stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut number = [0];
+        stream.read_exact(&mut number).unwrap();
+        (stream, number[0])
+    };
+    let (first, number) = from(40_000);
+    assert_eq!(number, 0);
+    // The next connection goes to the other endpoint.
+    lab.apply(&mut plane, &[lab.vip(&[1])]).unwrap();
+    drop(plane);
+    make_earlier(&lab, LB_FLOWS_SINCE);
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[1])]).unwrap();
+    let born_s = host::now_s();
+    until(PATIENCE, || (host::now_s() != born_s).then_some(())).unwrap();
+    socket2::SockRef::from(&first).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(first);
+    let (mut second, number) = from(40_000);
+    assert_eq!(number, 1);
+    plane.balance_sockets(None);
+    assert!(echoes(&mut second), "its flow replaced that of the first");
 }
 
 #[test]
