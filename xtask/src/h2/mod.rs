@@ -1,9 +1,9 @@
 //! `cargo xtask test h2`: tests HTTP/2 and gRPC through the built binary with the suites of other projects.
 //!
-//! There are five suites, all in Go and pinned by `hack/interop` and `hack/oauth2-proxy`: h2spec with all of its cases,
+//! There are six suites, all in Go and pinned by `hack/interop`, `hack/oauth2-proxy` and `hack/otlp`: h2spec with all of its cases,
 //! strictly, the gRPC interoperability suite with all cases that need no cloud, external authorization by a service
-//! that is written against Envoy's protos, global rate limits by the service of the Envoy project with a Redis, and a
-//! login at oauth2-proxy. Each of the first two runs against a listener in cleartext and one over TLS; h2spec also in
+//! that is written against Envoy's protos, global rate limits by the service of the Envoy project with a Redis, a
+//! login at oauth2-proxy, and traces for the receiver of the OpenTelemetry collector. Each of the first two runs against a listener in cleartext and one over TLS; h2spec also in
 //! front of origins of both protocols. If a case fails, is skipped or does not run, the verb fails.
 //!
 //! Not here: attacks, and behaviour beyond the standards. The tests in `e2e` cover them.
@@ -13,6 +13,7 @@ mod field;
 mod grpc;
 mod h2spec;
 mod oauth2_proxy;
+mod otlp;
 mod ratelimit;
 mod tools;
 
@@ -22,15 +23,15 @@ use crate::cargo::metadata;
 use crate::{setup, test};
 use field::{Field, Side};
 
-const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc|authz|ratelimit|oauth2-proxy]";
+const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc|authz|ratelimit|oauth2-proxy|otlp]";
+
+const SUITES: [&str; 6] = ["h2spec", "grpc", "authz", "ratelimit", "oauth2-proxy", "otlp"];
 
 /// Runs all suites, or the named one.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let wanted = match arguments {
         [] => None,
-        [suite] if ["h2spec", "grpc", "authz", "ratelimit", "oauth2-proxy"].contains(&suite.as_str()) => {
-            Some(suite.as_str())
-        }
+        [suite] if SUITES.contains(&suite.as_str()) => Some(suite.as_str()),
         _ => return Err(USAGE.into()),
     };
     let runs = |suite: &str| wanted.is_none_or(|wanted| wanted == suite);
@@ -71,6 +72,12 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         let start = Instant::now();
         let outcome = oauth2_proxy::run(&binary, &oauth2_proxy, &directory);
         outcomes.push(("login at oauth2-proxy".into(), start.elapsed().as_secs(), outcome));
+    }
+    if runs("otlp") {
+        let collector = tools::build_collector(&directory)?;
+        let start = Instant::now();
+        let outcome = otlp::run(&binary, &collector, &directory);
+        outcomes.push(("traces".into(), start.elapsed().as_secs(), outcome));
     }
     report(&outcomes)
 }

@@ -1,4 +1,5 @@
-//! The programs of the suites: in Go, pinned by the go.mod files of `hack/interop` and `hack/oauth2-proxy`, built into the target folder.
+//! The programs of the suites: in Go, pinned by the go.mod files of `hack/interop`, `hack/oauth2-proxy` and `hack/otlp`, built into the target
+//! folder.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -12,6 +13,9 @@ const MODULE: &str = "hack/interop";
 /// The folder of the module of a login service, and its package. Go names the binary after the folder above the version.
 const LOGIN_MODULE: &str = "hack/oauth2-proxy";
 const LOGIN: (&str, &str) = ("github.com/oauth2-proxy/oauth2-proxy/v7", "oauth2-proxy");
+
+/// The folder of the module of a collector, which is its package, too.
+const COLLECTOR_MODULE: &str = "hack/otlp";
 
 /// What to build: the package, and the name that `go build` gives its binary.
 const H2SPEC: (&str, &str) = ("github.com/summerwind/h2spec/cmd/h2spec", "h2spec");
@@ -41,6 +45,14 @@ pub fn build_login(directory: &Path) -> Result<PathBuf, String> {
     run_command(go::build(LOGIN_MODULE, directory)?.arg(LOGIN.0))?;
     println!("oauth2-proxy: built in {} s", start.elapsed().as_secs());
     Ok(directory.join(LOGIN.1))
+}
+
+/// Builds the collector. This takes half a minute the first time, and a second after that.
+pub fn build_collector(directory: &Path) -> Result<PathBuf, String> {
+    let start = Instant::now();
+    run_command(go::build(COLLECTOR_MODULE, directory)?.arg("."))?;
+    println!("collector: built in {} s", start.elapsed().as_secs());
+    Ok(directory.join("otlp"))
 }
 
 /// Builds them. This takes a minute or two the first time, and a second after that.
