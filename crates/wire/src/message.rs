@@ -80,8 +80,8 @@ pub enum FieldId {
     /// `x-real-ip`, `x-forwarded-port`, `x-original-url` and similar fields, which describe a proxy's client and request and which this hop
     /// does not set. Only a trusted proxy may send them.
     Claim,
-    /// `x_forwarded_for`, `content_length`, `x_real_ip` and similar names. Servers that map `-` and `_` to one name (CGI, WSGI, PHP) take
-    /// them for a field that this hop sets, or for a claim.
+    /// `x_forwarded_for`, `content.length`, `x~real~ip` and similar names. Servers that map several characters to one (CGI, WSGI, PHP, lighttpd)
+    /// take them for a field that this hop sets, or for a claim.
     Alias,
     /// A field that this hop has added to the request. No name has this id, so no `Connection` removes such a field.
     Identity,
@@ -178,18 +178,20 @@ fn is_same_between_ends(name: &[u8], text: &[u8]) -> bool {
 /// The length of `x-scheme`, the shortest name with an alias.
 const ALIAS_BYTES_MIN: usize = 8;
 
-/// This many bytes of a name are searched for aliases, with each `_` replaced by `-`. No known name is longer, except those that begin with
+/// This many bytes of a name are searched for aliases, with everything but letters and digits replaced by `-`. No known name is longer, except those that begin with
 /// `x-forwarded-`.
 const ALIAS_BYTES_MAX: usize = 24;
 
+/// Measured: CGI and WSGI (Python 3.11) take `_` for `-`, PHP 8.2 also `.`, and lighttpd 1.4.69 everything that is neither a letter nor a digit. Node
+/// 20 keeps names apart.
 fn is_alias(name: &[u8]) -> bool {
-    if !words::any(name, |word| words::equal(word, b'_') != 0) {
+    if !words::any(name, |word| words::special(word) != 0) {
         return false;
     }
     let mut folded = [0; ALIAS_BYTES_MAX];
     let length = name.len().min(ALIAS_BYTES_MAX);
     for (to, from) in folded.iter_mut().zip(name) {
-        *to = if *from == b'_' { b'-' } else { *from };
+        *to = if from.is_ascii_alphanumeric() { *from } else { b'-' };
     }
     let of_folded = FieldId::of(folded.get(..length).unwrap_or_default());
     match of_folded {
@@ -356,6 +358,10 @@ mod tests {
         check("x_forwarded_proto", FieldId::Alias);
         check("Content_Length", FieldId::Alias);
         check("content_lengthy", FieldId::Other);
+        check("X.Forwarded.For", FieldId::Alias);
+        check("x-forwarded~proto", FieldId::Alias);
+        check("Content!Length", FieldId::Alias);
+        check("sec.fetch.mode", FieldId::Other);
         check("dATE", FieldId::Date);
         for claim in [
             "X-Real-IP",
@@ -368,7 +374,7 @@ mod tests {
             "X-Original-URL",
         ] {
             check(claim, FieldId::Claim);
-            check(&claim.replace('-', "_"), FieldId::Alias);
+            "_.!#$%&'*+^`|~".chars().for_each(|byte| check(&claim.replace('-', &byte.to_string()), FieldId::Alias));
         }
         check("x_forwarded-tls_client_cert_info", FieldId::Alias);
         check("x_original_forwarded_form", FieldId::Other);

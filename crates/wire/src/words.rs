@@ -17,6 +17,20 @@ pub(crate) const fn control(word: u64) -> u64 {
     below_space | equal(word, 0x7f)
 }
 
+/// Sets the highest bit of each byte of `word` that is neither a letter nor a digit nor `-`. The bytes are below 0x80.
+pub(crate) const fn special(word: u64) -> u64 {
+    // A sum has the highest bit if the byte is at least this large. None of them reaches the next byte.
+    const fn at_least(word: u64, byte: u8) -> u64 {
+        word.wrapping_add(ONES * (0x80 - byte) as u64)
+    }
+    // Letters become lower case. Digits and `-` stay, and no other byte of a name becomes one of them.
+    let lower = word | (ONES * 0x20);
+    let is_letter = at_least(lower, b'a') & !at_least(lower, b'z' + 1);
+    let is_digit = at_least(lower, b'0') & !at_least(lower, b'9' + 1);
+    let is_dash = !at_least(lower ^ (ONES * b'-' as u64), 1);
+    !(is_letter | is_digit | is_dash) & HIGHEST
+}
+
 /// Whether `is_in` is true for any eight bytes of `bytes`. A shorter slice is filled up with spaces.
 #[inline]
 pub(crate) fn any(bytes: &[u8], is_in: impl Fn(u64) -> bool) -> bool {
@@ -50,6 +64,19 @@ mod tests {
                 assert_eq!(first(control(u64::from_le_bytes(bytes))), expect, "{byte:#x} at {at}");
                 let expect = if byte == b'a' { 0 } else { at };
                 assert_eq!(first(equal(u64::from_le_bytes(bytes), byte)), expect, "{byte:#x} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn special_bytes_are_told_from_letters_and_digits() {
+        for byte in 0x21..0x7f_u8 {
+            for at in 0..8 {
+                let mut bytes = [if at % 2 == 0 { b'Z' } else { b'0' }; 8];
+                bytes[at] = byte;
+                let is_special = !byte.is_ascii_alphanumeric() && byte != b'-';
+                let expect = if is_special { 0x80 << (8 * at) } else { 0 };
+                assert_eq!(special(u64::from_le_bytes(bytes)), expect, "{byte:#x} at {at}");
             }
         }
     }
