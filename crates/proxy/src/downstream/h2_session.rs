@@ -32,7 +32,9 @@ const SHRINK_AFTER_MS: u64 = 1_000;
 pub(crate) async fn serve(worker: &Rc<Worker>, active: &Rc<ActiveListener>, downstream: &mut Downstream) {
     let listener = active.view();
     let Protocol::Http(http) = &listener.plan.policy.protocol else { return };
-    let connection = Rc::new(SharedConnection::new(Role::Server, crate::h2::server_limits(&http.limits)));
+    let is_paced = listener.plan.policy.client_limits.request_bandwidth.is_some();
+    let limits = crate::h2::server_limits(&http.limits, is_paced);
+    let connection = Rc::new(SharedConnection::new(Role::Server, limits));
     let stream = std::mem::replace(&mut downstream.stream, Stream::H2(Handle::unopened(connection.clone())));
     let input = std::mem::replace(&mut downstream.input, Buffer::none());
     let begun_ms = clock::now_ms();

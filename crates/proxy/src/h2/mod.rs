@@ -48,12 +48,20 @@ const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 /// The same for all streams of a client's connection together: how much one client can make this side hold for endpoints that do not read.
 const CLIENT_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 
-/// The limits of a client's connection.
-pub(crate) fn server_limits(limits: &model::ListenerLimits) -> Limits {
+/// The same where the bandwidth of clients is limited: all windows of the 100 streams that a connection has by default, and some more. Streams
+/// then wait with full windows in the normal course, and those of one client must not keep those of another, behind the same proxy, from sending.
+const PACED_CLIENT_WINDOW_BYTES_MAX: u32 = 16 * 1024 * 1024;
+
+/// The limits of a client's connection. `is_paced`: requests may have to wait for the bandwidth of their client.
+pub(crate) fn server_limits(limits: &model::ListenerLimits, is_paced: bool) -> Limits {
+    let of_streams = STREAM_WINDOW_BYTES.saturating_mul(limits.streams_per_connection_max);
     Limits {
         streams_max: limits.streams_per_connection_max,
         stream_window_bytes: STREAM_WINDOW_BYTES,
-        connection_window_bytes: CLIENT_WINDOW_BYTES,
+        connection_window_bytes: match is_paced {
+            true => of_streams.clamp(CLIENT_WINDOW_BYTES, PACED_CLIENT_WINDOW_BYTES_MAX),
+            false => CLIENT_WINDOW_BYTES,
+        },
         header_list_bytes_max: u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX),
         fields_max: u32::try_from(limits.header_count_max).unwrap_or(u32::MAX),
         ..Limits::default()

@@ -24,10 +24,23 @@ impl Windows {
         Self { send: WINDOW_DEFAULT, recv: i64::from(size), released: 0, size }
     }
 
-    /// Releases `count` bytes that the owner is done with. They are returned to the other side half a window at a time.
+    /// Counts `count` bytes that arrive. Returns whether the window was large enough.
+    pub(super) fn receive(&mut self, count: u32, output: &mut Output) -> bool {
+        self.recv -= i64::from(count);
+        self.tell(output);
+        self.recv >= 0
+    }
+
+    /// Releases `count` bytes that the owner is done with.
     pub(super) fn release(&mut self, count: u32, output: &mut Output) {
         self.released += count;
-        if self.released >= self.size / 2 {
+        self.tell(output);
+    }
+
+    /// Returns what was released to the other side, half of what the owner does not hold at a time. It must not depend on the size of the window:
+    /// while the owner holds half of it for streams that wait, the rest could otherwise be released and never returned, and no stream could go on.
+    fn tell(&mut self, output: &mut Output) {
+        if self.released > 0 && i64::from(self.released) >= self.recv && self.recv >= 0 {
             frame::write_window_update(output.bytes(), 0, self.released);
             self.recv += i64::from(self.released);
             self.released = 0;
@@ -53,11 +66,26 @@ mod tests {
     #[test]
     fn windows_are_told_by_halves() {
         let (mut windows, mut output) = (Windows::new(100_000), Output::default());
-        windows.recv -= 60_000;
+        assert!(windows.receive(50_000, &mut output));
         windows.release(49_999, &mut output);
-        assert_eq!((output.len(), windows.recv, windows.held()), (0, 40_000, 10_001));
+        assert_eq!((output.len(), windows.recv, windows.held()), (0, 50_000, 1));
         windows.release(1, &mut output);
         assert_eq!(output.pending(), [0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0xc3, 0x50]);
-        assert_eq!((windows.recv, windows.released, windows.held()), (90_000, 0, 10_000));
+        assert_eq!((windows.recv, windows.released, windows.held()), (100_000, 0, 0));
+        assert!(!windows.receive(100_001, &mut output));
+    }
+
+    /// The owner holds 60,000 bytes of streams that wait, and another stream goes on in what is left.
+    #[test]
+    fn what_the_owner_holds_does_not_keep_the_rest_from_being_told() {
+        let (mut windows, mut output) = (Windows::new(100_000), Output::default());
+        assert!(windows.receive(60_000, &mut output));
+        for _ in 0..100 {
+            let piece = windows.recv.min(9_000);
+            assert!(piece > 0, "{windows:?}");
+            assert!(windows.receive(piece as u32, &mut output));
+            windows.release(piece as u32, &mut output);
+            assert_eq!(windows.held(), 60_000);
+        }
     }
 }

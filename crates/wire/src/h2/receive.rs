@@ -187,8 +187,7 @@ impl Connection {
         if is_padded && length == 0 {
             return Err(Fault::connection(Reason::FrameSize));
         }
-        self.windows.recv -= i64::from(length);
-        if self.windows.recv < 0 {
+        if !self.windows.receive(length, &mut self.output) {
             return Err(Fault::connection(Reason::FlowControl));
         }
         let reason = match self.streams.find(head.stream) {
