@@ -3,7 +3,7 @@
 //! A name that can no longer be resolved keeps its last addresses (RFC 8767 gives the reasons). A name that never could
 //! has none.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,12 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Targets of one service that are used. Each is a name to look up.
 const TARGETS_MAX: usize = 256;
+
+/// Addresses of one name that are used. A message of DNS has room for some 4,000.
+const ADDRESSES_MAX: usize = 1024;
+
+/// Endpoints of one service that are used.
+const ENDPOINTS_MAX: usize = 4096;
 
 /// How finely the weights of a service are kept: a target with weight 0 gets a hundredth of what one with weight 1 gets (RFC 2782).
 const WEIGHT_PARTS: u32 = 100;
@@ -170,7 +176,7 @@ pub(crate) fn expand(snapshot: &Snapshot, addresses: &Addresses) -> Snapshot {
 /// them; those after the seventh are one.
 fn of_service(targets: &[Target], endpoint: &Endpoint) -> Vec<Endpoint> {
     let priorities: BTreeSet<u16> = targets.iter().map(|target| target.priority).collect();
-    let mut endpoints: Vec<Endpoint> = Vec::new();
+    let (mut endpoints, mut known) = (Vec::new(), HashSet::new());
     for target in targets {
         let rank = priorities.range(..target.priority).count().min(PRIORITY_MAX);
         // Without any weights, all are alike.
@@ -180,11 +186,12 @@ fn of_service(targets: &[Target], endpoint: &Endpoint) -> Vec<Endpoint> {
         let scale = heaviest.div_ceil(WEIGHT_MAX).max(1);
         let weight = (share / scale / u32::try_from(target.ips.len()).unwrap_or(u32::MAX).max(1)).max(1);
         for ip in &target.ips {
-            let address = EndpointAddress::Socket(SocketAddr::new(*ip, target.port));
+            let address = SocketAddr::new(*ip, target.port);
             // Two names may have one address.
-            if endpoints.iter().any(|known| known.address == address) {
+            if endpoints.len() == ENDPOINTS_MAX || !known.insert(address) {
                 continue;
             }
+            let address = EndpointAddress::Socket(address);
             let priority = u8::try_from(rank).unwrap_or(u8::MAX);
             let host = Some(target.host.clone());
             endpoints.push(Endpoint { address, weight, priority, zone: endpoint.zone, host });
@@ -289,6 +296,15 @@ async fn look_up_host(resolver: &TokioResolver, name: &str) -> Result<(Vec<IpAdd
             let mut ips: Vec<IpAddr> = found.iter().collect();
             ips.sort_unstable();
             ips.dedup();
+            if ips.len() > ADDRESSES_MAX {
+                tracing::warn!(
+                    name,
+                    addresses = ips.len(),
+                    used = ADDRESSES_MAX,
+                    "the name has more addresses than are used"
+                );
+                ips.truncate(ADDRESSES_MAX);
+            }
             Ok((ips, found.valid_until().saturating_duration_since(Instant::now().into_std())))
         }
         Ok(Err(error)) => Err(error.to_string()),
@@ -492,12 +508,13 @@ mod tests {
             "1.1.1.9:80 1 0 z, 1.1.1.1:80 100 0 a, 1.1.1.2:80 500 0 b, 1.1.1.3:80 500 0 b, 1.1.1.4:90 50 1 c, 1.1.1.2:90 50 1 c",
         );
         check(&[target(0, 65_535, "a", 80, &["1.1.1.1"]), target(0, 1, "a", 80, &["1.1.1.1"])], "1.1.1.1:80 65535 0 a");
+        let ips: Vec<String> = (0..=u8::MAX).map(|last| format!("10.0.0.{last}")).collect();
+        let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
+        let all: Vec<Target> = (0..20).map(|number| target(0, 1, "a", 80 + number, &ips)).collect();
+        let endpoint = &snapshot(&[("a", 1)], Vec::new()).clusters[0].endpoints[0];
+        assert_eq!(of_service(&all, endpoint).len(), ENDPOINTS_MAX);
         let many: Vec<Target> = (0..9).map(|number| target(number, 1, "a", 80 + number, &["1.1.1.1"])).collect();
-        assert!(
-            of_service(&many, &snapshot(&[("a", 1)], Vec::new()).clusters[0].endpoints[0])
-                .iter()
-                .all(|endpoint| endpoint.priority <= 7)
-        );
+        assert!(of_service(&many, endpoint).iter().all(|endpoint| endpoint.priority <= 7));
     }
 
     /// Answers every A query with the address that `next` gives and a TTL of one second, and every other query with no
