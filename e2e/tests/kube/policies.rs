@@ -246,6 +246,11 @@ fn policies_of_parts() {
         assert_eq!(answer(gateway(80), "a", "/pay").0, 503);
         assert_eq!(answer(gateway(81), "a", "/").0, 403);
         assert_eq!(edge.until_refused("none", "TargetNotFound")["ancestorRef"]["name"], "edge");
+        // On all routes together.
+        edge.policy("clients", &[("Gateway", "edge")], json!({"clients": {"requests": {"requests": 1, "per": "1h"}}}));
+        edge.until_accepted("clients");
+        until_status(429);
+        assert_eq!(answer(gateway(80), "a", "/pay").0, 429);
     });
 }
 
@@ -297,7 +302,8 @@ fn policies_that_the_api_server_refuses() {
         let route = |part: Value| json!({"route": part});
         let cluster = |part: Value| json!({"cluster": part});
         let refused = [
-            (json!({}), "set route, cluster or both"),
+            (json!({}), "set route, cluster or clients"),
+            (json!({"clients": {"requests": {"requests": 1, "per": "1s"}}}), "clients is for Gateways as a whole"),
             (route(json!({"newer": 1})), "newer"),
             (route(json!({"timeout": "5"})), "timeout"),
             (route(json!({"timeout": 5})), "timeout"),
@@ -341,6 +347,23 @@ fn policies_that_the_api_server_refuses() {
             let why = edge.cluster.dry_run(&to(&good, targets.clone())).expect_err("a refusal");
             assert!(why.contains(part), "{targets}: {why}");
         }
+        let gateway = || json!({"group": GROUP, "kind": "Gateway", "name": "edge"});
+        let mut listener = gateway();
+        listener["sectionName"] = json!("web");
+        let clients = |part: Value| json!({"clients": part});
+        let bandwidth = clients(json!({"responseBandwidth": {"bytes": "1MiB"}}));
+        let refused = [
+            (bandwidth.clone(), json!([listener]), "clients is for Gateways as a whole"),
+            (bandwidth.clone(), json!([gateway(), target(GROUP, "HTTPRoute")]), "clients is for Gateways as a whole"),
+            (clients(json!({"responseBandwidth": {"burst": "1MiB"}})), json!([gateway()]), "bytes"),
+            (clients(json!({"requestBandwidth": {"bytes": "fast"}})), json!([gateway()]), "bytes"),
+            (clients(json!({"connections": 5})), json!([gateway()]), "connections"),
+        ];
+        for (spec, targets, part) in refused {
+            let why = edge.cluster.dry_run(&to(&spec, targets.clone())).expect_err("a refusal");
+            assert!(why.contains(part), "{spec} {targets}: {why}");
+        }
+        edge.cluster.dry_run(&to(&bandwidth, json!([gateway()]))).unwrap();
         let taken = [
             route(
                 json!({"retry": {"retryOn": [503, "502", "reset"], "perTryTimeout": "1s"}, "allow": ["10.0.0.0/8", "::1"]}),

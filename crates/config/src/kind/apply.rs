@@ -1,10 +1,10 @@
-//! Puts policies over a route or a cluster. The first policy that has a field decides it; later ones are less specific, or newer.
+//! Puts policies over a route, a cluster, or the limits on clients. The first policy that has a field decides it; later ones are less specific, or newer.
 
-use model::{Changes, Cluster, HeaderChanges, Route, RouteAction};
+use model::{Changes, ClientLimits, Cluster, HeaderChanges, Route, RouteAction};
 
-use super::{ClusterPart, RoutePart, TrafficPolicy};
+use super::{ClientsPart, ClusterPart, RoutePart, TrafficPolicy};
 
-/// Puts one field of a policy into a route, or into a cluster.
+/// Puts one field of a policy into a route, a cluster, or the limits on clients.
 type Put<Part, To> = fn(&Part, &mut To);
 
 /// The fields of a route, by their keys in the file. What a rule says by the fields and filters of its own kind stays, so this comes before
@@ -76,6 +76,13 @@ const CLUSTER: &[(&str, Put<ClusterPart, Cluster>)] = &[
     ("idle_connections", |of, cluster| cluster.idle_connections_max = of.values.idle_connections_max),
 ];
 
+/// The same for the limits on clients.
+const CLIENTS: &[(&str, Put<ClientsPart, ClientLimits>)] = &[
+    ("requests", |of, limits| limits.requests = of.limits.requests.clone()),
+    ("request_bandwidth", |of, limits| limits.request_bandwidth = of.limits.request_bandwidth),
+    ("response_bandwidth", |of, limits| limits.response_bandwidth = of.limits.response_bandwidth),
+];
+
 /// The changes of a route, and those that replace them for single clusters.
 fn each(route: &mut Route, change: impl Fn(&mut Changes)) {
     change(&mut route.policy.changes);
@@ -103,6 +110,15 @@ pub fn apply_to_cluster<'p>(policies: impl Iterator<Item = &'p TrafficPolicy> + 
     }
 }
 
+/// Puts policies over the limits on the clients of a listener that speaks HTTP.
+pub fn apply_to_clients<'p>(policies: impl Iterator<Item = &'p TrafficPolicy> + Clone, limits: &mut ClientLimits) {
+    for (key, put) in CLIENTS {
+        if let Some(policy) = policies.clone().find(|policy| policy.clients.written.contains(key)) {
+            put(&policy.clients, limits);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::shape;
@@ -118,5 +134,6 @@ mod tests {
         };
         check(&shape::route().fields, ROUTE.iter().map(|(key, _)| *key).collect(), "ROUTE");
         check(&shape::cluster().fields, CLUSTER.iter().map(|(key, _)| *key).collect(), "CLUSTER");
+        check(&shape::clients().fields, CLIENTS.iter().map(|(key, _)| *key).collect(), "CLIENTS");
     }
 }

@@ -1,6 +1,6 @@
-//! TrafficPolicy: the kind of Kubernetes that has the keys of a route and of a cluster.
+//! TrafficPolicy: the kind of Kubernetes that has the keys of a route, of a cluster, and of the limits on a client.
 //!
-//! The tables of keys of [`crate::raw`] define it, as they define the file: a key that a route or a cluster of the file gets is a field of the
+//! The tables of keys of [`crate::raw`] define it, as they define the file: a key that one of these gets in the file is a field of the
 //! kind, unless `shape` leaves it out. `openapi` writes the definition of the kind, `read` turns objects into the model by the reader and
 //! the lowering of the file, and `apply` puts policies over what a route or a Service says itself. It does not know to which objects a
 //! policy applies.
@@ -15,9 +15,9 @@ mod tests;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::{Auth, Cluster, FixedResponse, Page, PageBody, RoutePolicy};
+use model::{Auth, ClientLimits, Cluster, FixedResponse, Page, PageBody, RoutePolicy};
 
-pub use apply::{apply_to_cluster, apply_to_route};
+pub use apply::{apply_to_clients, apply_to_cluster, apply_to_route};
 pub use openapi::definition;
 
 /// A network in a list, and in the table that is made from it.
@@ -28,6 +28,7 @@ const NETWORK_BYTES: usize = 64;
 pub struct TrafficPolicy {
     route: RoutePart,
     cluster: ClusterPart,
+    clients: ClientsPart,
 }
 
 /// What it sets of routes.
@@ -66,8 +67,16 @@ struct ClusterPart {
     values: Cluster,
 }
 
+/// What it sets of the clients of a Gateway.
+#[derive(Clone, Debug, Default)]
+struct ClientsPart {
+    /// As for routes.
+    written: BTreeSet<&'static str>,
+    limits: ClientLimits,
+}
+
 impl TrafficPolicy {
-    /// Reads the fields `route` and `cluster` of a spec.
+    /// Reads the fields `route`, `cluster` and `clients` of a spec.
     ///
     /// # Errors
     /// Returns everything that is wrong with them, each with its place.
@@ -119,6 +128,7 @@ impl TrafficPolicy {
         let of = |part: &'static str, written: &BTreeSet<&'static str>| -> Vec<String> {
             written.iter().map(|key| format!("{part}.{}", shape::camel(key))).collect()
         };
-        of("route", &self.route.written).into_iter().chain(of("cluster", &self.cluster.written))
+        let clients = of("clients", &self.clients.written);
+        of("route", &self.route.written).into_iter().chain(of("cluster", &self.cluster.written)).chain(clients)
     }
 }

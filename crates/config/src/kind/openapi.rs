@@ -96,7 +96,14 @@ fn spec() -> Value {
         "type": "object",
         "required": ["targetRefs"],
         "x-kubernetes-validations": [
-            {"rule": "has(self.route) || has(self.cluster)", "message": "set route, cluster or both"},
+            {
+                "rule": "has(self.route) || has(self.cluster) || has(self.clients)",
+                "message": "set route, cluster or clients",
+            },
+            {
+                "rule": "!has(self.clients) || self.targetRefs.all(t, t.kind == 'Gateway' && !has(t.sectionName))",
+                "message": "clients is for Gateways as a whole: give it to a policy whose targets are Gateways without sectionName",
+            },
             {
                 "rule": format!("!has(self.route) || !{about_service}"),
                 "message": "a Service has no route: give the fields of route to a policy for the HTTPRoute",
@@ -106,6 +113,7 @@ fn spec() -> Value {
             "targetRefs": targets(),
             "route": group(&shape::route()),
             "cluster": group(&shape::cluster()),
+            "clients": group(&shape::clients()),
         },
     })
 }

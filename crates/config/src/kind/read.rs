@@ -6,10 +6,10 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::shape::{self, Field, Group, Shape};
-use super::{ClusterPart, RoutePart, ServiceRef, TrafficPolicy};
+use super::{ClientsPart, ClusterPart, RoutePart, ServiceRef, TrafficPolicy};
 use crate::diagnostic::Report;
 use crate::lower;
-use crate::raw::{RawCluster, RawRoute};
+use crate::raw::{RawClientLimits, RawCluster, RawRoute};
 use crate::read::{Keyed, Read};
 use crate::yaml::Node;
 
@@ -23,18 +23,21 @@ const ENDPOINT: &str = "192.0.2.1:80";
 /// See [`TrafficPolicy::read`].
 pub fn policy(spec: &Map<String, Value>) -> Result<TrafficPolicy, Vec<String>> {
     let mut wrong = Vec::new();
-    let known = ["targetRefs", "route", "cluster"];
+    let known = ["targetRefs", "route", "cluster", "clients"];
     let unknown = spec.keys().filter(|name| !known.contains(&name.as_str()));
     wrong.extend(unknown.map(|name| newer(&format!("spec.{name}"))));
     let route = route(spec.get("route"), &mut wrong);
     let cluster = cluster(spec.get("cluster"), &mut wrong);
+    let clients = clients(spec.get("clients"), &mut wrong);
     let more = wrong.len().saturating_sub(FAULTS_MAX);
     wrong.truncate(FAULTS_MAX);
     if more > 0 {
         wrong.push(format!("and {more} more"));
     }
-    match (route, cluster) {
-        (Some(route), Some(cluster)) if wrong.is_empty() => Ok(TrafficPolicy { route, cluster }),
+    match (route, cluster, clients) {
+        (Some(route), Some(cluster), Some(clients)) if wrong.is_empty() => {
+            Ok(TrafficPolicy { route, cluster, clients })
+        }
         _ if wrong.is_empty() => Err(vec!["spec cannot be read".to_owned()]),
         _ => Err(wrong),
     }
@@ -79,6 +82,17 @@ fn cluster(written: Option<&Value>, wrong: &mut Vec<String>) -> Option<ClusterPa
     let mut values = lowered.unwrap_or_else(nothing);
     values.endpoints.clear();
     Some(ClusterPart { written: keys, values })
+}
+
+fn clients(written: Option<&Value>, wrong: &mut Vec<String>) -> Option<ClientsPart> {
+    let Some(written) = written else { return Some(ClientsPart::default()) };
+    let file = of_group(&shape::clients(), written, "spec.clients", wrong)?;
+    let keys = keys(&file, RawClientLimits::object().names());
+    let raw: RawClientLimits = read(&Value::Object(file), "spec.clients", wrong)?;
+    let mut report = Report::default();
+    let limits = lower::client_limits(&raw, &mut report);
+    told(report, "spec.clients", wrong);
+    Some(ClientsPart { written: keys, limits })
 }
 
 fn keys(file: &Map<String, Value>, known: impl Iterator<Item = &'static str>) -> BTreeSet<&'static str> {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use crate::define::{Form, Kind, Object, Word};
-use crate::raw::{RawCluster, RawFile, RawRoute};
+use crate::raw::{RawClientLimits, RawCluster, RawFile, RawRoute};
 use crate::read::{Keyed, Read};
 use crate::text::FileName;
 
@@ -34,6 +34,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("a cluster", "proxy_protocol", "the appProtocol of the Service's port says it"),
     ("a cluster", "tls", "BackendTLSPolicy has it"),
     ("a cluster", "spiffe_ids", "the controller is no sidecar"),
+    ("the limits on a client", "connections", "limits.connectionsPerClient of GatewayParameters says it, also for TCP"),
     ("a sticky session", "secret", SECRET),
     ("the basic authentication", "users", SECRET),
     ("the API key authentication", "keys", SECRET),
@@ -124,6 +125,15 @@ pub fn cluster() -> Group {
     top(
         RawCluster::object(),
         "What holds towards endpoints. Each field means what the key of a cluster in a configuration file means.",
+    )
+}
+
+/// The fields of the kind about clients of a Gateway.
+pub fn clients() -> Group {
+    top(
+        RawClientLimits::object(),
+        "Limits on each client of a Gateway, on each address and port that it serves by HTTP. Each field means what the key of `client_limits` of a \
+         listener in a configuration file means.",
     )
 }
 

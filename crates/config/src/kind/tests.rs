@@ -57,6 +57,7 @@ fn the_fields_of_the_kind() {
         "balance sticky healthCheck onUnhealthy outlier panicThreshold zoneThreshold slowStart limits connectTimeout responseTimeout \
          idleTimeout ping idleConnections"
     );
+    assert_eq!(names(&shape::clients()), "requests requestBandwidth responseBandwidth");
 }
 
 #[test]
@@ -90,6 +91,33 @@ fn every_field_is_read() {
             assert_eq!(policy.fields().collect::<Vec<_>>(), [place]);
         }
     }
+}
+
+#[test]
+fn limits_on_clients_are_those_of_the_file() {
+    let spec = |clients: Value| Map::from_iter([("clients".to_owned(), clients)]);
+    let policy = TrafficPolicy::read(&spec(json!({
+        "requests": {"requests": 20, "per": "1s", "headers": ["ratelimit"]},
+        "responseBandwidth": {"bytes": "2MiB", "burst": "8MiB"},
+    })));
+    let policy = policy.unwrap();
+    assert_eq!(policy.fields().collect::<Vec<_>>(), ["clients.requests", "clients.responseBandwidth"]);
+    assert!(!policy.has_route() && !policy.has_cluster());
+    let older = TrafficPolicy::read(&spec(json!({"responseBandwidth": {"bytes": "1MiB"}}))).unwrap();
+    let mut limits = model::ClientLimits { connections_max: Some(7), ..model::ClientLimits::default() };
+    super::apply_to_clients([&older, &policy].into_iter(), &mut limits);
+    assert_eq!((limits.connections_max, limits.requests.map(|rate| rate.requests)), (Some(7), Some(20)));
+    assert_eq!(limits.response_bandwidth.map(|bandwidth| bandwidth.bytes), Some(1 << 20));
+    assert_eq!(limits.request_bandwidth, None);
+    let check = |clients: Value, expect: &str| {
+        assert_eq!(TrafficPolicy::read(&spec(clients)).unwrap_err().join("; "), expect);
+    };
+    check(
+        json!({"requestBandwidth": {"bytes": "10KiB", "per": "11s"}}),
+        "spec.clients: a bandwidth of 930B in a second is less than 1KiB; raise `bytes`, or shorten `per`",
+    );
+    check(json!({"requestBandwidth": {"per": "1s"}}), "spec.clients: a bandwidth needs `bytes`");
+    check(json!({"connections": 1}), "spec.clients.connections: this version of Steelyard does not know this field");
 }
 
 #[test]
@@ -216,6 +244,7 @@ fn no_field_is_a_word_of_yaml() {
     }
     check(&shape::route());
     check(&shape::cluster());
+    check(&shape::clients());
 }
 
 /// What the file refuses beside something else, the kind refuses too.

@@ -18,7 +18,9 @@ use super::{
 };
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
-use crate::raw::{ProtocolName, RawBind, RawCaptureObject, RawListener, RawMinRate, RawPaths, RawRequestId};
+use crate::raw::{
+    ProtocolName, RawBind, RawCaptureObject, RawClientLimits, RawListener, RawMinRate, RawPaths, RawRequestId,
+};
 use crate::read::{Flag, Keyed, Located, OneOf, Written};
 
 /// What the listeners of a file share.
@@ -78,12 +80,10 @@ pub fn listener(name: &str, raw: RawListener, context: &Context<'_>, report: &mu
     let addresses = addresses::rules(&raw.allow, &raw.deny, report);
     let limits = raw.limits.map(|limits| limits.value);
     let connections_max = limits.and_then(|limits| limits.connections).map(|connections| count(connections.value.0));
-    let client_limits = raw.client_limits.as_ref().map_or_else(ClientLimits::default, |raw| ClientLimits {
-        connections_max: raw.value.connections.as_ref().map(|connections| count(connections.value.0)),
-        requests: raw.value.requests.as_ref().and_then(|rate| policy::client_rate(&rate.value, report)),
-        request_bandwidth: bandwidth::bandwidth(&raw.value.request_bandwidth, report),
-        response_bandwidth: bandwidth::bandwidth(&raw.value.response_bandwidth, report),
-    });
+    let client_limits = raw
+        .client_limits
+        .as_ref()
+        .map_or_else(ClientLimits::default, |limits| self::client_limits(&limits.value, report));
     Some(Listener {
         name: name.to_owned(),
         bind,
@@ -95,6 +95,16 @@ pub fn listener(name: &str, raw: RawListener, context: &Context<'_>, report: &mu
         connections_max: connections_max.unwrap_or(defaults::CONNECTIONS_MAX),
         client_limits,
     })
+}
+
+/// The limits on each client.
+pub fn client_limits(raw: &RawClientLimits, report: &mut Report) -> ClientLimits {
+    ClientLimits {
+        connections_max: raw.connections.as_ref().map(|connections| count(connections.value.0)),
+        requests: raw.requests.as_ref().and_then(|rate| policy::client_rate(&rate.value, report)),
+        request_bandwidth: bandwidth::bandwidth(&raw.request_bandwidth, report),
+        response_bandwidth: bandwidth::bandwidth(&raw.response_bandwidth, report),
+    }
 }
 
 /// What a sidecar captures for this listener. `None` if it has a socket of its own, or if the report says what is wrong.

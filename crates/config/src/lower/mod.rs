@@ -43,6 +43,7 @@ use crate::text::{Label, Positive, VipAddress, duration_text};
 pub use cluster::cluster;
 pub use external_auth::usual_external_auth;
 pub use files::locations as file_places;
+pub use listener::client_limits;
 pub use part::{RoutePart, route as route_part};
 pub use vip::{NOT_TABLE_LOCAL, TABLE_LOCAL, VIPS_MAX};
 

@@ -120,6 +120,15 @@ fn clients(listener: &Listener) -> String {
     if let Some(connections) = listener.client_limits.connections_max {
         let _ = write!(text, " connections-per-client={connections}");
     }
+    if let Some(rate) = &listener.client_limits.requests {
+        let _ = write!(text, " requests-per-client={}/{:?}", rate.requests, rate.per);
+    }
+    let limits = &listener.client_limits;
+    for (name, of) in [("request", &limits.request_bandwidth), ("response", &limits.response_bandwidth)] {
+        if let Some(of) = of {
+            let _ = write!(text, " {name}-bandwidth={}/{:?}+{}", of.bytes, of.per, of.burst);
+        }
+    }
     if listener.connections_max != 65_536 {
         let _ = write!(text, " connections={}", listener.connections_max);
     }

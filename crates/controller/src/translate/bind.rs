@@ -370,10 +370,7 @@ impl Bind {
             accept_proxy_protocol: self.policy.accept_proxy_protocol,
             addresses: model::AddressRules::default(),
             connections_max: self.policy.connections_max,
-            client_limits: model::ClientLimits {
-                connections_max: self.policy.client_connections_max,
-                ..model::ClientLimits::default()
-            },
+            client_limits: self.policy.client_limits,
         })
     }
 

@@ -23,7 +23,8 @@ const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 pub(crate) struct ClientPolicy {
     pub(crate) accept_proxy_protocol: bool,
     pub(crate) connections_max: usize,
-    pub(crate) client_connections_max: Option<usize>,
+    /// Limits on each client. All but that of connections are those of TrafficPolicies.
+    pub(crate) client_limits: model::ClientLimits,
     pub(crate) trusted_proxies: Vec<IpNet>,
     pub(crate) forwarded: ForwardedHeaders,
     pub(crate) x_real_ip: bool,
@@ -41,7 +42,7 @@ impl ClientPolicy {
         Self {
             accept_proxy_protocol: false,
             connections_max: CONNECTIONS_MAX,
-            client_connections_max: None,
+            client_limits: model::ClientLimits::default(),
             trusted_proxies: settings.trusted_proxies.clone(),
             forwarded: ForwardedHeaders::XForwarded,
             x_real_ip: false,
@@ -125,7 +126,7 @@ impl ClientPolicy {
         if let Some(connections) = set.connections_per_client {
             let mut most = 0;
             wrong.number("connectionsPerClient", Some(connections), 1..=10_000_000, &mut most);
-            self.client_connections_max = Some(most);
+            self.client_limits.connections_max = Some(most);
         }
         if let Some(requests) = set.requests_per_connection {
             let mut most = 0;

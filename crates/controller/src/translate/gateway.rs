@@ -15,6 +15,7 @@ use super::infrastructure::{self, Asked};
 use super::listener::{self, Held, claim, conflicts, gateway_listener};
 use super::parameters::{self, Class, Classes, LastGood};
 use super::reference::{self, Why, is_allowed};
+use super::traffic::Policies;
 use super::{Circumstances, publish_service, published};
 use crate::index::{GatewayEntry, Index, Keypair, Kind, ListenerSetEntry, Name, RouteKind};
 use crate::objects::{GROUP, GatewayAddress, GatewaySpec, ListenerSpec, ObjectRef, ParametersSpec};
@@ -147,7 +148,7 @@ pub(crate) fn gateways<'i>(
     classes: &'i Classes,
     circumstances: &Circumstances,
     memory: (&mut LastGood, &mut Allotted),
-    binds: &mut Binds,
+    (policies, binds): (&Policies<'_>, &mut Binds),
 ) -> Gateways<'i> {
     let plans = plans(index, classes, circumstances, memory);
     let mut sets: Vec<SetPlan<'i>> = Vec::new();
@@ -178,7 +179,7 @@ pub(crate) fn gateways<'i>(
         for listeners in own.chunk_by_mut(|one, next| one.owner == next.owner) {
             conflicts(listeners, &held);
             for listener in listeners.iter_mut() {
-                claim(listener, plan, circumstances, binds);
+                claim(listener, plan, circumstances, policies, binds);
             }
             held.add(listeners);
         }

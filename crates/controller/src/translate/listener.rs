@@ -9,6 +9,7 @@ use super::bind::{Ask, Binds, Speaks, host};
 use super::gateway::{GatewayListener, Plan};
 use super::policy::Authority;
 use super::reference::{self, Why};
+use super::traffic::Policies;
 use super::{Circumstances, lower, service};
 use crate::index::{Index, Keypair, Kind, Name, RouteKind};
 use crate::objects::{GROUP, ListenerSpec, RouteGroupKind};
@@ -289,6 +290,7 @@ pub(crate) fn claim(
     listener: &mut GatewayListener<'_>,
     plan: &Plan<'_>,
     circumstances: &Circumstances,
+    policies: &Policies<'_>,
     binds: &mut Binds,
 ) {
     let settings = &plan.class.settings;
@@ -300,10 +302,14 @@ pub(crate) fn claim(
     }
     for place in &places {
         let Some(speaks) = speaks(listener) else { continue };
-        let policy = plan.class.client_policy(listener.spec.port, plan.parameters.as_deref());
+        let mut policy = plan.class.client_policy(listener.spec.port, plan.parameters.as_deref());
+        if [Speaks::Http, Speaks::Https].contains(&speaks) {
+            policies.limit_clients(plan.name, &mut policy.client_limits);
+        }
         if let Some(older) = binds.open(*place, speaks, policy, Some(plan.name)) {
-            let message =
-                format!("the older Gateway {older} has other parameters, which apply to all clients of {place}");
+            let message = format!(
+                "the older Gateway {older} has other parameters or limits on clients, which apply to all clients of {place}"
+            );
             listener.overruled = Some(Why::new("OtherGateway", message));
         }
         if speaks != Speaks::Tcp {

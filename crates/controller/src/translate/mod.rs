@@ -219,7 +219,8 @@ pub fn translate(
     let nowhere = clusters.of(index, Vec::new()).unwrap_or(model::ClusterId(0));
 
     let classes = Classes::of(index, settings, parameters, &mut notices);
-    let mut gateways = gateway::gateways(index, &classes, circumstances, (parameters, allotted), &mut binds);
+    let mut gateways =
+        gateway::gateways(index, &classes, circumstances, (parameters, allotted), (&policies, &mut binds));
     let mut attaching = route::Attaching {
         binds: &mut binds,
         clusters: &mut clusters,

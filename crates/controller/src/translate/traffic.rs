@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use model::{
-    ApiKeyAuth, Auth, BasicAuth, Cluster, ClusterId, ExternalAuth, GlobalRateLimit, Keys, Route, SharedPolicy, Users,
+    ApiKeyAuth, Auth, BasicAuth, ClientLimits, Cluster, ClusterId, ExternalAuth, GlobalRateLimit, Keys, Route,
+    SharedPolicy, Users,
 };
 
 use super::cluster::{Clusters, Share};
@@ -127,6 +128,13 @@ impl<'i> Policies<'i> {
         let section = Some(listener.spec.name.as_str()).filter(|_| listener.owner.0 == Kind::Gateway);
         let own = section.map(|section| self.at(Of::Gateway, listener.gateway, Some(section))).unwrap_or_default();
         Scope([own, self.at(Of::Gateway, listener.gateway, None)].concat())
+    }
+
+    /// Puts what the policies of a Gateway say of its clients over these limits. Of policies that cannot be applied, its routes get no traffic.
+    pub(super) fn limit_clients(&self, gateway: &Name, limits: &mut ClientLimits) {
+        let scope = Scope(self.at(Of::Gateway, gateway, None).to_vec());
+        let policies: Vec<_> = self.entries(&scope).filter_map(|(_, entry)| entry.policy.as_deref().ok()).collect();
+        config::apply_to_clients(policies.into_iter(), limits);
     }
 
     /// Those of a rule of a route.
