@@ -58,7 +58,18 @@ enum Request {
 
 const USER: &str = "Authorization: Basic am9lOmpvZQ==\r\n";
 
-const POLICIES: [Policy; 17] = [
+/// Of a key that is only here.
+const JWT: &str = concat!(
+    "auth: {jwt: {issuer: a, audience: b, claim_headers: {x-user: sub}, jwks: {inline: '",
+    r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"1","x":"A6EHv_POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg"}]}"#,
+    "'}}}"
+);
+const TOKEN: &str = concat!(
+    "Authorization: Bearer eyJhbGciOiJFZERTQSIsImtpZCI6IjEifQ.eyJpc3MiOiJhIiwiYXVkIjoiYiIsInN1YiI6ImpvZSIsImV4cCI6NDEwMjQ0NDgwMH0.",
+    "NbxvAMml3RmHIKXDsI1mum2YUU7rYXoPrGWFxVi8pgYM_UucUTHKESNUwcwe3et4ODJ9RL7Xb9H502G4gxK8Bg\r\n"
+);
+
+const POLICIES: [Policy; 20] = [
     Policy::new("none (GET)", "", "", Some(""), Request::Get("")),
     Policy::new(
         "`request_headers`, `response_headers`: one of each",
@@ -92,7 +103,23 @@ const POLICIES: [Policy; 17] = [
         Request::Get(""),
     ),
     Policy::new("`via`", "via: {name: edge}", "", None, Request::Get("")),
-    Policy::new("`cors`", "", "cors: {origins: 'https://a.test'}", None, Request::Get("Origin: https://a.test\r\n")),
+    Policy::new(
+        "`cors`",
+        "",
+        "cors: {origins: 'https://a.test'}",
+        Some("add_header Access-Control-Allow-Origin https://a.test always; add_header Vary Origin always;"),
+        Request::Get("Origin: https://a.test\r\n"),
+    ),
+    Policy {
+        nginx_http: "limit_req_zone $binary_remote_addr zone=a:1m rate=1000r/s; limit_conn_zone $binary_remote_addr zone=b:1m;",
+        ..Policy::new(
+            "`client_limits`: `connections`, `requests`",
+            "client_limits: {connections: 100, requests: {requests: 100000, per: 1s}}",
+            "",
+            Some("limit_req zone=a burst=100000 nodelay; limit_conn b 100;"),
+            Request::Get(""),
+        )
+    },
     Policy::new(
         "`auth: {basic: ...}` (SHA-1)",
         "",
@@ -107,6 +134,7 @@ const POLICIES: [Policy; 17] = [
         None,
         Request::Get("X-Api-Key: 0f9a2c4be7d14b6a9c1d\r\n"),
     ),
+    Policy::new("`auth: {jwt: ...}`, a token that is remembered", "", JWT, None, Request::Get(TOKEN)),
     Policy::new(
         "`external_auth` over HTTP",
         "",
@@ -114,6 +142,7 @@ const POLICIES: [Policy; 17] = [
         Some("auth_request /check;"),
         Request::Get(""),
     ),
+    Policy::new("`respond`, without an endpoint", "", "respond: {status: 200}", Some("return 200;"), Request::Get("")),
     Policy::new("none (POST, 1 KiB)", "", "", Some("proxy_request_buffering off;"), Request::Post("")),
     Policy::new("`buffer`", "", "buffer: {}", Some("proxy_request_buffering on;"), Request::Post("")),
     Policy::new("`decompress` (gzip)", "", "decompress: {}", None, Request::PostGzip),
@@ -227,12 +256,13 @@ impl Bench {
 
     fn steelyard(&self, program: &Path, policy: &Policy) -> Result<u64, String> {
         let port = free_port()?;
-        let comma = if policy.route.is_empty() { "" } else { ", " };
+        let to = if policy.route.starts_with("respond") { "" } else { "to: web" };
+        let keys: Vec<&str> = [to, policy.route].into_iter().filter(|keys| !keys.is_empty()).collect();
         let config = format!(
-            "listeners:\n  web:\n    bind: 127.0.0.1:{port}\n    protocol: http\n    {}\n    routes: [{{to: web{comma}{}}}]\n\
+            "listeners:\n  web:\n    bind: 127.0.0.1:{port}\n    protocol: http\n    {}\n    routes: [{{{}}}]\n\
              clusters:\n  web: {{endpoints: ['127.0.0.1:{}']}}\n",
             policy.listener,
-            policy.route,
+            keys.join(", "),
             self.origin(policy)
         );
         let file = self.write("policy.yaml", &config)?;
