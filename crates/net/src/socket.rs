@@ -215,6 +215,11 @@ pub fn has_ended(stream: &TcpStream) -> bool {
     poll(&mut asked, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
+/// Bytes that have arrived on `stream` and were not read, as far as the kernel says. This is a system call.
+pub fn unread_bytes(stream: &TcpStream) -> Option<u64> {
+    rustix::io::ioctl_fionread(stream).ok()
+}
+
 /// Bytes that the send buffer of `stream` can take now without waiting; `None` if the kernel does not report it (before Linux 4.12). The
 /// queued bytes include the kernel's own overhead, so the result is rather too small.
 pub fn send_room(stream: &TcpStream) -> Option<usize> {

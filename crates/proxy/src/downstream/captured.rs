@@ -383,7 +383,7 @@ async fn open(
             None => net::socket::connect(destination).await,
         }
     };
-    let client = Watched { stream: client, leaves_by_fin: false };
+    let client = Watched { stream: client, leaves_by_fin: false, owed: 0 };
     tokio::select! {
         biased;
         error = client.gone() => Err(error),

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use telemetry::Reason;
 use tokio::io::{Interest, ReadBuf};
+use tokio::net::TcpStream;
 
 use crate::error::Error;
 use crate::stream::Stream;
@@ -19,28 +20,42 @@ pub(crate) struct Watched<'s> {
     pub(crate) stream: &'s Stream,
     /// A client that ends its side of a TCP connection has left. Otherwise it still waits for its response.
     pub(crate) leaves_by_fin: bool,
+    /// Bytes of its request that are not read yet, as far as they are known. A client that ends its side before it has sent as many has left.
+    pub(crate) owed: u64,
 }
 
+/// Bytes of a client that TLS may have read from its socket and not given out: what fits into its buffers.
+const TLS_BUFFERED_BYTES_MAX: u64 = 128 * 1024;
+
 impl Watched<'_> {
-    /// Waits until the client has left: its connection or its stream was reset or lost, or a FIN arrived and `leaves_by_fin` is set. Bytes
-    /// that it sends meanwhile do not matter.
+    /// Waits until the client has left: its connection or its stream was reset or lost, or a FIN arrived and `leaves_by_fin` is set or the
+    /// request is cut off. Bytes that it sends meanwhile do not matter.
     pub(crate) async fn gone(self) -> Error {
         match (self.stream.tcp(), self.stream.h2()) {
             // Unread bytes would make any interest in reading ready at once. The runtime tracks the two relevant events separately:
             // EPOLLERR, and EPOLLRDHUP, which is part of an interest in PRIORITY. It never asks the kernel for EPOLLPRI itself.
             (Some(tcp), _) => {
-                let interest = if self.leaves_by_fin { Interest::ERROR | Interest::PRIORITY } else { Interest::ERROR };
-                match tcp.ready(interest).await {
-                    Ok(ready) if !ready.is_error() => Error::downstream(Reason::ClientEof),
-                    ready => {
-                        let error = ready.and_then(|_| tcp.take_error()).unwrap_or_else(Some);
-                        Error::client_io(error.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()))
+                let watches_fin = self.leaves_by_fin || self.owed > 0;
+                let interest = if watches_fin { Interest::ERROR | Interest::PRIORITY } else { Interest::ERROR };
+                let mut ready = tcp.ready(interest).await;
+                if ready.as_ref().is_ok_and(|ready| !ready.is_error()) {
+                    if self.leaves_by_fin || self.is_cut_off(tcp) {
+                        return Error::downstream(Reason::ClientEof);
                     }
+                    ready = tcp.ready(Interest::ERROR).await;
                 }
+                let error = ready.and_then(|_| tcp.take_error()).unwrap_or_else(Some);
+                Error::client_io(error.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()))
             }
             (None, Some(handle)) => Error::client_io(poll_fn(|cx| handle.poll_cut(cx)).await),
             (None, None) => std::future::pending().await,
         }
+    }
+
+    /// Whether less of the request has arrived than there must be. Nothing more comes after a FIN.
+    fn is_cut_off(&self, tcp: &TcpStream) -> bool {
+        let in_tls = if self.stream.plain().is_some() { 0 } else { TLS_BUFFERED_BYTES_MAX };
+        net::socket::unread_bytes(tcp).is_some_and(|bytes| bytes.saturating_add(in_tls) < self.owed)
     }
 
     /// Waits until the task is woken by anything that it registered for before. Returns an error if the client has left by then.
@@ -125,12 +140,12 @@ mod tests {
     #[tokio::test]
     async fn a_fin_behind_unread_bytes_counts_where_it_is_to_count() {
         let (client, mut far) = client().await;
-        let mut strict = pin!(Watched { stream: &client, leaves_by_fin: true }.gone());
+        let mut strict = pin!(Watched { stream: &client, leaves_by_fin: true, owed: 0 }.gone());
         assert!(is_there(strict.as_mut()), "bytes do not mean that the client has left");
         far.write_all(b", and more of it").await.unwrap();
         far.shutdown().await.unwrap();
         assert_eq!(strict.await.reason, Reason::ClientEof);
-        let mut lenient = pin!(Watched { stream: &client, leaves_by_fin: false }.gone());
+        let mut lenient = pin!(Watched { stream: &client, leaves_by_fin: false, owed: 0 }.gone());
         assert!(is_there(lenient.as_mut()), "the client still waits for its response");
         net::socket::reset_on_close(&far);
         drop(far);
@@ -153,7 +168,7 @@ mod tests {
     #[tokio::test]
     async fn a_wake_ends_the_wait_for_a_departure() {
         let (client, _far) = client().await;
-        let mut wait = pin!(Watched { stream: &client, leaves_by_fin: true }.gone_before_wake());
+        let mut wait = pin!(Watched { stream: &client, leaves_by_fin: true, owed: 0 }.gone_before_wake());
         let mut cx = Context::from_waker(Waker::noop());
         assert!(wait.as_mut().poll(&mut cx).is_pending());
         assert!(matches!(wait.as_mut().poll(&mut cx), Poll::Ready(None)));

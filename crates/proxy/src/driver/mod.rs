@@ -150,7 +150,12 @@ impl ExchangeContext<'_> {
     }
 
     fn watched<'w>(&self, stream: &'w Stream) -> Watched<'w> {
-        Watched { stream, leaves_by_fin: self.http.limits.abort_on_half_close }
+        Watched { stream, leaves_by_fin: self.http.limits.abort_on_half_close, owed: 0 }
+    }
+
+    /// A client whose request may be incomplete.
+    fn watched_sender<'w>(&self, stream: &'w Stream, owed: u64) -> Watched<'w> {
+        Watched { owed, ..self.watched(stream) }
     }
 }
 
@@ -258,12 +263,11 @@ async fn hold_body(context: &ExchangeContext<'_>, downstream: &mut Downstream, e
     if let Some(share) = exchange.shares().and_then(|shares| shares.request.as_ref()) {
         lane.pace = Some(context.pace(share, timer, exchange.received()));
     }
-    let read = timer.guard(poll_fn(|cx| match exchange.held() {
-        Some((upload, data, bytes_max)) => pump::poll_hold(cx, upload, stream, input, (data, bytes_max), &mut lane),
-        None => Poll::Ready(Ok(None)),
-    }));
+    let mut watch = ClientWatch::default();
+    let read = timer.guard(poll_held(context, (&mut *stream, &mut *input), exchange, &mut lane, &mut watch));
     match read.await {
-        Ok(held) => {
+        Ok(Err(gone)) => exchange.handle_client_gone(&context.now(), gone),
+        Ok(Ok(held)) => {
             let may_be_more = matches!(held, Ok(None));
             exchange.set_paced(lane.waits_until_ms());
             exchange.handle_held(&context.now(), held);
@@ -274,6 +278,37 @@ async fn hold_body(context: &ExchangeContext<'_>, downstream: &mut Downstream, e
             }
         }
         Err(_) => exchange.handle_timeout(&context.now(), input, &Buffer::none()),
+    }
+}
+
+/// Holds back what arrives of a body, as [`pump::poll_hold`] does. While nothing is read, because the client waits for its bandwidth or the
+/// body for its turn to be decompressed, it is watched.
+///
+/// # Errors
+/// The client has left.
+async fn poll_held(
+    context: &ExchangeContext<'_>,
+    (stream, input): (&mut Stream, &mut Buffer),
+    exchange: &mut Exchange,
+    lane: &mut Lane,
+    watch: &mut ClientWatch,
+) -> Result<Result<Option<bool>, TransferError>, Error> {
+    loop {
+        let polled = poll_fn(|cx| {
+            let Some((upload, data, bytes_max)) = exchange.held() else { return Poll::Ready(Ok(Some(Ok(None)))) };
+            if let Poll::Ready(held) = pump::poll_hold(cx, upload, stream, input, (data, bytes_max), lane) {
+                return Poll::Ready(Ok(Some(held)));
+            }
+            watch.check(cx, stream, lane.is_paced() || !upload.waits_for_sender(input))?;
+            if watch.needs_gone() { Poll::Ready(Ok(None)) } else { Poll::Pending }
+        });
+        if let Some(held) = polled.await? {
+            return Ok(held);
+        }
+        let owed = exchange.held().map_or(0, |(upload, ..)| upload.owed(input));
+        if let Some(error) = Box::pin(context.watched_sender(stream, owed).gone_before_wake()).await {
+            return Err(error);
+        }
     }
 }
 
@@ -379,7 +414,8 @@ async fn pass(
             return;
         }
         // Only here, between two polls, can the connection be borrowed for that long.
-        if let Some(error) = Box::pin(context.watched(&downstream.stream).gone_before_wake()).await {
+        let owed = exchange.upload().map_or(0, |upload| upload.owed(&downstream.input));
+        if let Some(error) = Box::pin(context.watched_sender(&downstream.stream, owed).gone_before_wake()).await {
             return exchange.handle_client_gone(&context.now(), error);
         }
     }
@@ -453,7 +489,7 @@ fn poll_await(
         }
         Poll::Pending => {}
     }
-    if let Err(error) = watch.check(cx, stream, is_unread(exchange, input)) {
+    if let Err(error) = watch.check(cx, stream, is_unread(exchange, input, upload_lane)) {
         exchange.handle_client_gone(&context.now(), error);
         return Poll::Ready(());
     }
@@ -506,7 +542,7 @@ fn poll_relay(
     if exchange.action() != Action::Relay {
         return Poll::Ready(());
     }
-    if let Err(error) = watch.check(cx, stream, is_unread(exchange, input)) {
+    if let Err(error) = watch.check(cx, stream, is_unread(exchange, input, upload_lane)) {
         exchange.handle_client_gone(&context.now(), error);
         return Poll::Ready(());
     }
@@ -545,9 +581,10 @@ async fn respond(context: &ExchangeContext<'_>, downstream: &mut Downstream, exc
     }
 }
 
-/// Whether nothing reads from the client now: the request is complete, or its received part waits for the endpoint.
-fn is_unread(exchange: &mut Exchange, input: &Buffer) -> bool {
-    exchange.upload().is_none_or(|upload| !upload.waits_for_sender(input))
+/// Whether nothing reads from the client now: the request is complete, its received part waits for the endpoint, or the rest of it for the
+/// bandwidth of the client.
+fn is_unread(exchange: &mut Exchange, input: &Buffer, lane: &Lane) -> bool {
+    lane.is_paced() || exchange.upload().is_none_or(|upload| !upload.waits_for_sender(input))
 }
 
 /// Sets the timer to the deadline of an exchange.

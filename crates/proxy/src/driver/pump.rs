@@ -13,8 +13,8 @@ use net::splice::Pipe;
 
 use super::pace::Pace;
 use crate::compression::turn::{self, Ticket};
-use crate::exchange::TransferError;
 use crate::exchange::transfer::{Transfer, TransferStep};
+use crate::exchange::{HeldBody, TransferError};
 use crate::stream::Stream;
 
 /// Bytes that one poll moves before other connections of the worker get their turn.
@@ -46,6 +46,11 @@ pub(super) struct Lane {
 }
 
 impl Lane {
+    /// Whether it waits for the bandwidth of the client, and reads nothing until then.
+    pub(super) fn is_paced(&self) -> bool {
+        self.waits_until_ms().is_some()
+    }
+
     /// Until when it waits for the bandwidth of the client, in milliseconds; `None` if it does not.
     pub(super) fn waits_until_ms(&self) -> Option<u64> {
         self.pace.as_ref()?.waits_until_ms()
@@ -174,17 +179,17 @@ pub(crate) fn poll_hold(
         }
         match transfer.next(input)? {
             TransferStep::Write { bytes, .. } => {
-                held.extend_from_slice(bytes);
+                HeldBody::add(held, bytes);
                 let count = bytes.len();
                 transfer.handle_written(count, false, clock::now_us);
             }
             TransferStep::Forward { count, ends } => {
-                held.extend_from_slice(input.filled().get(..count).unwrap_or_default());
+                HeldBody::add(held, input.filled().get(..count).unwrap_or_default());
                 transfer.handle_forwarded(count, (count, ends), false, input)?;
             }
             TransferStep::WriteAndForward { bytes, count } => {
-                held.extend_from_slice(bytes);
-                held.extend_from_slice(input.filled().get(..count).unwrap_or_default());
+                HeldBody::add(held, bytes);
+                HeldBody::add(held, input.filled().get(..count).unwrap_or_default());
                 let written = bytes.len() + count;
                 transfer.handle_written_and_forwarded(written, count, false, input, clock::now_us)?;
             }

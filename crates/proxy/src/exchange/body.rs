@@ -38,9 +38,26 @@ impl Exchange {
         if let Err(error) = self.collect(env, buffer.bytes_max, decompressing) {
             return self.fail(env, error);
         }
-        let Some(room) = env.bodies.room() else { return self.fail(env, Error::internal(Reason::BuffersFull)) };
+        let from = client_address::client_ip(&self.request.head, &self.request.bytes, &super::stages::client(env));
+        let Some(room) = env.bodies.room(from) else { return self.fail(env, Error::internal(Reason::BuffersFull)) };
         let held = HeldBody::new(buffer.bytes_max, self.upload.received(), Some(room));
         self.hold(env, held, Holding::Endpoint(Collecting { number, cluster, share, since_us: env.now_us }));
+    }
+
+    /// Removes the encoding of a request without a body. There is nothing to decode, but its endpoint expects no encodings, and would decode what
+    /// it takes for the body.
+    ///
+    /// # Errors
+    /// [`Reason::EncodingUnsupported`].
+    pub(super) fn strip_encoding(&mut self, rules: &RequestBody) -> Result<(), Error> {
+        let Some(policy) = &rules.decompression else { return Ok(()) };
+        let Request { head, bytes, .. } = &mut self.request;
+        match request_body::encoding_of(policy, head, bytes) {
+            Ok(Some(_)) => request_body::strip(head, bytes),
+            Ok(None) => {}
+            Err(_) => return Err(Error::downstream(Reason::EncodingUnsupported)),
+        }
+        Ok(())
     }
 
     /// What decompresses the body; `None` if it stays as it is.

@@ -9,6 +9,11 @@ use super::min_rate::MinRateTimer;
 use super::*;
 use crate::request_body::Room;
 
+/// What is held back has room for this part of it in addition, and at least for [`STEP_BYTES_MIN`]: each byte of a large body is copied some eight
+/// times in the worst case, and large vectors are moved by the kernel without a copy.
+const STEP_PART: usize = 8;
+const STEP_BYTES_MIN: usize = 4 * 1024;
+
 /// What a body is held back for.
 pub(crate) enum Holding {
     /// A service has to allow the request, and gets the body.
@@ -35,6 +40,16 @@ impl HeldBody {
     fn has_room(&mut self) -> bool {
         let bytes = self.data.capacity();
         self.room.as_mut().is_none_or(|room| room.grow(bytes))
+    }
+
+    /// Adds a piece to what was held back. A vector would grow by doubling, and could hold half of a worker's room for nothing.
+    pub(crate) fn add(data: &mut Vec<u8>, piece: &[u8]) {
+        let needed = data.len() + piece.len();
+        if needed > data.capacity() {
+            let step = (needed / STEP_PART).max(STEP_BYTES_MIN);
+            data.reserve_exact(piece.len() + step);
+        }
+        data.extend_from_slice(piece);
     }
 
     pub(super) fn take_room(&mut self) -> Option<Room> {

@@ -64,6 +64,7 @@ use wire::h2::ErrorCode;
 use wire::message::{Body, Field, FieldId, RequestHead, Version};
 
 pub(crate) use attempt::{ConnectionState, Ending, Lost, SentRequest, connection_outcome, ending};
+pub(crate) use hold::HeldBody;
 pub(crate) use relay::Reuse;
 pub(crate) use storage::{Request, Response, Storage};
 
@@ -71,7 +72,7 @@ use self::ask::Asking;
 use self::attempt::{Attempt, Awaiting, RetryCause};
 use self::conditions::Bearer;
 use self::faults::InjectedFault;
-use self::hold::{HeldBody, Holding};
+use self::hold::Holding;
 use self::record::AccessRecord;
 use self::relay::{Relay, Terms};
 use self::route::{Found, HostText};

@@ -77,6 +77,7 @@ impl Exchange {
             Some(rules) if self.request.head.body != Body::None => {
                 self.prepare_body(env, (number, route), (cluster, share), rules);
             }
+            Some(rules) if let Err(error) = self.strip_encoding(rules) => self.fail(env, error),
             _ => self.send(env, (number, route), (cluster, share), None),
         }
     }

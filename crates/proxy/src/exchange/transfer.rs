@@ -532,6 +532,11 @@ impl Transfer {
         !self.is_pending() && input.is_empty()
     }
 
+    /// Bytes of the body that are still to be read from an HTTP/1 sender, as far as its head says how many.
+    pub(crate) fn owed(&self, input: &Buffer) -> u64 {
+        if let Source::Length(left) = self.source { left.saturating_sub(input.len() as u64) } else { 0 }
+    }
+
     /// Whether the body arrives faster than it is read, and is sent unchanged, so that large pieces cost less.
     pub(crate) fn is_bulk(&self) -> bool {
         // A chunk is copied for its framing, and much is not compressed at once.

@@ -2,7 +2,7 @@
 
 use model::Via;
 use telemetry::Reason;
-use wire::message::{Field, RequestHead, Version, list};
+use wire::message::{Field, RequestHead, Version};
 
 use crate::error::Error;
 use crate::http::headers::Out;
@@ -17,13 +17,64 @@ const CDN_LOOP: &[u8] = b"cdn-loop";
 pub(super) fn admit(via: &Via, head: &RequestHead, buffer: &[u8]) -> Result<(), Error> {
     let names = |name: &[u8], is_us: fn(&[u8], &[u8]) -> bool| {
         let is_it = |field: &&Field| field.name.get(buffer).eq_ignore_ascii_case(name);
-        let mut elements = head.fields.iter().filter(is_it).flat_map(|field| list(field.value.get(buffer)));
-        elements.any(|element| is_us(element, via.name.as_bytes()))
+        let mut values = head.fields.iter().filter(is_it).map(|field| field.value.get(buffer));
+        values.any(|value| elements(value).any(|element| is_us(element, via.name.as_bytes())))
     };
     if via.refuses_loops && (names(VIA, is_received_by) || via.cdn_loop && names(CDN_LOOP, is_cdn)) {
         return Err(Error::internal(Reason::LoopDetected));
     }
     Ok(())
+}
+
+/// The elements of a list, in which commas may also stand within comments, which may be nested, and within quoted strings (RFC 9110 sections 5.6.1,
+/// 5.6.4 and 5.6.5). A comment or a string that is not closed is no such thing: its first byte is taken for itself, so that nobody can hide this
+/// hop behind it.
+fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(value);
+    std::iter::from_fn(move || {
+        let list = rest.take()?;
+        let mut at = 0;
+        while let Some(byte) = list.get(at) {
+            let tail = list.get(at..).unwrap_or_default();
+            at += match byte {
+                b',' => break,
+                b'(' => comment(tail).unwrap_or(1),
+                b'"' => quoted(tail).unwrap_or(1),
+                _ => 1,
+            };
+        }
+        rest = list.get(at + 1..);
+        Some(list.get(..at).unwrap_or_default())
+    })
+}
+
+/// The length of the comment at the beginning of `text`. `None` if it does not end.
+fn comment(text: &[u8]) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut bytes = text.iter().enumerate();
+    while let Some((at, byte)) = bytes.next() {
+        match byte {
+            b'(' => depth += 1,
+            b')' if depth == 1 => return Some(at + 1),
+            b')' => depth = depth.saturating_sub(1),
+            b'\\' => drop(bytes.next()),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The same for a quoted string.
+fn quoted(text: &[u8]) -> Option<usize> {
+    let mut bytes = text.iter().enumerate().skip(1);
+    while let Some((at, byte)) = bytes.next() {
+        match byte {
+            b'"' => return Some(at + 1),
+            b'\\' => drop(bytes.next()),
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Whether an element of `Via` is of this hop: `1.1 name (comment)`. Names of hosts have no case.
@@ -89,10 +140,23 @@ mod tests {
         check("Via: 1.1 a\r\nVia: 1.1 edge-1\r\n", false, true);
         check("Via: 1.1 edge-11, 1.1 edge-1:80, edge-1, 1.1 a edge-1\r\n", false, false);
         check("Via: ,,  ,\r\n", false, false);
+        // Comments.
+        check("Via: 1.1 a (x, 1.1 edge-1)\r\n", false, false);
+        check("Via: 1.1 a (x (y, 1.1 edge-1), 1.1 edge-1), 1.1 b\r\n", false, false);
+        check("Via: 1.1 a (\\), 1.1 edge-1 \\(), 1.1 b\r\n", false, false);
+        check("Via: 1.1 a (x, y), 1.1 edge-1 (z)\r\n", false, true);
+        check("Via: 1.1 a (\\\\), 1.1 edge-1\r\n", false, true);
+        check("Via: 1.1 a (never closed, 1.1 edge-1\r\n", false, true);
+        check("Via: 1.1 a ((x), 1.1 edge-1\r\n", false, true);
+        check("Via: 1.1 a (x\\, 1.1 edge-1\r\n", false, true);
+        check("Via: 1.1 a ), 1.1 edge-1\r\n", false, true);
         check("CDN-Loop: edge-1\r\n", false, false);
         check("CDN-Loop: edge-1\r\n", true, true);
         check("CDN-Loop: foo.example; a=b, Edge-1;x=\"y\"\r\n", true, true);
         check("CDN-Loop: foo.example; edge-1\r\n", true, false);
+        check("CDN-Loop: a; b=\"c, edge-1\", d\r\n", true, false);
+        check("CDN-Loop: a; b=\"c\\\", edge-1\", d\r\n", true, false);
+        check("CDN-Loop: a; b=\"c, edge-1\r\n", true, true);
     }
 
     #[test]

@@ -147,7 +147,7 @@ async fn open(
     record: &mut AccessRecord,
 ) -> Result<(Lease, Upstream), Error> {
     // A FIN is passed on to the endpoint, and the other direction may continue.
-    let client = Watched { stream: client, leaves_by_fin: false };
+    let client = Watched { stream: client, leaves_by_fin: false, owed: 0 };
     let mut tried: SmallVec<[usize; ATTEMPTS_MAX]> = SmallVec::new();
     let (mut attempts, mut redispatch, mut failed) = (0, Redispatch::default(), None);
     let connect_timeout_ms = crate::millis(cluster.plan.policy.connect_timeout);

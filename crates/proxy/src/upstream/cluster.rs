@@ -459,7 +459,7 @@ mod tests {
     }
 
     fn watched(stream: &Stream) -> Watched<'_> {
-        Watched { stream, leaves_by_fin: false }
+        Watched { stream, leaves_by_fin: false, owed: 0 }
     }
 
     #[tokio::test]

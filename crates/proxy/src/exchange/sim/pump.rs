@@ -6,8 +6,8 @@ use wire::h1;
 use super::World;
 use super::client::Client;
 use super::link::{Delivery, Link};
-use crate::exchange::TransferError;
 use crate::exchange::transfer::{self, Transfer};
+use crate::exchange::{HeldBody, TransferError};
 use crate::h2::HeaderList;
 
 /// Bytes that an exchange may hold, in addition to those that it has read and not written.
@@ -111,12 +111,12 @@ impl World {
             }
             match transfer.next(input)? {
                 transfer::TransferStep::Write { bytes, .. } => {
-                    held.extend_from_slice(bytes);
+                    HeldBody::add(held, bytes);
                     let count = bytes.len();
                     transfer.handle_written(count, false, || now_us);
                 }
                 transfer::TransferStep::Forward { count, ends } => {
-                    held.extend_from_slice(&input.filled()[..count]);
+                    HeldBody::add(held, &input.filled()[..count]);
                     transfer.handle_forwarded(count, (count, ends), false, input)?;
                 }
                 transfer::TransferStep::Code => drop(transfer.code(input, || 0)?),
