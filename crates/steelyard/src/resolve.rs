@@ -405,7 +405,10 @@ impl Addresses {
                         target.ips.clone_from(&known.ips);
                     }
                 }
-                if known == Some(&targets) {
+                // Records whose targets lead nowhere are no better than no answer.
+                let leads_nowhere = |targets: &[Target]| targets.iter().all(|target| target.ips.is_empty());
+                let is_worse = !targets.is_empty() && leads_nowhere(&targets);
+                if known == Some(&targets) || is_worse && known.is_some_and(|known| !leads_nowhere(known)) {
                     return false;
                 }
                 tracing::info!(name = service, ?targets, "resolved");
@@ -515,6 +518,28 @@ mod tests {
         assert_eq!(of_service(&all, endpoint).len(), ENDPOINTS_MAX);
         let many: Vec<Target> = (0..9).map(|number| target(number, 1, "a", 80 + number, &["1.1.1.1"])).collect();
         assert!(of_service(&many, endpoint).iter().all(|endpoint| endpoint.priority <= 7));
+    }
+
+    #[test]
+    fn a_service_keeps_what_it_had_until_there_is_something_better() {
+        let service = Wanted::Service("_http._tcp.a".to_owned());
+        let target = |host: &str, ips: &[&str]| {
+            let ips = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+            Target { priority: 0, weight: 1, host: host.to_owned(), port: 80, ips }
+        };
+        let mut addresses = Addresses::default();
+        let mut take = |targets: &[Target]| {
+            let is_news = addresses.take(&service, Resolved::Targets(targets.to_vec()));
+            (is_news, addresses.of(&service).len())
+        };
+        assert_eq!(take(&[target("a", &[])]), (true, 0));
+        assert_eq!(take(&[target("a", &["1.1.1.1"])]), (true, 1));
+        // A target that cannot be resolved now, another one that never could, and one of two that can.
+        assert_eq!(take(&[target("a", &[])]), (false, 1));
+        assert_eq!(take(&[target("b", &[])]), (false, 1));
+        assert_eq!(take(&[target("b", &[]), target("c", &["1.1.1.2"])]), (true, 1));
+        // The service says that it is not available.
+        assert_eq!(take(&[]), (true, 0));
     }
 
     /// Answers every A query with the address that `next` gives and a TTL of one second, and every other query with no
