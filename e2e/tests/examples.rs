@@ -305,6 +305,20 @@ fn tracing() {
 }
 
 #[test]
+fn edge() {
+    if !has_own_network("edge") {
+        return;
+    }
+    let _web = [9001, 9002, 9003].map(|port| Origin::start_at(local(port), "web", 18));
+    let balancer = serve("edge.yaml");
+    let status = |path: &str, fields: &str| ask(path, fields).status;
+    assert_eq!([status("/", ""), status("/robots.txt", "")], [200; 2]);
+    assert_eq!([status("/office", ""), status("/checkout", ""), status("/blog/2024/x", "")], [403, 503, 308]);
+    assert_eq!(status("/", "Via: 1.1 edge-1\r\n"), 508);
+    end(balancer);
+}
+
+#[test]
 fn external_authorization() {
     if !has_own_network("external_authorization") {
         return;
