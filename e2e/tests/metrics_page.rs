@@ -17,6 +17,7 @@ const WRITE: &str = "STEELYARD_WRITE_DOCS";
 
 const CONFIG: &str = r#"
 admin: 127.0.0.1:9900
+admin_access: {read: {tokens: {graphs: 0123456789abcdef}}}
 access_log: access.log
 tracing: {to: web}
 memory_max: 1GiB
@@ -62,9 +63,9 @@ curl -s -o /dev/null --http2-prior-knowledge -H 'content-type: application/grpc'
 curl -s -o /dev/null http://127.0.0.1:8080/asked
 curl -s -o /dev/null -d a http://127.0.0.1:8080/body
 curl -s -o /dev/null http://127.0.0.1:8080/limited
-until curl -sf http://127.0.0.1:9900/metrics | grep -q ^steelyard_jwks_age_seconds; do kill -0 $balancer; sleep 0.1; done
+until curl -sf -H 'authorization: Bearer 0123456789abcdef' http://127.0.0.1:9900/metrics | grep -q ^steelyard_jwks_age_seconds; do kill -0 $balancer; sleep 0.1; done
 curl -s -o /dev/null --retry 5 --retry-all-errors -f -H 'accept-encoding: gzip' http://127.0.0.1:8080/text
-curl -sf http://127.0.0.1:9900/metrics
+curl -sf -H 'authorization: Bearer 0123456789abcdef' http://127.0.0.1:9900/metrics
 kill $origin
 kill $balancer
 wait $balancer

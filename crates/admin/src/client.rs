@@ -2,13 +2,14 @@
 //! have nothing else to do meanwhile.
 
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use model::AdminAddress;
+use model::{AdminAddress, Secret};
 
+use crate::feed::Wanted;
 use crate::query::path;
 use crate::{ADMIN_HEADER, TraceQuestion, Within};
 
@@ -18,6 +19,31 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(65);
 /// The limit on a response, in bytes. The metrics of 10,000 routes take about 100 MiB.
 const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// The limit on the head of a response, in bytes.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// The limit on a reason why there is no stream, in bytes.
+const REASON_BYTES_MAX: u64 = 64 * 1024;
+
+/// A running Steelyard.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Its admin address.
+    pub address: AdminAddress,
+    /// The token that says who this is; `None` where whoever can connect may do everything.
+    pub token: Option<Secret>,
+}
+
+impl From<AdminAddress> for Client {
+    fn from(address: AdminAddress) -> Self {
+        Self { address, token: None }
+    }
+}
+
+impl From<SocketAddr> for Client {
+    fn from(address: SocketAddr) -> Self {
+        AdminAddress::from(address).into()
+    }
+}
 
 /// Why there is no response, or none with status 200.
 #[derive(Debug)]
@@ -54,16 +80,154 @@ pub enum ClientError {
 ///
 /// # Errors
 /// See [`ClientError`].
-pub fn get(address: &AdminAddress, path: &str) -> Result<Vec<u8>, ClientError> {
-    ask(address, "GET", path, "")
+pub fn get(client: &Client, path: &str) -> Result<Vec<u8>, ClientError> {
+    ask(client, "GET", path, "")
 }
 
 /// Sends a `POST` of `body` to `path` and returns the body of the response.
 ///
 /// # Errors
 /// See [`ClientError`].
-pub fn post(address: &AdminAddress, path: &str, body: &str) -> Result<Vec<u8>, ClientError> {
-    ask(address, "POST", path, body)
+pub fn post(client: &Client, path: &str, body: &str) -> Result<Vec<u8>, ClientError> {
+    ask(client, "POST", path, body)
+}
+
+/// The events of a running Steelyard, one after the other. See [`events`].
+#[derive(Debug)]
+pub struct EventStream {
+    address: AdminAddress,
+    lines: BufReader<Connected>,
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its kind: `second`, `counters`, `request` or `passed_over`.
+    pub name: String,
+    /// JSON.
+    pub data: String,
+}
+
+/// Opens the stream of events; `path` is that of [`events_path`].
+///
+/// # Errors
+/// See [`ClientError`].
+pub fn events(client: &Client, path: &str) -> Result<EventStream, ClientError> {
+    let address = client.address.clone();
+    let broken = |source| ClientError::Broken { address: client.address.clone(), source };
+    let mut connected =
+        connect(&client.address).map_err(|source| ClientError::Connect { address: address.clone(), source })?;
+    send(&mut connected, "GET", path, "", client.token.as_ref()).map_err(broken)?;
+    let mut lines = BufReader::new(connected);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        let read = (&mut lines).take(HEAD_BYTES_MAX as u64).read_line(&mut head).map_err(broken)?;
+        if read == 0 || head.len() > HEAD_BYTES_MAX {
+            return Err(ClientError::Foreign { address });
+        }
+    }
+    let foreign = || ClientError::Foreign { address: address.clone() };
+    let status =
+        head.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)).and_then(|word| word.parse().ok());
+    match status.ok_or_else(foreign)? {
+        200 if head.to_ascii_lowercase().contains("content-type: text/event-stream") => {
+            Ok(EventStream { address, lines })
+        }
+        200 => Err(foreign()),
+        status => {
+            let mut why = String::new();
+            let _ = lines.take(REASON_BYTES_MAX).read_to_string(&mut why);
+            Err(ClientError::Refused { status, why: why.trim_end().to_owned() })
+        }
+    }
+}
+
+/// The path of the stream of events, with those that are wanted.
+pub fn events_path(wanted: Wanted) -> String {
+    let is = |wanted: bool| wanted.then_some("1");
+    path(
+        "/events",
+        &[
+            ("overview", is(wanted.overview)),
+            ("counters", is(wanted.counters)),
+            ("requests", is(wanted.requests)),
+            ("all", is(wanted.all_requests)),
+        ],
+    )
+}
+
+impl EventStream {
+    /// The next event; `None` if the stream has ended.
+    ///
+    /// # Errors
+    /// The connection broke, or nothing came for too long, or what came is no event.
+    pub fn next_event(&mut self) -> Result<Option<Event>, ClientError> {
+        let mut event = Event { name: String::new(), data: String::new() };
+        loop {
+            let mut line = String::new();
+            let read = (&mut self.lines).take(ANSWER_BYTES_MAX).read_line(&mut line);
+            let broken = |source| ClientError::Broken { address: self.address.clone(), source };
+            if read.map_err(broken)? == 0 {
+                return Ok(None);
+            }
+            let line = line.trim_end_matches(['\r', '\n']);
+            if let Some(name) = line.strip_prefix("event: ") {
+                event.name = name.to_owned();
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                event.data = data.to_owned();
+            } else if line.is_empty() && !event.name.is_empty() {
+                return Ok(Some(event));
+            }
+        }
+    }
+}
+
+/// A connection to the admin address.
+#[derive(Debug)]
+enum Connected {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Read for Connected {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Connected {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Connects, and sets how long the other side may be silent.
+fn connect(address: &AdminAddress) -> io::Result<Connected> {
+    let timeout = Some(SILENCE_TIMEOUT);
+    match address {
+        AdminAddress::Socket(socket) => {
+            let stream = TcpStream::connect_timeout(socket, CONNECT_TIMEOUT)?;
+            stream.set_read_timeout(timeout)?;
+            stream.set_write_timeout(timeout)?;
+            Ok(Connected::Tcp(stream))
+        }
+        AdminAddress::Path(socket) => {
+            let stream = UnixStream::connect(socket)?;
+            stream.set_read_timeout(timeout)?;
+            stream.set_write_timeout(timeout)?;
+            Ok(Connected::Unix(stream))
+        }
+    }
 }
 
 /// The path that drains an endpoint or puts it back in service, for [`post`].
@@ -81,6 +245,11 @@ pub fn endpoint_path(within: Within<'_>, endpoint: &str, draining: bool) -> Stri
 pub fn maintenance_path(listener: Option<&str>, route: &str, on: bool) -> String {
     let verb = if on { "/maintenance/on" } else { "/maintenance/off" };
     path(verb, &[("route", Some(route)), ("listener", listener)])
+}
+
+/// The path that logs the requests of a route for some seconds, for [`post`].
+pub fn debug_route_path(route: &str, seconds: u64) -> String {
+    path("/debug/route", &[("route", Some(route)), ("seconds", Some(&seconds.to_string()))])
 }
 
 /// The path that adds a vip, for [`post`]. The body is the vip's description.
@@ -105,19 +274,10 @@ pub fn trace_path(question: &TraceQuestion) -> String {
     path("/trace", &[&[("vip", Some(vip.as_str())), ("from", Some(from.as_str()))], optional.as_slice()].concat())
 }
 
-fn ask(address: &AdminAddress, method: &str, path: &str, body: &str) -> Result<Vec<u8>, ClientError> {
-    let timeout = Some(SILENCE_TIMEOUT);
-    let connected = match address {
-        AdminAddress::Socket(socket) => TcpStream::connect_timeout(socket, CONNECT_TIMEOUT).map(|stream| {
-            let set = stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout));
-            set.and_then(|()| exchange(stream, method, path, body))
-        }),
-        AdminAddress::Path(socket) => UnixStream::connect(socket).map(|stream| {
-            let set = stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout));
-            set.and_then(|()| exchange(stream, method, path, body))
-        }),
-    };
-    let exchanged = connected.map_err(|source| ClientError::Connect { address: address.clone(), source })?;
+fn ask(client: &Client, method: &str, path: &str, body: &str) -> Result<Vec<u8>, ClientError> {
+    let address = &client.address;
+    let connected = connect(address).map_err(|source| ClientError::Connect { address: address.clone(), source })?;
+    let exchanged = exchange(connected, method, path, body, client.token.as_ref());
     let answer = exchanged.map_err(|source| ClientError::Broken { address: address.clone(), source })?;
     let (status, body) = read(&answer).ok_or_else(|| ClientError::Foreign { address: address.clone() })?;
     match status {
@@ -126,16 +286,28 @@ fn ask(address: &AdminAddress, method: &str, path: &str, body: &str) -> Result<V
     }
 }
 
-fn exchange(mut stream: impl Read + Write, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
-    // A response to HTTP/1.0 is never chunked and ends with the connection.
-    let length = body.len();
-    let request = format!(
-        "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{ADMIN_HEADER}: 1\r\nContent-Length: {length}\r\n\r\n{body}"
-    );
-    stream.write_all(request.as_bytes())?;
+fn exchange(
+    mut stream: Connected,
+    method: &str,
+    path: &str,
+    body: &str,
+    token: Option<&Secret>,
+) -> io::Result<Vec<u8>> {
+    send(&mut stream, method, path, body, token)?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
     Ok(answer)
+}
+
+fn send(stream: &mut Connected, method: &str, path: &str, body: &str, token: Option<&Secret>) -> io::Result<()> {
+    // A response to HTTP/1.0 is never chunked and ends with the connection.
+    let length = body.len();
+    let token = token.map_or_else(String::new, |token| format!("Authorization: Bearer {}\r\n", token.0));
+    let request = format!(
+        "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{token}{ADMIN_HEADER}: 1\r\nContent-Length: \
+         {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes())
 }
 
 /// Returns status and body of a complete response; `None` if it is not HTTP, was cut short, or is an error on an HTML page. Errors of

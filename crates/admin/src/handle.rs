@@ -1,20 +1,36 @@
 //! Answers a request.
 
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll};
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN,
+    REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
+use tokio::time::Instant;
 
+use crate::access::{self, Access, Doubt, Limiter, RefusedFor, Role, User};
+use crate::feed::{Events, Wanted};
+use crate::page::{self, Action, Form, View, Wish};
 use crate::query::Query;
-use crate::{ADMIN_HEADER, ChangeRefused, Control, Pages, TraceQuestion, VipChange, Within};
+use crate::{ADMIN_HEADER, ChangeRefused, Control, Pages, RouteQuestion, TraceQuestion, VipChange, Within};
 
 /// The limit on the body of a request, in bytes. A body describes one vip, and no description written by a person is
 /// this long.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
+
+/// The longest time for which the requests of a route are logged.
+const DEBUG_SECONDS_MAX: u64 = 3600;
+
+/// The limit on the body of a form, in bytes.
+const FORM_BYTES_MAX: usize = 16 * 1024;
 
 /// The maximum number of flows in one response. A person cannot use more, and programs read the metrics.
 const FLOWS_MAX: usize = 100_000;
@@ -26,6 +42,15 @@ const FLOWS_DEFAULT: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
     Index,
+    Style,
+    Script,
+    Events,
+    History,
+    Route,
+    Do,
+    DebugRoute,
+    DebugLog,
+    DebugConfiguration,
     Metrics,
     Health,
     Ready,
@@ -45,6 +70,19 @@ enum Page {
 
 const PAGES: &[(&str, Page, &str)] = &[
     ("/", Page::Index, "this page"),
+    ("/page.css", Page::Style, "its styles"),
+    ("/page.js", Page::Script, "its script"),
+    (
+        "/events",
+        Page::Events,
+        "?[overview=1][&counters=1][&requests=1][&all=1]: a stream of events, one update a second and single requests",
+    ),
+    ("/history", Page::History, "the last minute by seconds and the last hour by ten seconds, as JSON"),
+    (
+        "/route",
+        Page::Route,
+        "?path=PATH[&listener=NAME][&method=GET][&host=HOST][&headers=LINES]: which route would take this request, as JSON",
+    ),
     ("/metrics", Page::Metrics, "Prometheus text"),
     ("/healthz", Page::Health, "200 while the process runs"),
     ("/readyz", Page::Ready, "200 while it accepts traffic, else 503 and the reason"),
@@ -76,56 +114,307 @@ const PAGES: &[(&str, Page, &str)] = &[
     ),
     ("/vip/remove", Page::VipRemove, "?name=NAME: removes a vip that a command added"),
     ("/vip/detach", Page::VipDetach, "detaches the kernel plane until the next reload"),
+    ("/do", Page::Do, "what the forms of this page send"),
+    (
+        "/debug/route",
+        Page::DebugRoute,
+        "?route=NAME&seconds=N: logs the requests of the route for this time, at most an hour; 0 ends that",
+    ),
+    ("/debug/log", Page::DebugLog, "the last lines of the log"),
+    ("/debug/configuration", Page::DebugConfiguration, "the configuration in force, without secrets"),
 ];
+
+/// No page of another origin may load anything from here, not even as an image or a script.
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+const CSS: HeaderValue = HeaderValue::from_static("text/css; charset=utf-8");
+const JAVASCRIPT: HeaderValue = HeaderValue::from_static("text/javascript; charset=utf-8");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
+/// The connection that a request came on.
+#[derive(Clone, Copy)]
+pub(crate) struct Connection<'c> {
+    pub(crate) control: &'c dyn Control,
+    /// How often clients were wrong about who they are.
+    pub(crate) limiter: &'c Limiter,
+    pub(crate) pages: Pages,
+    /// The client's address; `None` for a Unix socket.
+    pub(crate) client: Option<IpAddr>,
+    /// Whether only programs on this host can use the address of the connection.
+    pub(crate) is_local: bool,
+    /// What forms of the page must send back.
+    pub(crate) form_token: &'c str,
+    /// Set if the response has no end.
+    pub(crate) streams: &'c AtomicBool,
+}
+
+/// The body of a response.
+pub(crate) enum Reply {
+    Whole(Full<Bytes>),
+    Events(Events),
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Whole(body) => Pin::new(body).poll_frame(cx),
+            Self::Events(events) => Pin::new(events).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(body) => body.is_end_stream(),
+            Self::Events(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(body) => body.size_hint(),
+            Self::Events(_) => SizeHint::default(),
+        }
+    }
+}
+
 /// Answers a request. It reads the body only for `/vip/add`, the one page that has one.
 pub(crate) async fn handle(
-    control: &dyn Control,
+    connection: Connection<'_>,
     request: Request<Incoming>,
-    pages: Pages,
-    over_loopback: bool,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    Ok(match admit(&request, pages, over_loopback) {
-        Ok(Page::VipAdd) => add_vip(control, request).await,
-        Ok(page) => answer(control, page, request.uri().query().unwrap_or("")).await,
-        Err(refusal) => refusal.response(),
-    })
+) -> Result<Response<Reply>, Infallible> {
+    let access = connection.control.access();
+    let (page, user) = match admit(&request, connection.pages, connection.is_local, &access.hosts) {
+        Err(refusal) => return Ok(refusal.response()),
+        Ok(page) => match authorize(connection, &request, page, &access).await {
+            Ok(user) => (page, user),
+            Err(refusal) => return Ok(refusal.response()),
+        },
+    };
+    let mut action = page.changes_state().then(|| request.uri().to_string());
+    let query = request.uri().query().unwrap_or("").to_owned();
+    let response = match page {
+        Page::VipAdd => add_vip(connection.control, request).await,
+        Page::Do => match form(connection, request).await {
+            Ok(form) => {
+                action = Some(format!("{:?}", form.action));
+                act(connection.control, form.action).await
+            }
+            Err(refusal) => refusal.response(),
+        },
+        Page::Index => index(connection, &user, &query),
+        Page::Events => events(connection, &query),
+        page => answer(connection.control, page, &query).await,
+    };
+    if let Some(action) = action {
+        let client = connection.client.map_or_else(|| "unix".to_owned(), |client| client.to_string());
+        tracing::info!(%user, client, action, status = response.status().as_u16(), "action through the admin address");
+    }
+    Ok(response)
+}
+
+/// Reads a form of the page.
+async fn form(connection: Connection<'_>, request: Request<Incoming>) -> Result<Form, Refusal> {
+    let bad = |why| Refusal::new(StatusCode::BAD_REQUEST, why);
+    let body = Limited::new(request.into_body(), FORM_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| bad(format!("cannot read the form: {error}")))?.to_bytes();
+    let form = Form::parse(std::str::from_utf8(&body).unwrap_or_default()).map_err(bad)?;
+    if form.token != connection.form_token {
+        let why = "this form is not of the page as it is now: reload the page, and try again";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, why));
+    }
+    Ok(form)
+}
+
+/// Does what a form asks for.
+async fn act(control: &dyn Control, action: Action) -> Response<Reply> {
+    let outcome = match action {
+        Action::Reload => control.reload().await.map(|generation| format!("Reloaded: generation {generation}.")),
+        Action::Endpoint { address, cluster, draining } => {
+            let within = cluster.as_deref().map_or(Within::All, Within::Cluster);
+            let word = if draining { "Draining" } else { "In service" };
+            let found = control.set_draining(within, &address, draining);
+            found.map(|count| format!("{word}: {address} (clusters and vips that have it: {count})."))
+        }
+        Action::Maintenance { route, listener, on } => {
+            let word = if on { "In maintenance" } else { "In service" };
+            let found = control.set_maintenance(listener.as_deref(), &route, on);
+            found.map(|count| format!("{word}: {route} (listeners that have it: {count})."))
+        }
+    };
+    match outcome {
+        Ok(done) => html(StatusCode::OK, page::outcome(&done)),
+        Err(why) => html(StatusCode::UNPROCESSABLE_ENTITY, page::outcome(&why)),
+    }
+}
+
+/// The page for people.
+fn index(connection: Connection<'_>, user: &User, query: &str) -> Response<Reply> {
+    let control = connection.control;
+    let wish = match Wish::parse(query) {
+        Ok(wish) => wish,
+        Err(why) => return text(StatusCode::BAD_REQUEST, why + "\n"),
+    };
+    let (points, verdict) = control.history();
+    let pages: Vec<_> = PAGES.iter().map(|(path, page, what)| (*path, page.changes_state(), *what)).collect();
+    let view = View {
+        status: &control.status(),
+        points: &points,
+        verdict: &verdict,
+        user,
+        wish: &wish,
+        route: wish.route.as_ref().map(|question| control.explain(question)),
+        packet: wish.packet.as_ref().map(|question| control.trace(question)),
+        form_token: connection.form_token,
+        drop_meaning: &|reason| control.drop_meaning(reason),
+        pages: page::list_of_pages(&pages),
+    };
+    html(StatusCode::OK, page::page(&view))
+}
+
+fn html(status: StatusCode, body: String) -> Response<Reply> {
+    let mut response = response(status, HTML, body);
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::POLICY));
+    response
+}
+
+/// The stream of events.
+fn events(connection: Connection<'_>, query: &str) -> Response<Reply> {
+    let query = match Query::parse(query, &["overview", "counters", "requests", "all"]) {
+        Ok(query) => query,
+        Err(why) => return text(StatusCode::BAD_REQUEST, why + "\n"),
+    };
+    let is = |name| query.get(name).is_some_and(|value| value == "1");
+    let all = is("all");
+    let wanted = Wanted {
+        overview: is("overview"),
+        counters: is("counters"),
+        requests: is("requests") || all,
+        all_requests: all,
+    };
+    let Some(events) = connection.control.feed().and_then(|feed| feed.join(wanted)) else {
+        let why = "too many are looking: close another page or `steelyard top`\n".to_owned();
+        let mut response = text(StatusCode::SERVICE_UNAVAILABLE, why);
+        response.headers_mut().insert(RETRY_AFTER, 10.into());
+        return response;
+    };
+    connection.streams.store(true, Relaxed);
+    let mut response = response(StatusCode::OK, EVENTS, String::new());
+    *response.body_mut() = Reply::Events(events);
+    response
 }
 
 /// Why a request is refused.
 struct Refusal {
     status: StatusCode,
     why: String,
-    /// The methods that the page takes, which a 405 must list (RFC 9110 section 15.5.6).
-    allow: Option<&'static str>,
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// Returns the requested page if this request may have it.
-fn admit<B>(request: &Request<B>, pages: Pages, over_loopback: bool) -> Result<Page, Refusal> {
-    let refusal = |status, why| Err(Refusal { status, why, allow: None });
+impl Refusal {
+    fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        Self { status, why: why.into(), headers: Vec::new() }
+    }
+
+    fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+}
+
+/// Says who a request is from, if they may have the page.
+async fn authorize<B>(
+    Connection { control, limiter, pages, client, is_local, .. }: Connection<'_>,
+    request: &Request<B>,
+    page: Page,
+    access: &Access,
+) -> Result<User, Refusal> {
+    // Probes of an orchestrator have no credentials, and learn nothing but whether the process is ready.
+    if pages == Pages::ForAnyone || page.is_for_probes() {
+        return Ok(User::LOCAL);
+    }
+    let Some(users) = &access.users else {
+        // A reload may have closed an address beyond this host, and with it have removed its users, while this connection was open.
+        let why = "nobody may use this address from other hosts: `admin_access` names nobody";
+        return if is_local { Ok(User::LOCAL) } else { Err(Refusal::new(StatusCode::FORBIDDEN, why)) };
+    };
+    let missing = |status_why: &str, reason| {
+        control.note_refused(reason);
+        Refusal::new(StatusCode::UNAUTHORIZED, status_why)
+            .header(WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"Steelyard\", charset=\"UTF-8\""))
+            .header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"Steelyard\""))
+    };
+    let proof = access::proof(request.headers());
+    if proof == Ok(None) {
+        return Err(missing("say who you are: send a token or a password (`--admin-token-file`)", RefusedFor::Missing));
+    }
+    if let Err(wait) = limiter.attempt(client, Instant::now()) {
+        control.note_refused(RefusedFor::TooOften);
+        limiter.log(client, Instant::now());
+        let why = "too many wrong tokens or passwords came from this address: wait";
+        let seconds = wait.as_secs() + 1;
+        return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, why).header(RETRY_AFTER, seconds.into()));
+    }
+    let user = match proof {
+        Ok(Some(proof)) => users.identify(&proof).await,
+        Ok(None) | Err(_) => Err(Doubt::Wrong),
+    };
+    match user {
+        Ok(user) => {
+            limiter.was_right(client, Instant::now());
+            if page.changes_state() && user.role < Role::Act {
+                control.note_refused(RefusedFor::Role);
+                let why = format!("{user} may see everything and change nothing: `admin_access.act` has those who may");
+                return Err(Refusal::new(StatusCode::FORBIDDEN, why));
+            }
+            Ok(user)
+        }
+        Err(Doubt::Wrong) => {
+            limiter.log(client, Instant::now());
+            Err(missing("the token or the password is wrong", RefusedFor::Wrong))
+        }
+        Err(Doubt::Busy) => {
+            limiter.was_right(client, Instant::now());
+            let why = "too many passwords wait to be checked: try again";
+            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why).header(RETRY_AFTER, 1.into()))
+        }
+    }
+}
+
+/// Returns the requested page if a request like this may have it, whoever it is from. `hosts` are the names of the address.
+fn admit<B>(request: &Request<B>, pages: Pages, is_local: bool, hosts: &[String]) -> Result<Page, Refusal> {
+    let refusal = |status, why: String| Err(Refusal::new(status, why));
     let path = request.uri().path();
     let all = || PAGES.iter().filter(|(_, page, _)| pages == Pages::All || page.is_for_anyone());
     let Some((_, page, _)) = all().find(|(name, ..)| *name == path) else {
         let paths: Vec<&str> = all().map(|(name, ..)| *name).collect();
         return refusal(StatusCode::NOT_FOUND, format!("there is no {path:?} here; there are {}", paths.join(" ")));
     };
-    if (page.changes_state() || over_loopback) && !host_is_ours(request) {
-        let why = "the Host header does not name this host: use 127.0.0.1 or localhost, so that web pages cannot send \
-                   requests in your name";
+    if (pages == Pages::All || is_local) && !host_is_ours(request, is_local, hosts) {
+        let why = "the Host header does not name this address: use an address or localhost, or add the name to \
+                   `admin_access.hosts`; otherwise web pages could send requests in your name";
         return refusal(StatusCode::MISDIRECTED_REQUEST, why.into());
     }
     let (allowed, allow): (&[Method], _) =
         if page.changes_state() { (&[Method::POST], "POST") } else { (&[Method::GET, Method::HEAD], "GET, HEAD") };
     if !allowed.contains(request.method()) {
         let why = format!("{path} takes {allow}");
-        return Err(Refusal { status: StatusCode::METHOD_NOT_ALLOWED, why, allow: Some(allow) });
+        // RFC 9110 section 15.5.6.
+        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, why).header(ALLOW, HeaderValue::from_static(allow)));
     }
-    if page.changes_state() && request.headers().get(ADMIN_HEADER).is_none_or(|value| value != "1") {
+    if page.changes_state() && !is_of_this_origin(request) {
+        let why = "this request comes from a web page of another origin".to_owned();
+        return refusal(StatusCode::FORBIDDEN, why);
+    }
+    // Forms have no such header. They have a token instead, which is looked at with the rest of the form.
+    if page.changes_state() && *page != Page::Do && request.headers().get(ADMIN_HEADER).is_none_or(|value| value != "1")
+    {
         let why = format!("send the header `{ADMIN_HEADER}: 1`, so that web pages cannot send requests in your name");
         return refusal(StatusCode::FORBIDDEN, why);
     }
@@ -133,18 +422,24 @@ fn admit<B>(request: &Request<B>, pages: Pages, over_loopback: bool) -> Result<P
 }
 
 impl Refusal {
-    fn response(self) -> Response<Full<Bytes>> {
+    fn response(self) -> Response<Reply> {
         let mut response = text(self.status, self.why + "\n");
-        if let Some(allow) = self.allow {
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+        for (name, value) in self.headers {
+            response.headers_mut().append(name, value);
         }
         response
     }
 }
 
-async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Full<Bytes>> {
+async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Reply> {
     match page {
-        Page::Index => response(StatusCode::OK, HTML, index()),
+        Page::Style => response(StatusCode::OK, CSS, page::STYLE.to_owned()),
+        Page::Script => response(StatusCode::OK, JAVASCRIPT, page::SCRIPT.to_owned()),
+        Page::History => json(&control.history().0),
+        Page::Route => route(control, query).unwrap_or_else(|why| text(StatusCode::BAD_REQUEST, why + "\n")),
+        Page::DebugRoute => debug_route(control, query).unwrap_or_else(|why| text(StatusCode::BAD_REQUEST, why + "\n")),
+        Page::DebugLog => text(StatusCode::OK, control.log_lines()),
+        Page::DebugConfiguration => text(StatusCode::OK, control.configuration()),
         Page::Metrics => response(StatusCode::OK, PROMETHEUS, control.metrics()),
         Page::Health => text(StatusCode::OK, "ok\n".into()),
         Page::Ready => match control.ready() {
@@ -168,12 +463,14 @@ async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Full
             Err(why) => text(StatusCode::BAD_REQUEST, why + "\n"),
         },
         Page::VipDetach => change_vips(control, VipChange::Detach).await,
-        // This page is answered where the body is read.
-        Page::VipAdd => text(StatusCode::BAD_REQUEST, "this request needs a body\n".into()),
+        // These are answered elsewhere: they have a body, or belong to a connection.
+        Page::Index | Page::Events | Page::Do | Page::VipAdd => {
+            text(StatusCode::BAD_REQUEST, "this request needs a body\n".into())
+        }
     }
 }
 
-fn set_draining(control: &dyn Control, query: &str, draining: bool) -> Response<Full<Bytes>> {
+fn set_draining(control: &dyn Control, query: &str, draining: bool) -> Response<Reply> {
     let query = match Query::parse(query, &["endpoint", "cluster", "vip"]) {
         Ok(query) => query,
         Err(why) => return text(StatusCode::BAD_REQUEST, why + "\n"),
@@ -200,7 +497,7 @@ fn set_draining(control: &dyn Control, query: &str, draining: bool) -> Response<
     }
 }
 
-fn set_maintenance(control: &dyn Control, query: &str, on: bool) -> Response<Full<Bytes>> {
+fn set_maintenance(control: &dyn Control, query: &str, on: bool) -> Response<Reply> {
     let query = match Query::parse(query, &["route", "listener"]) {
         Ok(query) => query,
         Err(why) => return text(StatusCode::BAD_REQUEST, why + "\n"),
@@ -215,7 +512,7 @@ fn set_maintenance(control: &dyn Control, query: &str, on: bool) -> Response<Ful
     }
 }
 
-fn flows(control: &dyn Control, query: &str) -> Result<Response<Full<Bytes>>, String> {
+fn flows(control: &dyn Control, query: &str) -> Result<Response<Reply>, String> {
     let query = Query::parse(query, &["vip", "limit"])?;
     let limit = query.get("limit").map_or(Ok(FLOWS_DEFAULT), |limit| {
         let limit = limit.parse().ok().filter(|limit| (1..=FLOWS_MAX).contains(limit));
@@ -227,7 +524,35 @@ fn flows(control: &dyn Control, query: &str) -> Result<Response<Full<Bytes>>, St
     })
 }
 
-fn trace(control: &dyn Control, query: &str) -> Result<Response<Full<Bytes>>, String> {
+fn debug_route(control: &dyn Control, query: &str) -> Result<Response<Reply>, String> {
+    let query = Query::parse(query, &["route", "seconds"])?;
+    let route = query.get("route").ok_or("name the route: `?route=NAME&seconds=300`")?;
+    let seconds = query.get("seconds").and_then(|seconds| seconds.parse().ok());
+    let seconds = seconds.filter(|seconds| *seconds <= DEBUG_SECONDS_MAX);
+    let seconds = seconds.ok_or_else(|| format!("`seconds` must be a number from 0 to {DEBUG_SECONDS_MAX}"))?;
+    Ok(match control.debug_route(route, seconds) {
+        Ok(()) => response(StatusCode::OK, JSON, format!("{{\"seconds\":{seconds}}}\n")),
+        Err(why) => text(StatusCode::NOT_FOUND, why + "\n"),
+    })
+}
+
+fn route(control: &dyn Control, query: &str) -> Result<Response<Reply>, String> {
+    let query = Query::parse(query, &["listener", "method", "host", "path", "headers"])?;
+    let text_of = |name| query.get(name).unwrap_or_default().to_owned();
+    let question = RouteQuestion {
+        listener: text_of("listener"),
+        method: query.get("method").unwrap_or("GET").to_owned(),
+        host: text_of("host"),
+        path: query.get("path").ok_or("`path` is missing: `?path=/cart&host=shop.example.com`")?.to_owned(),
+        headers: query.get("headers").unwrap_or_default().lines().map(str::to_owned).collect(),
+    };
+    Ok(match control.explain(&question) {
+        Ok(report) => json(&report),
+        Err(why) => text(StatusCode::UNPROCESSABLE_ENTITY, why + "\n"),
+    })
+}
+
+fn trace(control: &dyn Control, query: &str) -> Result<Response<Reply>, String> {
     let query = Query::parse(query, &["vip", "from", "interface", "flags"])?;
     let needed = |name| query.get(name).ok_or_else(|| format!("`{name}` is missing: `?vip=web&from=10.0.0.7:40000`"));
     let question = TraceQuestion {
@@ -242,7 +567,7 @@ fn trace(control: &dyn Control, query: &str) -> Result<Response<Full<Bytes>>, St
     })
 }
 
-async fn add_vip<B>(control: &dyn Control, request: Request<B>) -> Response<Full<Bytes>>
+async fn add_vip<B>(control: &dyn Control, request: Request<B>) -> Response<Reply>
 where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -266,7 +591,7 @@ fn name_of(query: &str) -> Result<String, String> {
     query.get("name").map(str::to_owned).ok_or_else(|| "name the vip: `?name=NAME`".to_owned())
 }
 
-async fn change_vips(control: &dyn Control, change: VipChange) -> Response<Full<Bytes>> {
+async fn change_vips(control: &dyn Control, change: VipChange) -> Response<Reply> {
     match control.change_vips(change).await {
         Ok(generation) => response(StatusCode::OK, JSON, format!("{{\"generation\":{generation}}}\n")),
         Err(ChangeRefused::Bad(why)) => text(StatusCode::UNPROCESSABLE_ENTITY, why + "\n"),
@@ -275,7 +600,7 @@ async fn change_vips(control: &dyn Control, change: VipChange) -> Response<Full<
     }
 }
 
-fn json(value: &impl Serialize) -> Response<Full<Bytes>> {
+fn json(value: &impl Serialize) -> Response<Reply> {
     match serde_json::to_string(value) {
         Ok(json) => response(StatusCode::OK, JSON, json + "\n"),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the response: {error}\n")),
@@ -288,6 +613,10 @@ impl Page {
         matches!(self, Page::Metrics | Page::Health | Page::Ready)
     }
 
+    fn is_for_probes(self) -> bool {
+        matches!(self, Page::Health | Page::Ready)
+    }
+
     fn changes_state(self) -> bool {
         match self {
             Page::Reload
@@ -297,9 +626,18 @@ impl Page {
             | Page::MaintenanceOff
             | Page::VipAdd
             | Page::VipRemove
-            | Page::VipDetach => true,
+            | Page::VipDetach
+            | Page::Do
+            | Page::DebugRoute => true,
             // A trace runs the program over a packet that is not sent.
             Page::Index
+            | Page::Style
+            | Page::Script
+            | Page::Events
+            | Page::History
+            | Page::Route
+            | Page::DebugLog
+            | Page::DebugConfiguration
             | Page::Metrics
             | Page::Health
             | Page::Ready
@@ -311,51 +649,54 @@ impl Page {
     }
 }
 
-/// Whether every host that the request names is a loopback address or `localhost`. A request that names none (HTTP/1.0)
-/// does not come from a browser.
-fn host_is_ours<B>(request: &Request<B>) -> bool {
+/// Whether every host that the request names is one of `hosts`, `localhost`, or an address, which must be one of the loopback if only this
+/// host can connect. A request that names none (HTTP/1.0) does not come from a browser.
+fn host_is_ours<B>(request: &Request<B>, is_local: bool, hosts: &[String]) -> bool {
+    let is_ours = |host: &str| is_ours(host, is_local, hosts);
     let target = request.uri().authority().is_none_or(|authority| is_ours(authority.as_str()));
     target && request.headers().get_all(HOST).iter().all(|host| host.to_str().is_ok_and(is_ours))
 }
 
-fn is_ours(host: &str) -> bool {
+fn is_ours(host: &str, is_local: bool, hosts: &[String]) -> bool {
+    let fits = |address: IpAddr| !is_local || address.to_canonical().is_loopback();
     if let Some(rest) = host.strip_prefix('[') {
-        return rest.split_once(']').is_some_and(|(address, _)| address.parse().is_ok_and(is_loopback));
+        let address = rest.split_once(']').and_then(|(address, _)| address.parse::<Ipv6Addr>().ok());
+        return address.is_some_and(|address| fits(address.into()));
     }
     let name = host.split_once(':').map_or(host, |(name, _)| name);
-    name.parse::<Ipv4Addr>().is_ok_and(|ip| ip.is_loopback()) || name.eq_ignore_ascii_case("localhost")
+    name.parse::<Ipv4Addr>().is_ok_and(|address| fits(address.into()))
+        || name.eq_ignore_ascii_case("localhost")
+        || hosts.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-fn is_loopback(address: Ipv6Addr) -> bool {
-    address.to_canonical().is_loopback()
-}
-
-fn index() -> String {
-    let row = |(path, page, what): &(&str, Page, &str)| {
-        if page.changes_state() {
-            format!("<tr><td>POST <code>{path}</code><td>{what}\n")
-        } else {
-            format!("<tr><td><a href=\"{path}\"><code>{path}</code></a><td>{what}\n")
-        }
+/// Whether a request does not come from a web page of another origin, as far as browsers say so. Programs say nothing.
+fn is_of_this_origin<B>(request: &Request<B>) -> bool {
+    let text = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or_default());
+    let site = text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
+    let host = text(HOST.as_str()).unwrap_or_default();
+    let is_here = |origin: &str| {
+        let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        rest.is_some_and(|rest| !host.is_empty() && rest.eq_ignore_ascii_case(host))
     };
-    let rows: String = PAGES.iter().map(row).collect();
-    format!(
-        "<!doctype html><html lang=en><meta charset=utf-8><title>Steelyard</title>\n<h1>Steelyard</h1>\n<table>\n{rows}</table>\n\
-         <p>A POST needs the header <code>{ADMIN_HEADER}: 1</code>.\n"
-    )
+    site && text(ORIGIN.as_str()).is_none_or(is_here)
 }
 
-fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+fn text(status: StatusCode, body: String) -> Response<Reply> {
     response(status, TEXT, body)
 }
 
-fn response(status: StatusCode, content_type: HeaderValue, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+fn response(status: StatusCode, content_type: HeaderValue, body: String) -> Response<Reply> {
+    let mut response = Response::new(Reply::Whole(Full::new(Bytes::from(body))));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, content_type);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // No other page may show this one: it could lead a user to press its buttons (clickjacking).
+    headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
     response
 }
 
@@ -365,7 +706,7 @@ mod tests {
 
     #[test]
     fn hosts() {
-        let check = |host: &str, expect| assert_eq!(is_ours(host), expect, "{host}");
+        let check = |host: &str, expect| assert_eq!(is_ours(host, true, &[]), expect, "{host}");
         check("127.0.0.1", true);
         check("127.0.0.1:9900", true);
         check("127.8.9.1:9900", true);
@@ -386,6 +727,16 @@ mod tests {
         // Browsers accept these as addresses. We do not, and refuse them.
         check("127.1", false);
         check("2130706433", false);
+        // An address that other hosts can reach has other addresses, and perhaps names.
+        let hosts = ["steelyard.example".to_owned()];
+        let check = |host: &str, expect| assert_eq!(is_ours(host, false, &hosts), expect, "{host}");
+        check("10.0.0.7:9900", true);
+        check("[2001:db8::1]:9900", true);
+        check("Steelyard.Example:9900", true);
+        check("localhost", true);
+        check("steelyard.example.evil.example", false);
+        check("evil.example", false);
+        assert!(is_ours("steelyard.example", true, &hosts) && !is_ours("10.0.0.7", true, &hosts));
     }
 
     #[test]
@@ -395,7 +746,7 @@ mod tests {
             for (name, value) in headers {
                 request = request.header(*name, *value);
             }
-            let have = admit(&request.body(()).unwrap(), Pages::All, over_loopback)
+            let have = admit(&request.body(()).unwrap(), Pages::All, over_loopback, &[])
                 .map_or_else(|refusal| refusal.status.as_u16(), |_| 200);
             assert_eq!(have, expect, "{method} {uri} {headers:?} {over_loopback}");
         };
@@ -423,15 +774,22 @@ mod tests {
         check("POST", "/reload", &[ours, foreign, admin], false, 421);
         check("POST", "http://evil.example/reload", &[ours, admin], false, 421);
         check("GET", "/metrics", &[foreign], true, 421);
-        check("GET", "/metrics", &[foreign], false, 200);
+        check("GET", "/metrics", &[foreign], false, 421);
         check("GET", "/status", &[], true, 200);
+        // A browser says where a request comes from, even if the page had been able to send the header.
+        check("POST", "/reload", &[ours, admin, ("origin", "http://127.0.0.1:9900")], true, 200);
+        check("POST", "/reload", &[ours, admin, ("sec-fetch-site", "same-origin")], true, 200);
+        check("POST", "/reload", &[ours, admin, ("origin", "http://127.0.0.1:81")], true, 403);
+        check("POST", "/reload", &[ours, admin, ("origin", "null")], true, 403);
+        check("POST", "/reload", &[ours, admin, ("sec-fetch-site", "cross-site")], true, 403);
+        check("POST", "/reload", &[ours, admin, ("sec-fetch-site", "same-site")], true, 403);
     }
 
     #[test]
     fn what_anyone_may_have() {
         let check = |method: &str, uri: &str, host: &str, over_loopback, expect: u16| {
             let request = Request::builder().method(method).uri(uri).header("host", host).header(ADMIN_HEADER, "1");
-            let have = admit(&request.body(()).unwrap(), Pages::ForAnyone, over_loopback)
+            let have = admit(&request.body(()).unwrap(), Pages::ForAnyone, over_loopback, &[])
                 .map_or_else(|refusal| refusal.status.as_u16(), |_| 200);
             assert_eq!(have, expect, "{method} {uri} {host} {over_loopback}");
         };

@@ -4,18 +4,23 @@
 //! these requests from the command line. Not its job: producing the answers, which an implementation of [`Control`]
 //! does.
 //!
-//! The control API has no authentication, so it is served on loopback only. Pages for other hosts have an address of
-//! their own. Web pages can reach loopback through an operator's browser; `server` describes the protection against
-//! them.
+//! Whoever reaches the control API can change what is served, so it is served on loopback or a Unix socket only, or those who may use it are
+//! named ([`Access`]). Pages for anyone have an address of their own. Web pages can reach loopback through an operator's browser; `server`
+//! describes the protection against them.
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod access;
 mod client;
 mod counters;
+mod feed;
 mod findings;
 mod handle;
+mod history;
 mod listener;
+mod page;
 mod query;
+mod route;
 mod server;
 mod show;
 mod status;
@@ -23,25 +28,31 @@ mod vip;
 
 use std::pin::Pin;
 
+pub use access::{Access, Doubt, Proof, RefusedFor, Role, User, Users};
 pub use client::{
-    ClientError, endpoint_path, flows_path, get, maintenance_path, post, trace_path, vip_add_path, vip_remove_path,
+    Client, ClientError, Event, EventStream, debug_route_path, endpoint_path, events, events_path, flows_path, get,
+    maintenance_path, post, trace_path, vip_add_path, vip_remove_path,
 };
 pub use counters::{
     COUNTERS_VERSION, Counters, EndpointCounts, EndpointRates, ListenerCounts, ListenerRates, Rates, RouteCounts,
     RouteRates, VipCounts, VipEndpointCounts, VipEndpointRates, VipRow, listener_counts, rates_between, route_counts,
     vip_endpoint_counts,
 };
+pub use feed::{Feed, Overview, RequestSeen, VIEWERS_MAX, Wanted};
 pub use findings::{Finding, Severity, findings};
+pub use history::{History, Point, Points, Verdict, Who};
 pub use listener::Listener;
+pub use route::{OTHERS_MAX, OtherRoute, RouteQuestion, RouteReport};
 pub use server::serve;
 pub use show::{
     TopOptions, TopSort, TopView, render_flows_text, render_status_text, render_top_text, render_trace_text,
     render_vips_text, visible,
 };
 pub use status::{
-    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, KeySetStatus, ListenerRecent, ListenerStatus,
-    MaintenanceStatus, MethodStatus, PasswordStatus, Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION,
-    ServiceFaultStatus, Status, Turn, ZoneStatus, listener_statuses, method_statuses, quantiles, route_statuses,
+    AboutStatus, CertificateStatus, ChangesStatus, ClusterStatus, EndpointRecent, EndpointState, EndpointStatus,
+    KeySetStatus, ListenerRecent, ListenerStatus, MaintenanceStatus, MethodStatus, PasswordStatus, Quantiles, Reload,
+    RouteRecent, RouteStatus, STATUS_VERSION, ServiceFaultStatus, Status, Turn, ZoneStatus, listener_statuses,
+    method_statuses, quantiles, route_statuses, route_target,
 };
 pub use vip::{
     AnnouncementState, AnnouncementStatus, ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, SocketsStatus,
@@ -50,6 +61,14 @@ pub use vip::{
 
 /// Answers the requests. It is called on the control runtime, where a slow answer delays only the next one.
 pub trait Control: Send + Sync + 'static {
+    /// What the configuration says about who may use the address.
+    fn access(&self) -> Access {
+        Access::default()
+    }
+
+    /// Counts a request that was refused because of who it is from.
+    fn note_refused(&self, _reason: RefusedFor) {}
+
     /// Prometheus text, format 0.0.4.
     fn metrics(&self) -> String;
 
@@ -58,6 +77,37 @@ pub trait Control: Send + Sync + 'static {
 
     /// Returns the current counters, for clients that compute their own rates.
     fn counters(&self) -> Counters;
+
+    /// The last hour, and who is to blame for errors and latency now.
+    fn history(&self) -> (Points, Verdict);
+
+    /// Those who look at the stream of events; `None` if there is no stream.
+    fn feed(&self) -> Option<&Feed> {
+        None
+    }
+
+    /// Says which route would take a request, and why the others do not.
+    ///
+    /// # Errors
+    /// Says in a sentence that the question makes no sense.
+    fn explain(&self, question: &RouteQuestion) -> Result<RouteReport, String>;
+
+    /// Logs the requests of a route for this many seconds; 0 ends that.
+    ///
+    /// # Errors
+    /// There is no such route, or too many are logged already.
+    fn debug_route(&self, route: &str, seconds: u64) -> Result<(), String>;
+
+    /// The last lines of the log.
+    fn log_lines(&self) -> String;
+
+    /// The configuration in force, without secrets, for people.
+    fn configuration(&self) -> String;
+
+    /// What a reason of dropped packets means; `None` if it is not known.
+    fn drop_meaning(&self, _reason: &str) -> Option<&'static str> {
+        None
+    }
 
     /// Whether the process accepts traffic.
     ///
@@ -106,7 +156,7 @@ pub trait Control: Send + Sync + 'static {
 /// The pages that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// All pages. There are no passwords, so only programs on this host may reach them.
+    /// All pages, for those whom [`Control::access`] admits.
     All,
     /// `/metrics`, `/healthz` and `/readyz`.
     ForAnyone,

@@ -1,7 +1,7 @@
 //! The sockets on which the control API accepts connections: TCP, or a Unix socket.
 
 use std::io;
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll};
 
@@ -69,6 +69,18 @@ impl Watched {
 }
 
 impl Stream {
+    /// The client's address, and whether only programs on this host can use the address that it connected to. Browsers cannot connect to a
+    /// Unix socket, and the rules for loopback do no harm there.
+    pub(crate) fn client(&self) -> (Option<IpAddr>, bool) {
+        match self {
+            Self::Tcp(stream) => {
+                let local = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
+                (stream.peer_addr().ok().map(|address| address.ip().to_canonical()), local)
+            }
+            Self::Unix(_) => (None, true),
+        }
+    }
+
     /// Shuts the connection down and returns its descriptor, still open.
     pub(crate) fn end(self) -> Option<OwnedFd> {
         // The shutdown fails if the client has already closed its end.

@@ -30,6 +30,11 @@ impl Query {
         Ok(Self(found))
     }
 
+    /// Parses what a form of a web page sends (application/x-www-form-urlencoded), where a `+` is a space.
+    pub(crate) fn parse_form(query: &str, known: &[&'static str]) -> Result<Self, String> {
+        Self::parse(&query.replace('+', "%20"), known)
+    }
+
     /// The value of a parameter; `None` if it is missing or empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, value)| *known == name && !value.is_empty()).map(|(_, value)| value.as_str())

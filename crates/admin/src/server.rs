@@ -4,16 +4,24 @@
 //! A web page in the browser of somebody who can reach this address can send requests here. Therefore
 //! - a request that changes something must carry `x-steelyard-admin: 1`. A page cannot send this header to another
 //!   origin without asking first (CORS preflight), and nothing here answers that;
-//! - a request whose `Host` is neither a loopback address nor `localhost` is refused if it changes something or came
-//!   over loopback. A page whose name was made to resolve to this address (DNS rebinding) has this origin for the
-//!   browser, so it could send the header and read the responses. Over other addresses, which serve only
-//!   [`Pages::ForAnyone`], scrapers may use any name.
+//! - a request that changes something is refused if the browser says that it comes from another origin (`Origin`, `Sec-Fetch-Site`);
+//! - a request whose `Host` is neither an address (one of the loopback, over loopback) nor `localhost` nor a name in the configuration is
+//!   refused. A page whose name was made to resolve to this address (DNS rebinding) has this origin for the browser, so it could send the
+//!   header and read the responses. Only [`Pages::ForAnyone`] over an address that is not of the loopback may have any name: scrapers use
+//!   any;
+//! - no other page can show these in a frame.
+//!
+//! # Who may use it
+//! If the configuration names users, every request must prove who it is from; `access` reads the proof.
 
+use std::collections::hash_map::RandomState;
 use std::fs::File;
 use std::future::poll_fn;
+use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -23,7 +31,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
-use crate::handle::handle;
+use crate::access::Limiter;
+use crate::handle::{Connection, handle};
 use crate::listener::{Listener, Stream, Watched};
 use crate::{Control, Pages};
 
@@ -36,10 +45,16 @@ struct Limits {
     header_timeout: Duration,
     /// The time from accept to the end of the response. The slowest request is a reload.
     connection_timeout: Duration,
+    /// The same for a stream of events. Browsers then open another one.
+    stream_timeout: Duration,
 }
 
-const LIMITS: Limits =
-    Limits { connections_max: 64, header_timeout: Duration::from_secs(5), connection_timeout: Duration::from_secs(60) };
+const LIMITS: Limits = Limits {
+    connections_max: 64,
+    header_timeout: Duration::from_secs(5),
+    connection_timeout: Duration::from_secs(60),
+    stream_timeout: Duration::from_secs(3600),
+};
 /// The limit on a request's head in bytes. hyper allows no smaller one.
 const HEADER_BYTES_MAX: usize = 8192;
 /// The pause after a failed accept. File descriptors become free only with time, and a tight loop would take the CPU
@@ -48,6 +63,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// EMFILE of errno(3): the process has reached its limit on open descriptors.
 const DESCRIPTORS_USED_UP: i32 = 24;
+
+/// What the connections of an address share.
+struct Shared {
+    limiter: Limiter,
+    /// What forms of the page must send back. A page of another origin cannot read it.
+    form_token: String,
+}
+
+/// A text that nobody can guess: the keys of hash maps are random.
+fn random_text() -> String {
+    let number = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", number(), number())
+}
 
 /// Serves the control API on `listener` until the future is dropped. Requests that are in progress then finish in tasks
 /// of their own.
@@ -64,19 +92,20 @@ pub async fn serve(listener: Listener, control: Arc<dyn Control>, pages: Pages) 
 
 async fn serve_with(listener: Watched, control: Arc<dyn Control>, pages: Pages, limits: Limits) {
     let places = Arc::new(Semaphore::new(limits.connections_max));
+    let shared = Arc::new(Shared { limiter: Limiter::default(), form_token: random_text() });
     let mut spare = open_spare();
     // The semaphore is never closed.
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
         match accept(&listener, &mut spare).await {
             Ok((stream, false)) => {
-                let control = Arc::clone(&control);
+                let (control, shared) = (Arc::clone(&control), Arc::clone(&shared));
                 tokio::spawn(async move {
-                    connection(stream, control, pages, limits).await;
+                    connection(stream, &*control, &shared, pages, limits).await;
                     drop(place);
                 });
             }
             // With only this descriptor left, connections are served one after the other.
-            Ok((stream, true)) => spare = connection(stream, Arc::clone(&control), pages, limits).await,
+            Ok((stream, true)) => spare = connection(stream, &*control, &shared, pages, limits).await,
             Err(error) => {
                 tracing::warn!("the admin address cannot accept a connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -113,34 +142,42 @@ async fn accept(listener: &Watched, spare: &mut Option<OwnedFd>) -> io::Result<(
 
 /// Answers one request. Returns the descriptor of the finished connection still open, because any thread could take a
 /// closed one.
-async fn connection(stream: Stream, control: Arc<dyn Control>, pages: Pages, limits: Limits) -> Option<OwnedFd> {
+async fn connection(
+    stream: Stream,
+    control: &dyn Control,
+    Shared { limiter, form_token }: &Shared,
+    pages: Pages,
+    limits: Limits,
+) -> Option<OwnedFd> {
+    let (client, is_local) = stream.client();
+    let streams = AtomicBool::new(false);
+    let connection = Connection { control, limiter, pages, client, is_local, form_token, streams: &streams };
     let ended = match stream {
-        Stream::Tcp(stream) => {
-            let over_loopback = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
-            Stream::Tcp(answer(stream, &*control, pages, over_loopback, limits).await)
-        }
-        // Browsers cannot connect here, and the rules for loopback do no harm.
-        Stream::Unix(stream) => Stream::Unix(answer(stream, &*control, pages, true, limits).await),
+        Stream::Tcp(stream) => Stream::Tcp(answer(stream, connection, limits).await),
+        Stream::Unix(stream) => Stream::Unix(answer(stream, connection, limits).await),
     };
     ended.end()
 }
 
-async fn answer<S>(stream: S, control: &dyn Control, pages: Pages, over_loopback: bool, limits: Limits) -> S
+async fn answer<S>(stream: S, connection: Connection<'_>, limits: Limits) -> S
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     // Boxed, because hyper needs a future that it can move.
-    let service = service_fn(|request| Box::pin(handle(control, request, pages, over_loopback)));
-    let mut connection = http1::Builder::new()
+    let service = service_fn(|request| Box::pin(handle(connection, request)));
+    let mut http = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
         .max_buf_size(HEADER_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     // The result does not matter here: the client has its response, went away, or was too slow.
-    let ended = poll_fn(|cx| connection.poll_without_shutdown(cx));
-    let _ = tokio::time::timeout(limits.connection_timeout, ended).await;
-    connection.into_parts().io.into_inner()
+    let mut ended = poll_fn(|cx| http.poll_without_shutdown(cx));
+    let timed_out = tokio::time::timeout(limits.connection_timeout, &mut ended).await.is_err();
+    if timed_out && connection.streams.load(Relaxed) {
+        let _ = tokio::time::timeout(limits.stream_timeout, ended).await;
+    }
+    http.into_parts().io.into_inner()
 }
 
 #[cfg(test)]

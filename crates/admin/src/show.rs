@@ -226,7 +226,7 @@ fn quantiles(quantiles: Option<Quantiles>) -> String {
     quantiles.map_or_else(|| "-".into(), |of| format!("{} / {}", time(of.p50), time(of.p99)))
 }
 
-fn time(us: f64) -> String {
+pub(crate) fn time(us: f64) -> String {
     match us {
         us if us < 1e3 => format!("{us:.0} us"),
         us if us < 1e6 => format!("{:.1} ms", us / 1e3),

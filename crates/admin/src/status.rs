@@ -91,6 +91,50 @@ pub struct Status {
     /// Services of a Kubernetes cluster that this process does not serve as they say, at most 256.
     #[serde(default)]
     pub service_faults: Vec<ServiceFaultStatus>,
+    /// For people.
+    #[serde(default)]
+    pub about: AboutStatus,
+}
+
+/// What a person wants to know besides what programs judge.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AboutStatus {
+    /// The name of the host, or of the pod.
+    pub host: String,
+    /// Where the configuration comes from.
+    pub source: String,
+    /// The CPU time of the busiest worker in the last second or so; `None` if it is not known.
+    pub busiest_worker_percent: Option<f64>,
+    /// Requests that wait for a connection to an endpoint.
+    pub pending: u64,
+    /// Connections that all HTTP listeners together accept; `None` if there are no such listeners.
+    pub connections_max: Option<u64>,
+    /// The certificates of listeners and clusters, the first to expire first.
+    pub certificates: Vec<CertificateStatus>,
+    /// What the last change of the configuration changed; `None` if there was none.
+    pub changes: Option<ChangesStatus>,
+}
+
+/// A certificate that Steelyard shows.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CertificateStatus {
+    /// When it expires, in seconds since 1970.
+    pub expires_unix_seconds: u64,
+    /// Its listener or cluster, such as `listener web`.
+    pub owner: String,
+    /// The DNS names in it.
+    pub names: Vec<String>,
+}
+
+/// The difference between two snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangesStatus {
+    /// The later one.
+    pub generation: u64,
+    /// Lines: `+` what it has and the earlier one has not, `-` the reverse. No secret is in them.
+    pub lines: Vec<String>,
+    /// Lines that were left out.
+    pub more: usize,
 }
 
 /// Why a Service is not served as it says.
@@ -223,6 +267,9 @@ pub struct RouteStatus {
     pub auth: Option<String>,
     /// Requests answered.
     pub requests: u64,
+    /// The same by the class of their status, from 1xx.
+    #[serde(default)]
+    pub statuses: [u64; 5],
     /// The last minute.
     #[serde(default)]
     pub recent: RouteRecent,
@@ -530,6 +577,7 @@ pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Out
                 cluster: target(snapshot, &route.to),
                 auth: auth(route),
                 requests: total.responses.sum(),
+                statuses: total.responses.0,
                 recent: in_span(&outcomes.minute),
                 latest: in_span(&outcomes.latest),
                 added_us: quantiles(&total.added),
@@ -561,6 +609,11 @@ pub(crate) fn target(snapshot: &Snapshot, to: &RouteAction) -> String {
             }
         },
     }
+}
+
+/// Where a route sends its requests, as the status says it.
+pub fn route_target(snapshot: &Snapshot, route: &model::Route) -> String {
+    target(snapshot, &route.to)
 }
 
 /// Returns what the counters say about the gRPC methods that were called.
@@ -621,6 +674,7 @@ mod tests {
         Snapshot {
             generation: Generation(1),
             admin: None,
+            admin_access: Default::default(),
             metrics: None,
             access_log: None,
             tracing: None,
@@ -686,6 +740,7 @@ mod tests {
             auth: None,
             cluster: "one".into(),
             requests: 2,
+            statuses: [0, 1, 0, 1, 0],
             recent: RouteRecent { responses: 2, errors: 0 },
             latest: RouteRecent { responses: 2, errors: 0 },
             added_us: Some(Quantiles { p50: 8.0, p99: 8.0 }),

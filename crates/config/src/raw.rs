@@ -29,10 +29,12 @@ static PATHS: LazyLock<PathRules> = LazyLock::new(PathRules::default);
 keys! {
     /// The whole file.
     pub struct RawFile as "the file" {
-        /// The address of the control API, `/metrics`, `/healthz` and `/readyz`. The control API has no authentication and can change
+        /// The address of the web page, the control API, `/metrics`, `/healthz` and `/readyz`. Whoever reaches the control API can change
         /// everything. Therefore only a loopback address is allowed, or a Unix socket such as `unix:/run/steelyard/admin.sock`, which only
-        /// root and the user of the process can open.
+        /// root and the user of the process can open. Any other address needs `admin_access`.
         optional admin: Admin, default "not opened";
+        /// Who may use that address.
+        optional admin_access: RawAdminAccess, default "everybody who can connect";
         /// A second address for `/metrics`, `/healthz` and `/readyz`, and nothing else. Any address is allowed, for scrapers and probes on
         /// other hosts.
         optional metrics: Bind, default "not opened";
@@ -407,6 +409,7 @@ keys! {
 #[macro_use]
 mod text_or_object;
 
+mod admin;
 mod auth;
 mod compression;
 mod external_auth;
@@ -422,6 +425,7 @@ mod tracing;
 mod via;
 mod vip;
 
+pub use admin::{RawAdminAccess, RawAdminRole};
 pub use auth::{RawApiKey, RawAuth, RawAuthObject, RawBasic};
 pub use compression::RawCompress;
 pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject, RawHttpAuth};
@@ -690,7 +694,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 67);
+        assert_eq!(found.len(), 69);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

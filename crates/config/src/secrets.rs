@@ -14,7 +14,19 @@ enum Place {
 }
 
 /// Keys of authentication with values that are no secrets.
-const OPEN: [&str; 8] = ["realm", "file", "user_header", "forward", "header", "query", "cookie", "client_header"];
+const OPEN: [&str; 11] = [
+    "realm",
+    "file",
+    "user_header",
+    "forward",
+    "header",
+    "query",
+    "cookie",
+    "client_header",
+    "hosts",
+    "token_file",
+    "user_file",
+];
 
 /// Makes the errors in this file not show the lines with secrets. Called only if there are errors: comparing each key with those that were
 /// perhaps meant costs a quarter of reading the file.
@@ -22,7 +34,7 @@ pub fn hide_lines(text: &str, report: &mut Report) {
     match yaml::load(text, &mut Report::default()) {
         Some(root) => hide(&root, Place::Outside, report),
         // It is not YAML, so nobody knows which lines these are.
-        None if ["users:", "keys:"].iter().any(|key| text.contains(key)) => report.hide_all(),
+        None if ["users:", "keys:", "tokens:"].iter().any(|key| text.contains(key)) => report.hide_all(),
         None => {}
     }
 }
@@ -43,14 +55,16 @@ fn hide(node: &Node, place: Place, report: &mut Report) {
                 let below = match place {
                     Place::Secret => Place::Secret,
                     Place::Auth if OPEN.contains(&name) => Place::Outside,
-                    Place::Auth if matches!(name, "basic" | "api_key") => Place::Auth,
+                    Place::Auth if matches!(name, "basic" | "api_key" | "read" | "act") => Place::Auth,
                     // Public keys, and what is in every token.
                     Place::Auth if name == "jwt" => Place::Outside,
                     // `users`, `keys`, and what was meant to be one of them.
                     Place::Auth => Place::Secret,
                     // An inline key set may be the wrong one, with private keys.
-                    Place::Outside if matches!(name, "users" | "keys" | "inline") => Place::Secret,
-                    Place::Outside if nearest(name, ["auth", "basic", "api_key"]).is_some() => Place::Auth,
+                    Place::Outside if matches!(name, "users" | "keys" | "tokens" | "inline") => Place::Secret,
+                    Place::Outside if nearest(name, ["auth", "basic", "api_key", "admin_access"]).is_some() => {
+                        Place::Auth
+                    }
                     Place::Outside => Place::Outside,
                 };
                 if matches!(place, Place::Secret) {

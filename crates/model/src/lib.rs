@@ -61,7 +61,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use addresses::AddressRules;
-pub use admin::{AdminAddress, UNIX_PREFIX};
+pub use admin::{AdminAccess, AdminAddress, AdminRole, UNIX_PREFIX};
 pub use auth::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, PasswordHash, Secret, Users};
 pub use cluster::{
     Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,
@@ -120,6 +120,8 @@ pub struct Snapshot {
     pub generation: Generation,
     /// The address of the control API, `/metrics`, `/healthz` and `/readyz`; `None` opens nothing.
     pub admin: Option<AdminAddress>,
+    /// Who may use that address.
+    pub admin_access: AdminAccess,
     /// An address for `/metrics`, `/healthz` and `/readyz` only; `None` opens nothing.
     pub metrics: Option<SocketAddr>,
     /// The log with one line per request or TCP connection; `None` writes none.

@@ -3,7 +3,10 @@
 //!
 //! This crate knows nothing of protocols or configuration. What lives on a worker stays on it: only types that cross threads by design are
 //! `Send`.
-#![allow(unsafe_code, reason = "this crate adopts file descriptors that another process hands over")]
+#![allow(
+    unsafe_code,
+    reason = "this crate adopts file descriptors that another process hands over, and takes the stacks of threads"
+)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 pub mod buffer;
@@ -15,6 +18,7 @@ pub mod memory;
 pub mod notify;
 pub mod socket;
 pub mod splice;
+pub mod stack;
 pub mod timer;
 pub mod unix;
 pub mod worker;

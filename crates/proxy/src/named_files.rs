@@ -13,8 +13,9 @@ use rustix::fs::OFlags;
 
 use crate::auth::files::AuthFiles;
 use crate::auth::jwt::keys::KeySource;
+use crate::auth::operators::Operators;
 use crate::http::pages::PageFiles;
-use crate::tls::{ClientKeys, Keys};
+use crate::tls::{ClientKeys, Keys, ShownCertificate};
 
 /// The contents of all files that a snapshot names.
 #[derive(Default)]
@@ -22,6 +23,7 @@ pub struct NamedFiles {
     pub(crate) keys: Keys,
     pub(crate) pages: PageFiles,
     pub(crate) auth: AuthFiles,
+    operators: Option<Arc<Operators>>,
 }
 
 impl NamedFiles {
@@ -31,10 +33,28 @@ impl NamedFiles {
     /// Everything that is wrong with any of them, each with its user, such as "listener web" or "cluster app".
     pub fn load(snapshot: &Snapshot, previous: Option<&Self>) -> Result<Self, Vec<(String, Fault)>> {
         let keys = Keys::load(snapshot, previous.map(|previous| &previous.keys));
-        match (keys, PageFiles::load(snapshot), AuthFiles::load(snapshot, previous.map(|previous| &previous.auth))) {
-            (Ok(keys), Ok(pages), Ok(auth)) => Ok(Self { keys, pages, auth }),
-            (keys, pages, auth) => Err(keys.err().into_iter().chain(pages.err()).chain(auth.err()).flatten().collect()),
+        let auth = AuthFiles::load(snapshot, previous.map(|previous| &previous.auth));
+        let old = previous.and_then(|previous| previous.operators.as_deref());
+        let operators = snapshot.admin_access.demands().then(|| Operators::load(&snapshot.admin_access, old));
+        match (keys, PageFiles::load(snapshot), auth, operators.transpose()) {
+            (Ok(keys), Ok(pages), Ok(auth), Ok(operators)) => {
+                Ok(Self { keys, pages, auth, operators: operators.map(Arc::new) })
+            }
+            (keys, pages, auth, operators) => {
+                let all = keys.err().into_iter().chain(pages.err()).chain(auth.err()).chain(operators.err());
+                Err(all.flatten().collect())
+            }
         }
+    }
+
+    /// Those who may use the admin address; `None` if everybody may who can connect.
+    pub fn operators(&self) -> Option<&Arc<Operators>> {
+        self.operators.as_ref()
+    }
+
+    /// The certificates that listeners show.
+    pub fn certificates(&self) -> Vec<ShownCertificate> {
+        self.keys.shown().collect()
     }
 
     /// The sources of the keys that verify tokens. For a source that is fetched with TLS, what it trusts, or why that is not known.

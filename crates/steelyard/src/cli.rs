@@ -60,6 +60,18 @@ Examples:
 Rates and latencies are those of the last interval. ADDED is the time that Steelyard itself added to
 a request; ENDPOINT is the time from the request's head to the response's head.";
 
+const TAIL_EXAMPLES: &str = "\
+Examples:
+  steelyard tail
+      Requests that were refused or failed, and those whose response took 500 ms to begin
+  steelyard tail --status 5xx --route /cart
+      Those of one route that were answered with an error
+  steelyard tail --all --slow 100ms --json | jq .path
+      Every request whose response took 100 ms to begin
+
+Queries, headers and bodies are not shown. At most 256 requests a second are, and at most 100 of those
+that neither failed nor were slow; a line in parentheses says how many others there were.";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start a balancer and three origins, put load on them, kill one origin, and print what the balancer costs
@@ -93,6 +105,9 @@ pub(crate) enum Command {
     /// Show live rates, errors and latencies of a running Steelyard
     #[command(after_long_help = TOP_EXAMPLES)]
     Top(TopArgs),
+    /// Show requests of a running Steelyard as they end: those that were refused or failed, slow ones, or all
+    #[command(after_long_help = TAIL_EXAMPLES)]
+    Tail(TailArgs),
     /// Reload the configuration of a running Steelyard
     Reload(AskArgs),
     /// Take an endpoint out of service, or put it back
@@ -108,6 +123,9 @@ pub(crate) enum Command {
     Flows(FlowsArgs),
     /// Show what the kernel plane would do with a packet, stage by stage; exit with 0 if it would forward it
     Trace(TraceArgs),
+    /// Collect what an incident needs: everything in one archive, or the requests of a route in the log
+    #[command(subcommand)]
+    Debug(DebugCommand),
     /// Run a server to test with
     #[command(subcommand)]
     Origin(lab::origin::OriginCommand),
@@ -187,6 +205,34 @@ pub(crate) struct AdminArgs {
     /// The admin address of the running Steelyard: an address and port, or unix:PATH
     #[arg(long, value_name = "ADDRESS", env = "STEELYARD_ADMIN", default_value_t = ADMIN_DEFAULT, value_parser = admin_address)]
     pub(crate) admin: AdminAddress,
+    /// A file with the token for the admin address, if the configuration has `admin_access`; the variable STEELYARD_ADMIN_TOKEN can have the
+    /// token itself
+    #[arg(long, value_name = "FILE", env = "STEELYARD_ADMIN_TOKEN_FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) admin_token_file: Option<PathBuf>,
+}
+
+/// The variable with the token itself.
+const ADMIN_TOKEN: &str = "STEELYARD_ADMIN_TOKEN";
+
+impl AdminArgs {
+    /// The running Steelyard that is meant, and the token for it.
+    ///
+    /// # Errors
+    /// Says why the file cannot be used.
+    pub(crate) fn client(&self) -> Result<admin::Client, String> {
+        let written = match &self.admin_token_file {
+            Some(path) => {
+                let text = std::fs::read_to_string(path);
+                Some(text.map_err(|error| format!("cannot read {}: {error}", path.display()))?)
+            }
+            None => std::env::var(ADMIN_TOKEN).ok(),
+        };
+        let token = written.as_deref().map(str::trim).filter(|token| !token.is_empty());
+        let token = token.map(model::Secret::api_key).transpose();
+        let place = || self.admin_token_file.as_ref().map_or(ADMIN_TOKEN.to_owned(), |path| path.display().to_string());
+        let token = token.map_err(|why| format!("{}: this is not a token: {why}", place()))?;
+        Ok(admin::Client { address: self.admin.clone(), token })
+    }
 }
 
 /// Parses a Unix socket, an address and port, or a name and port. Of a name's addresses it takes the first IPv4 one if
@@ -256,6 +302,53 @@ pub(crate) struct TopArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) admin: AdminArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TailArgs {
+    /// Also show requests that neither failed nor were slow
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Show only these statuses, comma-separated: 404, or 5xx for 500 to 599
+    #[arg(long, value_name = "STATUS", value_delimiter = ',', value_parser = status_filter)]
+    pub(crate) status: Vec<StatusFilter>,
+    /// Show only requests of this route
+    #[arg(long, value_name = "NAME")]
+    pub(crate) route: Option<String>,
+    /// Show only requests that failed for this reason
+    #[arg(long, value_name = "REASON")]
+    pub(crate) reason: Option<String>,
+    /// Show only requests whose response took at least this long to begin: 2s, 500ms
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    pub(crate) slow: Option<Duration>,
+    /// Exit after this many requests
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// Print a line of JSON for each request
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) admin: AdminArgs,
+}
+
+/// Statuses that are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StatusFilter {
+    /// This one.
+    Is(u16),
+    /// All of a class: 5 for 500 to 599.
+    Class(u16),
+}
+
+/// `404`, or `5xx`.
+fn status_filter(text: &str) -> Result<StatusFilter, String> {
+    let class = text.strip_suffix("xx").map(|digit| digit.parse().map(StatusFilter::Class));
+    let filter = class.unwrap_or_else(|| text.parse().map(StatusFilter::Is));
+    let is_status = |filter: &StatusFilter| match filter {
+        StatusFilter::Is(status) => (100..=599).contains(status),
+        StatusFilter::Class(class) => (1..=5).contains(class),
+    };
+    filter.ok().filter(is_status).ok_or_else(|| "write a status such as 404, or a class such as 5xx".to_owned())
 }
 
 /// What `steelyard top` sorts rows by.
@@ -373,6 +466,40 @@ pub(crate) struct MaintenanceArgs {
     pub(crate) listener: Option<String>,
     #[command(flatten)]
     pub(crate) ask: AskArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DebugCommand {
+    /// Write status, configuration without secrets, its last change, metrics, history, the last lines of the log, flows and versions into one
+    /// archive
+    Bundle(BundleArgs),
+    /// Log the requests of a route for some minutes, at most 100 a second
+    Route(DebugRouteArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BundleArgs {
+    /// The archive, which must not exist yet [default: steelyard-TIME.tar.gz in the current directory]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) admin: AdminArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DebugRouteArgs {
+    /// The name of the route, as `steelyard status` shows it
+    pub(crate) route: String,
+    /// For how long: 5m, 30s, at most 1h; 0 ends it
+    #[arg(long = "for", value_name = "TIME", default_value = "5m", value_parser = debug_time)]
+    pub(crate) duration: Duration,
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+}
+
+/// As an interval, or 0.
+fn debug_time(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { interval(text).map(|time| time.max(Duration::from_secs(1))) }
 }
 
 #[derive(Debug, Subcommand)]

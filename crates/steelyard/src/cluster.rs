@@ -17,6 +17,7 @@ fn nothing_yet(settings: &Settings) -> Snapshot {
     Snapshot {
         generation: Generation(1),
         admin: settings.admin.clone(),
+        admin_access: Default::default(),
         metrics: settings.metrics,
         access_log: settings.access_log.clone(),
         tracing: None,

@@ -1,10 +1,14 @@
 //! The state that the control API reads: the snapshot in use, the health checks, the kernel plane, and the channel to
 //! the main loop.
 
+pub(crate) mod about;
 pub(crate) mod answers;
 mod keys;
+pub(crate) mod operators;
+mod redact;
 mod trace;
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -28,6 +32,9 @@ use crate::files;
 use crate::kernel::KernelPlane;
 use crate::otlp::Numbers;
 use crate::vips::VipPlan;
+
+/// The routes whose requests are logged at a time.
+const DEBUGGED_MAX: usize = 16;
 
 /// What the control API asks the main loop to do.
 pub(crate) enum Order {
@@ -54,11 +61,26 @@ pub(crate) struct Control {
     draining: AtomicBool,
     /// The source has not delivered anything yet.
     waiting: AtomicBool,
+    /// Requests to the admin address that were refused, in the order of [`admin::RefusedFor::ALL`].
+    admin_refused: [AtomicU64; admin::RefusedFor::ALL.len()],
+    /// How often workers stood still.
+    stalls: Arc<AtomicU64>,
+    /// Those who look at the stream of events.
+    feed: admin::Feed,
+    /// Where the configuration comes from.
+    source: String,
     state: Mutex<State>,
     kernel: Mutex<KernelPlane>,
 }
 
 struct State {
+    history: admin::History,
+    worker_times: about::WorkerTimes,
+    certificates: Vec<admin::CertificateStatus>,
+    changes: Option<admin::ChangesStatus>,
+    /// The routes whose requests are logged, and until when.
+    debugged: BTreeMap<String, u64>,
+    access: admin::Access,
     compiled: Option<Arc<Compiled>>,
     /// The sources of the keys that verify tokens.
     key_sources: Vec<Arc<KeySource>>,
@@ -96,7 +118,13 @@ pub(crate) enum Listen {
 }
 
 impl Control {
-    pub(crate) fn new(registry: Arc<Registry>, workers: usize, traces: Numbers, orders: mpsc::Sender<Order>) -> Self {
+    pub(crate) fn new(
+        registry: Arc<Registry>,
+        workers: usize,
+        traces: Numbers,
+        orders: mpsc::Sender<Order>,
+        source: String,
+    ) -> Self {
         let seed = u64::from(std::process::id()) ^ clock::now_us();
         Self {
             registry,
@@ -110,7 +138,17 @@ impl Control {
             ending: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             waiting: AtomicBool::new(false),
+            admin_refused: Default::default(),
+            stalls: Arc::default(),
+            feed: admin::Feed::default(),
+            source,
             state: Mutex::new(State {
+                history: admin::History::default(),
+                worker_times: about::WorkerTimes::default(),
+                certificates: Vec::new(),
+                changes: None,
+                debugged: BTreeMap::new(),
+                access: admin::Access::default(),
                 compiled: None,
                 key_sources: Vec::new(),
                 checker: health::Checker::new(clock::now_ms, seed),
@@ -192,9 +230,105 @@ impl Control {
         self.state().service_faults = faults;
     }
 
-    /// Samples the counters. The caller calls this about once a second.
+    /// Samples the counters, and tells those who look. The caller calls this about once a second.
     pub(crate) fn sample(&self) {
-        self.state().recent.sample(&self.registry, clock::now_ms());
+        let now_ms = clock::now_ms();
+        let overall = self.registry.overall();
+        {
+            let mut state = self.state();
+            state.recent.sample(&self.registry, now_ms);
+            state.history.record(now_ms, unix_seconds(), overall);
+            state.worker_times.look(now_ms);
+        }
+        self.tell_viewers();
+    }
+
+    /// Sends one event of each kind that somebody looks at, and the requests since the last call.
+    fn tell_viewers(&self) {
+        let wanted = self.feed.wanted();
+        let routes = self.debugged_routes();
+        self.registry.tail().want(wanted.requests, wanted.all_requests, routes.clone());
+        if wanted.overview {
+            let state = self.state();
+            if let Some(point) = state.history.latest() {
+                let overview = admin::Overview {
+                    pid: std::process::id(),
+                    uptime_seconds: clock::now_ms().saturating_sub(self.started_ms) / 1000,
+                    generation: state.compiled.as_ref().map_or(0, |compiled| compiled.snapshot.generation.0),
+                    verdict: &state.history.verdict(),
+                    point,
+                };
+                self.feed.send("second", &overview, |wanted| wanted.overview);
+            }
+        }
+        if wanted.counters {
+            self.feed.send("counters", &admin::Control::counters(self), |wanted| wanted.counters);
+        }
+        if wanted.requests || !routes.is_empty() {
+            let (seen, passed_over) = self.registry.tail().take();
+            for seen in &seen {
+                if routes.contains(&seen.route) {
+                    log_request(&admin::RequestSeen::from(seen));
+                }
+                let matters = seen.matters();
+                let is_for = |wanted: &admin::Wanted| wanted.all_requests || wanted.requests && matters;
+                self.feed.send("request", &admin::RequestSeen::from(seen), is_for);
+            }
+            if passed_over > 0 {
+                self.feed.send("passed_over", &passed_over, |wanted| wanted.requests);
+            }
+        }
+    }
+
+    /// The routes whose requests are logged now. Those whose time is over are forgotten.
+    fn debugged_routes(&self) -> Vec<String> {
+        let now_ms = clock::now_ms();
+        let mut state = self.state();
+        state.debugged.retain(|route, until_ms| {
+            let goes_on = *until_ms > now_ms;
+            if !goes_on {
+                tracing::info!(route, "requests of the route are no longer logged");
+            }
+            goes_on
+        });
+        state.debugged.keys().cloned().collect()
+    }
+
+    /// Logs the requests of a route for a time, or no longer.
+    fn debug_route(&self, route: &str, seconds: u64) -> Result<(), String> {
+        let compiled = self.compiled().ok_or("not ready")?;
+        let mut state = self.state();
+        if seconds == 0 {
+            return state
+                .debugged
+                .remove(route)
+                .map(drop)
+                .ok_or_else(|| format!("the requests of {route} are not logged"));
+        }
+        if !compiled.listeners.iter().any(|plan| plan.routes().iter().any(|known| known.name == route)) {
+            return Err(format!("no such route: {route}"));
+        }
+        if state.debugged.len() >= DEBUGGED_MAX && !state.debugged.contains_key(route) {
+            return Err(format!("the requests of {DEBUGGED_MAX} routes are logged already"));
+        }
+        state.debugged.insert(route.to_owned(), clock::now_ms() + seconds * 1000);
+        drop(state);
+        // From now on, and not from the next second on.
+        self.tell_viewers();
+        Ok(())
+    }
+
+    /// Sets what the page tells about certificates, and about what the configuration has changed.
+    pub(crate) fn set_certificates(&self, certificates: Vec<admin::CertificateStatus>) {
+        self.state().certificates = certificates;
+    }
+
+    /// Sets what the last change of the configuration has changed. An older one is not taken.
+    pub(crate) fn set_changes(&self, changes: admin::ChangesStatus) {
+        let mut state = self.state();
+        if state.changes.as_ref().is_none_or(|known| known.generation < changes.generation) {
+            state.changes = Some(changes);
+        }
     }
 
     /// Sets the files whose absence the status reports from now on.
@@ -204,6 +338,16 @@ impl Control {
 
     pub(crate) fn set_access_log(&self, log: Option<Arc<AccessLog>>) {
         self.state().access_log = log;
+    }
+
+    /// The counter of workers that stood still.
+    pub(crate) fn stalls(&self) -> Arc<AtomicU64> {
+        self.stalls.clone()
+    }
+
+    /// Sets who may use the admin address from now on.
+    pub(crate) fn set_access(&self, access: admin::Access) {
+        self.state().access = access;
     }
 
     /// Records the outcome of a reload.
@@ -303,6 +447,9 @@ impl Control {
     /// closes, so that nobody asks the wrong process.
     pub(crate) fn begin_drain(&self, handed_over: bool) {
         self.draining.store(true, Relaxed);
+        if handed_over {
+            self.feed.end();
+        }
         if !handed_over {
             return;
         }
@@ -316,6 +463,7 @@ impl Control {
 
     /// Stops answering, and removes the file of a Unix socket.
     pub(crate) fn close(&self) {
+        self.feed.end();
         let mut state = self.state();
         for server in [state.admin.take(), state.metrics.take()].into_iter().flatten() {
             server.task.abort();
@@ -331,6 +479,28 @@ impl State {
             Pages::ForAnyone => &mut self.metrics,
         }
     }
+}
+
+/// Writes what is known of a request to the log.
+fn log_request(seen: &admin::RequestSeen) {
+    let admin::RequestSeen { route, method, host, path, status, reason, endpoint, attempts, client, .. } = seen;
+    let admin::RequestSeen { total_us, added_us, upstream_us, request_id, .. } = seen;
+    tracing::info!(
+        route,
+        method,
+        host,
+        path,
+        status,
+        reason,
+        endpoint,
+        attempts,
+        total_us,
+        added_us,
+        upstream_us,
+        client,
+        request_id,
+        "request of a route that is looked at"
+    );
 }
 
 /// Binds a socket that a second Steelyard cannot share by accident: with SO_REUSEPORT, both would answer in turns.

@@ -251,7 +251,8 @@ pub(crate) fn named(snapshot: &Snapshot) -> impl Iterator<Item = PathBuf> {
         routes.flat_map(|routes| routes.iter()).map(|route| Some(route.policy.auth.as_ref()?.file()?.to_owned()));
     let all: BTreeSet<PathBuf> =
         shown.chain(clients).chain(upstream).chain(roots).chain(pages).chain(auth).flatten().collect();
-    all.into_iter()
+    let admin = snapshot.admin_access.files().map(Path::to_owned);
+    admin.chain(all).collect::<BTreeSet<PathBuf>>().into_iter()
 }
 
 fn mark(path: &Path) -> Option<Mark> {

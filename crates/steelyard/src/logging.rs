@@ -1,7 +1,9 @@
 //! The log on standard error: its filter and its format.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
@@ -31,6 +33,47 @@ const MODULES: [&str; 13] = [
     "wire",
 ];
 
+/// Lines that are kept for `steelyard debug bundle`.
+const LINES_MAX: usize = 500;
+/// Bytes of a line that are kept.
+const LINE_BYTES_MAX: usize = 2048;
+
+static LAST: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+
+/// Writes to standard error, and keeps the last lines.
+struct Both;
+
+impl Write for Both {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes.get(..LINE_BYTES_MAX).unwrap_or(bytes));
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.len() >= LINES_MAX {
+            last.pop_front();
+        }
+        last.push_back(without_colors(text.trim_end()));
+        drop(last);
+        io::stderr().write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// The last lines of the log.
+pub(crate) fn last_lines() -> String {
+    let last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    last.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Removes the sequences that color a terminal: from an escape to the letter `m`.
+fn without_colors(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |out, part| out + part.split_once('m').map_or(part, |(_, rest)| rest))
+}
+
 /// Starts logging.
 ///
 /// # Errors
@@ -40,7 +83,7 @@ pub(crate) fn begin(filter: &str) -> Result<(), String> {
     let filter = EnvFilter::builder().parse(&complete).map_err(|error| error.to_string())?;
     let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let fields = debug_fn(|to, field, value| write_field(to, field.name(), value)).delimited(" ");
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(color);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Both).with_ansi(color);
     log.fmt_fields(fields).init();
     for module in unknown(&complete) {
         tracing::warn!(
@@ -129,6 +172,16 @@ mod tests {
         );
         check("=debug", &format!("\"=debug\" is not a module and its level; write it like proxy=debug, with {levels}"));
         assert!(EnvFilter::builder().parse("info,proxy=debug,l4=trace").is_ok());
+    }
+
+    #[test]
+    fn the_last_lines_are_kept_without_colors() {
+        assert_eq!(without_colors("\u{1b}[32m INFO\u{1b}[0m a=b"), " INFO a=b");
+        for number in 0..=LINES_MAX {
+            Both.write_all(format!("line {number}\n").as_bytes()).unwrap();
+        }
+        let lines = last_lines();
+        assert!(lines.starts_with("line 1\n") && lines.ends_with(&format!("line {LINES_MAX}\n")), "{lines}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod cli;
 #[cfg_attr(not(feature = "controller"), path = "no_cluster.rs")]
 mod cluster;
 mod control;
+mod debug;
 mod exit;
 mod files;
 mod handover;
@@ -30,6 +31,8 @@ mod run;
 mod sidecar;
 mod signals;
 mod sole;
+mod stalls;
+mod tail;
 mod top;
 mod vips;
 
@@ -59,12 +62,14 @@ fn main() -> ExitCode {
         Command::Schema => print_line(&format!("{:#}", config::schema())),
         Command::Status(args) => operate::status(&args),
         Command::Top(args) => top::top(&args),
+        Command::Tail(args) => tail::tail(&args),
         Command::Reload(args) => operate::reload(&args),
         Command::Endpoint(command) => operate::endpoint(&command),
         Command::Maintenance(command) => operate::maintenance(&command),
         Command::Vip(command) => operate::vip(&command),
         Command::Flows(args) => operate::flows(&args),
         Command::Trace(args) => operate::trace(&args),
+        Command::Debug(command) => debug::debug(&command),
         Command::Origin(command) => report(lab::origin::run(command)),
         Command::Load(command) => load(command),
         Command::Lab(command) => laboratory(command),

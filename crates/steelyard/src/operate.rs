@@ -17,9 +17,9 @@ const NOT_KEPT: &str = "until this process ends";
 
 /// Runs `steelyard status`. With `--check`, the command fails if something is wrong.
 pub(crate) fn status(args: &StatusArgs) -> Exit {
-    let json = match admin::get(&args.ask.admin.admin, "/status") {
+    let json = match get(&args.ask, "/status") {
         Ok(json) => json,
-        Err(error) => return crate::fail(&error.to_string()),
+        Err(error) => return crate::fail(&error),
     };
     let status = match Status::parse(&json) {
         Ok(status) => status,
@@ -169,9 +169,9 @@ pub(crate) fn trace(args: &TraceArgs) -> Exit {
     let TraceArgs { vip, from, interface, flags, ask } = args;
     let question =
         TraceQuestion { vip: vip.clone(), from: from.clone(), interface: interface.clone(), flags: flags.clone() };
-    let json = match admin::get(&ask.admin.admin, &admin::trace_path(&question)) {
+    let json = match get(ask, &admin::trace_path(&question)) {
         Ok(json) => json,
-        Err(error) => return crate::fail(&error.to_string()),
+        Err(error) => return crate::fail(&error),
     };
     let report = match of_json::<TraceReport>(&json) {
         Ok(report) => report,
@@ -184,6 +184,10 @@ pub(crate) fn trace(args: &TraceArgs) -> Exit {
     if report.forwarded { Exit::Good } else { Exit::Failed }
 }
 
+fn get(args: &AskArgs, path: &str) -> Result<Vec<u8>, String> {
+    admin::get(&args.admin.client()?, path).map_err(|error| error.to_string())
+}
+
 /// Sends a request and prints the response: as it is with `--json`, else formatted for people.
 fn told<T>(
     args: &AskArgs,
@@ -191,9 +195,9 @@ fn told<T>(
     parse: impl FnOnce(&[u8]) -> Result<T, String>,
     show: impl FnOnce(&T) -> String,
 ) -> Exit {
-    let json = match admin::get(&args.admin.admin, path) {
+    let json = match get(args, path) {
         Ok(json) => json,
-        Err(error) => return crate::fail(&error.to_string()),
+        Err(error) => return crate::fail(&error),
     };
     if args.json {
         return crate::print_line(String::from_utf8_lossy(&json).trim_end());
@@ -206,7 +210,11 @@ fn told<T>(
 
 /// Requests a change and reports the result.
 fn changed(args: &AskArgs, path: &str, body: &str, show: impl FnOnce(&[u8]) -> String) -> Exit {
-    match admin::post(&args.admin.admin, path, body) {
+    let client = match args.admin.client() {
+        Ok(client) => client,
+        Err(why) => return crate::fail(&why),
+    };
+    match admin::post(&client, path, body) {
         Ok(answer) if args.json => crate::print_line(String::from_utf8_lossy(&answer).trim_end()),
         Ok(answer) => crate::print_line(&show(&answer)),
         // The control API uses these statuses if the request is wrong, and if the host cannot do it.

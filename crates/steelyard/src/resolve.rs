@@ -448,6 +448,7 @@ mod tests {
         Snapshot {
             generation: Generation(1),
             admin: None,
+            admin_access: Default::default(),
             metrics: None,
             access_log: None,
             tracing: None,

@@ -22,7 +22,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::cli::{ADMIN_DEFAULT, ProxyArgs, RunArgs, ServeArgs};
 use crate::cluster::{self, Handle, Update};
-use crate::control::{Control, Listen, Order};
+use crate::control::{Control, Listen, Order, about, operators};
 use crate::exit::{Exit, Refused};
 use crate::files::{self, Watch};
 use crate::handover;
@@ -35,10 +35,14 @@ use crate::otlp::Exporter;
 use crate::overlay::Overlay;
 use crate::resolve::{self, Addresses, Resolver};
 use crate::signals::{Ending, Signals};
+use crate::stalls::Stalls;
 use crate::vips::{self, VipPlan};
 
 /// The maximum number of orders that wait for the loop. Beyond it, the control API answers "busy".
 const ORDERS_MAX: usize = 16;
+
+/// The interval at which changes of a cluster are compared, for the page.
+const COMPARE_EVERY: Duration = Duration::from_secs(10);
 
 /// The interval at which the loop gives back memory that a burst has left unused, and samples the counters.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
@@ -61,6 +65,15 @@ impl Source {
             Self::Fixed(snapshot, _) | Self::Cluster(snapshot) => {
                 Ok(Snapshot { generation, ..(**snapshot).clone() }.into())
             }
+        }
+    }
+
+    /// Where the snapshots come from, for people.
+    fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Fixed(..) => "the command line".to_owned(),
+            Self::Cluster(_) => "the Kubernetes cluster".to_owned(),
         }
     }
 
@@ -179,6 +192,7 @@ pub(crate) struct Running {
     /// The Leases of addresses that this node holds, in a cluster that announces them on links.
     held: Option<watch::Receiver<std::collections::BTreeMap<std::net::IpAddr, bool>>>,
     tidy: Interval,
+    stalls: Stalls,
     signals: Signals,
     pub(crate) ending: Ending,
     told: Told,
@@ -188,6 +202,8 @@ pub(crate) struct Running {
     close_at: Option<tokio::time::Instant>,
     inherited: Inherited,
     open_files: OpenFiles,
+    /// When two snapshots were last compared.
+    compared: Option<Instant>,
     begun: Instant,
 }
 
@@ -229,7 +245,7 @@ impl Running {
         let exporter = Exporter::new(traces);
         let (orders_tx, orders) = mpsc::channel(ORDERS_MAX);
         let watch = Watch::new(source.file());
-        let control = Arc::new(Control::new(registry, workers, exporter.numbers(), orders_tx));
+        let control = Arc::new(Control::new(registry, workers, exporter.numbers(), orders_tx, source.name()));
         // The last minute starts here.
         control.sample();
         let mut collect = tokio::time::interval(COLLECT_EVERY);
@@ -247,6 +263,7 @@ impl Running {
             network: Network::new(),
             held: None,
             tidy,
+            stalls: Stalls::new(plane.progress(), control.stalls()),
             control,
             plane,
             resolver: Resolver::idle(),
@@ -264,6 +281,7 @@ impl Running {
             source,
             cluster,
             open_files,
+            compared: None,
             begun,
         })
     }
@@ -362,12 +380,22 @@ impl Running {
                 std::thread::spawn(move || drop(old));
             }
         }
+        self.control.set_access(operators::access(&snapshot, &self.files));
+        self.control.set_certificates(about::certificates(&self.files));
         self.control.serve(Pages::All, admin);
         self.control.serve(Pages::ForAnyone, metrics);
         self.control.set_files(self.source.file().into_iter().chain(files::named(&snapshot)).collect());
         self.open_files.warn_if_short(&snapshot);
         self.watch.turn(watch, is_first);
-        self.wanted = snapshot;
+        let before = std::mem::replace(&mut self.wanted, snapshot);
+        // In a cluster, changes come one after the other, and to compare each would cost more than to serve it.
+        let is_due = self.cluster.is_none() || self.compared.is_none_or(|last| last.elapsed() >= COMPARE_EVERY);
+        if !is_first && self.wanted.admin.is_some() && is_due {
+            self.compared = Some(Instant::now());
+            let (now, control) = (self.wanted.clone(), self.control.clone());
+            // Comparing thousands of routes takes a tenth of a second, which this thread does not have.
+            std::thread::spawn(move || control.set_changes(about::changes(&before, &now)));
+        }
         Ok(())
     }
 
@@ -543,6 +571,7 @@ impl Running {
                 Event::Tidy => {
                     net::memory::give_back_after_bursts();
                     self.control.sample();
+                    self.stalls.look();
                 }
                 Event::Order(order) => self.carry_out(order).await,
             }

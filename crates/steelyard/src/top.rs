@@ -7,8 +7,7 @@ mod screen;
 
 use std::io::{IsTerminal, Write};
 
-use admin::{Counters, Rates, TopOptions, TopSort, TopView, rates_between, render_top_text};
-use model::AdminAddress;
+use admin::{Client, Counters, Rates, TopOptions, TopSort, TopView, rates_between, render_top_text};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::cli::TopArgs;
@@ -40,7 +39,7 @@ pub(crate) fn top(args: &TopArgs) -> Exit {
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     // Ask before the screen changes, so that the error for a Steelyard that is not running is an ordinary line.
-    let first = match ask(&args.admin.admin) {
+    let first = match args.admin.client().and_then(|client| ask(&client)) {
         Ok(counters) => counters,
         Err(error) => return crate::fail(&error),
     };
@@ -78,10 +77,11 @@ async fn plain(args: &TopArgs, first: Counters) -> Result<(), String> {
     };
     let (mut before, mut is_first) = (first, true);
     let mut ticks = ticks(args);
+    let client = args.admin.client()?;
     ticks.tick().await;
     while left > 0 {
         ticks.tick().await;
-        let now = ask(&args.admin.admin)?;
+        let now = ask(&client)?;
         // There are no rates if another process has taken over: its first interval begins with these counters.
         if let Some(rates) = rates_between(&before, &now) {
             let text = match args.json {
@@ -101,8 +101,8 @@ async fn plain(args: &TopArgs, first: Counters) -> Result<(), String> {
     Ok(())
 }
 
-fn ask(address: &AdminAddress) -> Result<Counters, String> {
-    let json = admin::get(address, "/counters").map_err(|error| error.to_string())?;
+fn ask(client: &Client) -> Result<Counters, String> {
+    let json = admin::get(client, "/counters").map_err(|error| error.to_string())?;
     Counters::parse(&json)
 }
 

@@ -15,11 +15,13 @@ mod counter;
 mod groups;
 mod grpc;
 mod histogram;
+mod overall;
 mod process;
 mod prometheus;
 mod reason;
 mod recent;
 mod registry;
+mod tail;
 mod trace;
 
 pub use access_log::{AccessLog, HttpRecord, Logger, Record, Timestamp};
@@ -31,9 +33,11 @@ pub use groups::{
 };
 pub use grpc::{CodeCounters, CodeTotals, METHODS_MAX, MethodKey, OTHER_METHODS};
 pub use histogram::{Distribution, Histogram, LazyHistogram};
+pub use overall::{Blame, Overall};
 pub use process::{OpenFiles, open_files};
 pub use prometheus::{Kind, Sample};
 pub use reason::{Reason, ReasonGroup};
 pub use recent::{EndpointOutcomes, ListenerOutcomes, Outcomes, Recent, RouteOutcomes, Spans, Window};
 pub use registry::{EndpointKey, Registry, Totals};
+pub use tail::{SLOW_US, Seen, TAIL_MAX, Tail};
 pub use trace::{TRACES_MAX, TRIES_MAX, TraceQueue, TraceQueueHandle, TraceRecord, TraceSender, TryRecord};

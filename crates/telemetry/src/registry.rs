@@ -14,8 +14,10 @@ use crate::groups::{
     EndpointTotals, ListenerCounters, ListenerTotals, MethodCounters, MethodTotals, RouteCounters, RouteTotals, Summed,
 };
 use crate::grpc::{METHODS_MAX, MethodKey, OTHER_METHODS};
+use crate::overall::Overall;
 use crate::process;
 use crate::prometheus::{self, Sample};
+use crate::tail::Tail;
 
 /// The name of a cluster, which all of its endpoints share, and an address.
 pub type EndpointKey = (Arc<str>, SocketAddr);
@@ -24,6 +26,7 @@ pub type EndpointKey = (Arc<str>, SocketAddr);
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     series: Arc<Mutex<Series>>,
+    tail: Arc<Tail>,
 }
 
 /// Sums over the workers at one moment. Each total is exact, but totals may differ from each other by some requests, because the workers
@@ -177,6 +180,22 @@ impl Registry {
         }
     }
 
+    /// Everything in one sum. This is much cheaper than [`Registry::totals`], because it needs no memory.
+    pub fn overall(&self) -> Overall {
+        let series = self.lock();
+        let mut overall = Overall::default();
+        series.listeners.all().for_each(|counters| overall.add_listener(counters));
+        series.routes.all().for_each(|counters| overall.add_route(counters));
+        series.clusters.all().for_each(|counters| overall.add_cluster(counters));
+        series.endpoints.all().for_each(|counters| overall.add_endpoint(counters));
+        overall
+    }
+
+    /// What is told about single requests while somebody looks.
+    pub fn tail(&self) -> &Arc<Tail> {
+        &self.tail
+    }
+
     /// The counters of one kind with their keys, summed over the workers by `add`.
     pub(crate) fn sums<F: Kind, const N: usize>(&self, add: impl Fn(&F, &mut [u64; N])) -> Vec<(F::Key, [u64; N])> {
         let series = self.lock();
@@ -275,6 +294,13 @@ fn has_endpoint(cluster: &Cluster, address: SocketAddr, held: bool) -> bool {
         EndpointAddress::Name { port, .. } => *port == address.port() && held,
         EndpointAddress::Service { .. } => held,
     })
+}
+
+impl<K, C> Family<K, C> {
+    /// The counters of all keys and workers.
+    fn all(&self) -> impl Iterator<Item = &Arc<C>> {
+        self.0.values().flat_map(Workers::iter)
+    }
 }
 
 impl<K: Ord + Clone, C: Summed> Family<K, C> {

@@ -9,14 +9,17 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::{
-    ChangeRefused, ClientError, EndpointState, EndpointStatus, FlowStatus, Flows, Status, TraceQuestion, TraceReport,
-    TraceStep, VipChange, Within, endpoint_path, flows_path, get, maintenance_path, post, trace_path, vip_add_path,
-    vip_remove_path,
+    Access, ChangeRefused, Client, ClientError, Doubt, EndpointState, EndpointStatus, FlowStatus, Flows, Proof,
+    RefusedFor, Role, Status, TraceQuestion, TraceReport, TraceStep, User, Users, VipChange, Within, endpoint_path,
+    flows_path, get, maintenance_path, post, trace_path, vip_add_path, vip_remove_path,
 };
 
 /// Answers as the test configured it, and records the requests.
 #[derive(Default)]
 struct Scripted {
+    access: Access,
+    feed: crate::Feed,
+    refused: Mutex<Vec<RefusedFor>>,
     not_ready: Option<&'static str>,
     reload_errors: Option<&'static str>,
     drained: Mutex<Vec<(String, String, bool)>>,
@@ -25,6 +28,14 @@ struct Scripted {
 }
 
 impl Control for Scripted {
+    fn access(&self) -> Access {
+        self.access.clone()
+    }
+
+    fn note_refused(&self, reason: RefusedFor) {
+        self.refused.lock().unwrap().push(reason);
+    }
+
     fn metrics(&self) -> String {
         telemetry::Registry::default().render(&[])
     }
@@ -36,6 +47,30 @@ impl Control for Scripted {
     fn counters(&self) -> crate::Counters {
         let [_, counters] = crate::counters::tests::before_and_now();
         counters
+    }
+
+    fn history(&self) -> (crate::Points, crate::Verdict) {
+        (crate::Points::default(), crate::History::default().verdict())
+    }
+
+    fn feed(&self) -> Option<&crate::Feed> {
+        Some(&self.feed)
+    }
+
+    fn explain(&self, question: &crate::RouteQuestion) -> Result<crate::RouteReport, String> {
+        Err(format!("{question:?}"))
+    }
+
+    fn debug_route(&self, route: &str, seconds: u64) -> Result<(), String> {
+        if route == "/" && seconds == 60 { Ok(()) } else { Err(format!("no such route: {route}")) }
+    }
+
+    fn log_lines(&self) -> String {
+        "a line\n".to_owned()
+    }
+
+    fn configuration(&self) -> String {
+        "a listener\n".to_owned()
     }
 
     fn ready(&self) -> Result<(), String> {
@@ -137,6 +172,7 @@ fn status() -> Status {
         maintenance: Vec::new(),
         vips_left: false,
         service_faults: Vec::new(),
+        about: crate::AboutStatus::default(),
     }
 }
 
@@ -379,4 +415,69 @@ fn what_is_not_steelyard_is_told_apart() {
         error,
         format!("nothing listens on {address}: is steelyard running, and does its file have `admin: {address}`?")
     );
+}
+
+/// One who may read, and one who may act.
+struct Two;
+
+impl Users for Two {
+    fn identify<'u>(&'u self, proof: &'u Proof) -> Pin<Box<dyn Future<Output = Result<User, Doubt>> + Send + 'u>> {
+        Box::pin(async move {
+            let (name, role) = match proof {
+                Proof::Token(token) if token == b"0123456789abcdef" => ("graphs", Role::Read),
+                Proof::Password { user, password } if user == "ann" && password == b"secret" => ("ann", Role::Act),
+                Proof::Token(token) if token == b"fedcba9876543210" => ("oncall", Role::Act),
+                Proof::Token(_) | Proof::Password { .. } => return Err(Doubt::Wrong),
+            };
+            Ok(User { name: Some(name.to_owned()), role })
+        })
+    }
+}
+
+#[test]
+fn users_prove_who_they_are_and_have_roles() {
+    let access = Access { users: Some(Arc::new(Two)), ..Access::default() };
+    let server = Server::start(Scripted { access, ..Scripted::default() }, LIMITS);
+    let check = |method: &str, path: &str, proof: &str, expect: &str| {
+        let proof = if proof.is_empty() { String::new() } else { format!("Authorization: {proof}\r\n") };
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-Steelyard-Admin: 1\r\n{proof}\r\n");
+        let answer = server.raw(&request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {expect}")), "{request:?}: {answer}");
+        answer
+    };
+    let refused = check("GET", "/status", "", "401");
+    assert!(refused.contains("\r\nwww-authenticate: Basic realm=\"Steelyard\", charset=\"UTF-8\"\r\n"), "{refused}");
+    assert!(
+        refused.contains("\r\nx-frame-options: DENY\r\n") && refused.contains("frame-ancestors 'none'"),
+        "{refused}"
+    );
+    check("GET", "/healthz", "", "200");
+    check("GET", "/readyz", "", "200");
+    check("GET", "/metrics", "", "401");
+    check("GET", "/metrics", "Bearer 0123456789abcdef", "200");
+    check("POST", "/reload", "Bearer 0123456789abcdef", "403");
+    check("POST", "/reload", "Bearer fedcba9876543210", "200");
+    // `ann:secret`, and one letter more.
+    check("POST", "/reload", "Basic YW5uOnNlY3JldA==", "200");
+    check("POST", "/reload", "Basic YW5uOnNlY3JldHM=", "401");
+    use RefusedFor::{Missing, Role, Wrong};
+    assert_eq!(*server.control.refused.lock().unwrap(), [Missing, Missing, Role, Wrong]);
+    let token = model::Secret("fedcba9876543210".into());
+    let client = Client { token: Some(token), ..server.address.into() };
+    assert_eq!(text(post(&client, "/reload", "")), Ok("{\"generation\":8}\n".into()));
+}
+
+#[test]
+fn an_address_that_is_often_wrong_is_not_looked_at() {
+    let access = Access { users: Some(Arc::new(Two)), ..Access::default() };
+    let server = Server::start(Scripted { access, ..Scripted::default() }, LIMITS);
+    let ask = |token: &str| {
+        let request = format!("GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n");
+        server.raw(&request)[9..12].to_owned()
+    };
+    let answers: Vec<String> = (0..50).map(|_| ask("wrong")).collect();
+    assert_eq!(answers[..10], vec!["401"; 10]);
+    // Even if the host is so slow that one more may be tried.
+    assert!(answers[10..].iter().filter(|status| *status == "429").count() > 30, "{answers:?}");
+    assert!(server.control.refused.lock().unwrap().contains(&RefusedFor::TooOften));
 }

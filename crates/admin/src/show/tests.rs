@@ -45,6 +45,7 @@ pub(crate) fn status() -> Status {
         cluster: "shop".into(),
         auth: None,
         requests,
+        statuses: [0; 5],
         recent: RouteRecent::default(),
         latest: RouteRecent::default(),
         added_us: Some(Quantiles { p50: 41.2, p99: 1_234.0 }),
@@ -92,6 +93,7 @@ pub(crate) fn status() -> Status {
         maintenance: Vec::new(),
         vips_left: false,
         service_faults: Vec::new(),
+        about: crate::AboutStatus::default(),
     }
 }
 

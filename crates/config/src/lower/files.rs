@@ -14,6 +14,12 @@ use crate::text::FileName;
 /// which are found later.
 pub fn locations(raw: &RawFile, base: &Path) -> HashMap<(String, Option<PathBuf>), Location> {
     let mut locations = Places { base, found: HashMap::new() };
+    if let Some(access) = &raw.admin_access {
+        for role in [&access.value.read, &access.value.act].into_iter().flatten() {
+            locations.file("admin_access", role.value.token_file.as_ref());
+            locations.file("admin_access", role.value.user_file.as_ref());
+        }
+    }
     for NamedEntry { name, value } in raw.listeners.iter().flat_map(|listeners| &listeners.value.0) {
         let Some(listener) = value else { continue };
         let owner = format!("listener {}", name.0);

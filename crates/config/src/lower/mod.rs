@@ -1,6 +1,7 @@
 //! Turns raw values into the model: looks up names, fills in defaults and finds contradictions.
 
 mod addresses;
+mod admin;
 mod auth;
 mod bandwidth;
 mod cluster;
@@ -31,7 +32,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{
-    AccessLog, AdminAddress, Announcing, Cluster, ClusterId, Dns, Generation, Listener, Ping, Snapshot, Transport,
+    AccessLog, AdminAccess, AdminAddress, Announcing, Cluster, ClusterId, Dns, Generation, Listener, Ping, Snapshot,
+    Transport,
 };
 
 use crate::defaults;
@@ -60,6 +62,7 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
     if let Some(metrics) = &metrics {
         binds.add(metrics.value, metrics.location, report);
     }
+    let admin_access = admin::access(&raw.admin_access, admin.as_ref(), base, report);
     let sidecar = raw.sidecar.as_ref().map(|sidecar| sidecar::Sidecar::new(sidecar, base, &mut binds, report));
     let context = listener::Context { base, ids: &ids, sidecar: sidecar.as_ref() };
     let listeners = raw.listeners.map(|listeners| self::listeners(listeners, &context, &mut binds, report));
@@ -78,6 +81,7 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
     }
     Some(Snapshot {
         admin: admin.map(|admin| admin.value),
+        admin_access,
         metrics: metrics.map(|metrics| metrics.value),
         access_log: raw.access_log.map(|log| access_log(log.value)),
         tracing,
@@ -119,6 +123,7 @@ fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>
     Snapshot {
         generation,
         admin: None,
+        admin_access: AdminAccess::default(),
         metrics: None,
         access_log: None,
         tracing: None,

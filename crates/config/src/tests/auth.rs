@@ -1,9 +1,10 @@
 //! Authentication: what a route takes from its listener, and refusals, none of which shows a secret.
 
-use model::{Auth, KeyPlace, Keys, Users};
+use model::{Auth, Generation, KeyPlace, Keys, Users};
 
 use super::refused::routes;
 use super::{http, load};
+use crate::parse;
 
 #[test]
 fn routes_take_what_their_listener_demands() {
@@ -133,4 +134,40 @@ fn wrong_tokens() {
     );
     let errors = crate::parse("f.yaml", &text, model::Generation(1)).unwrap_err().to_string();
     assert!(errors.contains("a private key") && !errors.contains("hunter2"), "{errors}");
+}
+
+#[test]
+fn who_may_use_the_admin_address() {
+    let file = |access: &str| {
+        format!(
+            "admin: 0.0.0.0:9900\nadmin_access:\n  {access}\nlisteners: {{a: {{bind: ':80', protocol: tcp, to: web}}}}\nclusters: \
+             {{web: {{endpoints: ['127.0.0.1:1']}}}}"
+        )
+    };
+    let access = parse(
+        "f",
+        &file("{hosts: Steelyard.Example, act: {users: {ann: '{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g='}, token_file: t}}"),
+        Generation(1),
+    )
+    .unwrap_or_else(|errors| panic!("{errors}"))
+    .admin_access;
+    assert!(access.demands() && access.hosts == ["steelyard.example"]);
+    assert_eq!(access.files().collect::<Vec<_>>(), [std::path::Path::new("t")]);
+    let check = |access: &str, expect: &str| {
+        let errors = parse("f", &file(access), Generation(1)).unwrap_err().to_string();
+        assert!(errors.contains(expect), "{errors}");
+        assert!(!errors.contains("0123456789"), "{errors}");
+    };
+    check(
+        "{hosts: steelyard.example}",
+        "`admin`: \"0.0.0.0:9900\" can be reached from other hosts, and nothing says who may use it",
+    );
+    check("{read: {tokens: {graphs: 0123456789}}}", "the token of `graphs` has fewer than 16 characters");
+    check(
+        "{read: {tokens: {a: 0123456789abcdef}}, act: {tokens: {b: 0123456789abcdef}}}",
+        "`a` and `b` have the same token",
+    );
+    let alone = "admin_access: {act: {token_file: t}}\nvips: {}";
+    let errors = parse("f", alone, Generation(1)).unwrap_err().to_string();
+    assert!(errors.contains("`admin_access` has no effect without `admin`"), "{errors}");
 }

@@ -42,11 +42,11 @@ fn cluster(keys: &str, expect: &str) {
 fn the_file_as_a_whole() {
     check(
         "42",
-        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `tracing`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips`, `sidecar` or `kernel_plane`, not text",
+        "1:1: the file must be a mapping with `admin`, `admin_access`, `metrics`, `access_log`, `tracing`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips`, `sidecar` or `kernel_plane`, not text",
     );
     check(
         "- a",
-        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `tracing`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips`, `sidecar` or `kernel_plane`, not a list",
+        "1:1: the file must be a mapping with `admin`, `admin_access`, `metrics`, `access_log`, `tracing`, `dns`, `watch`, `drain_delay`, `drain_timeout`, `memory_max`, `listeners`, `clusters`, `zone`, `vips`, `sidecar` or `kernel_plane`, not a list",
     );
     check(
         r#"listeners: {}
@@ -131,7 +131,7 @@ fn values_that_contradict_each_other() {
 metrics: 10.0.0.7
 listeners: {a: {bind: ':80', protocol: tcp, to: web}}
 clusters: {web: {endpoints: ['a:1']}}"#,
-        r#"1:8: `admin`: "0.0.0.0:9900" can be reached from other hosts, and the control API has no authentication; write 127.0.0.1:9900; use the key `metrics` to serve metrics and probes to other hosts
+        r#"1:8: `admin`: "0.0.0.0:9900" can be reached from other hosts, and nothing says who may use it; add `admin_access: {act: {token_file: admin.tokens}}`, or write 127.0.0.1:9900; use the key `metrics` to serve metrics and probes to other hosts
 2:10: `metrics`: "10.0.0.7" has no port; add the port, for example 10.0.0.7:80"#,
     );
     check(

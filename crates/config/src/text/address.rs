@@ -12,7 +12,7 @@ use crate::read::Formed;
 /// `sockaddr_un.sun_path` has 108 bytes, and the last one is a zero byte (unix(7)).
 const UNIX_PATH_BYTES_MAX: usize = 107;
 
-/// The address of the control API, which only programs on this host can reach.
+/// The address of the control API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin(pub AdminAddress);
 
@@ -58,6 +58,11 @@ pub fn parse_bind(text: &str) -> Result<SocketAddr, String> {
 /// Returns what is wrong with the text and what would be right.
 pub fn parse_admin(text: &str) -> Result<AdminAddress, String> {
     match Admin::parse(text) {
+        Ok(Admin(AdminAddress::Socket(address))) if !address.ip().to_canonical().is_loopback() => Err(format!(
+            "{} can be reached from other hosts, and there is no file that says who may use it; write 127.0.0.1:{}",
+            quoted(text),
+            address.port()
+        )),
         Ok(Admin(address)) => Ok(address),
         Err(wrong) => Err(wrong.to_string()),
     }
@@ -93,7 +98,7 @@ impl Formed for Bind {
 
 impl Formed for Admin {
     const FORM: Form = Form {
-        noun: "a loopback address and port, or `unix:` and an absolute path",
+        noun: "an address and port, or `unix:` and an absolute path",
         example: "127.0.0.1:9900",
         pattern: Some(":[0-9]{1,5}$|^unix:/"),
     };
@@ -107,15 +112,7 @@ impl Formed for Admin {
         }
         let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
         let Bind(address) = Bind::parse(local.as_deref().unwrap_or(text))?;
-        if address.ip().to_canonical().is_loopback() {
-            return Ok(Self(address.into()));
-        }
-        let port = address.port();
-        Err(Wrong::new(format!(
-            "{} can be reached from other hosts, and the control API has no authentication",
-            quoted(text)
-        ))
-        .hint(format!("write 127.0.0.1:{port}; use the key `metrics` to serve metrics and probes to other hosts")))
+        Ok(Self(address.into()))
     }
 }
 

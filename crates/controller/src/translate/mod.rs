@@ -322,6 +322,7 @@ impl Translation {
         Snapshot {
             generation: Generation(0),
             admin: settings.admin.clone(),
+            admin_access: Default::default(),
             metrics: settings.metrics,
             access_log: settings.access_log.clone(),
             tracing: None,

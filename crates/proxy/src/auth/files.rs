@@ -146,7 +146,7 @@ impl AuthFiles {
 }
 
 /// Reads a file, unless that was done before. Returns what is wrong with it.
-fn load<T: Credential>(path: &Path, known: &mut HashMap<PathBuf, Arc<[(String, T)]>>) -> Vec<Fault> {
+pub(super) fn load<T: Credential>(path: &Path, known: &mut HashMap<PathBuf, Arc<[(String, T)]>>) -> Vec<Fault> {
     if known.contains_key(path) {
         return Vec::new();
     }

@@ -6,6 +6,7 @@
 
 pub(crate) mod files;
 pub(crate) mod jwt;
+pub(crate) mod operators;
 pub(crate) mod passwords;
 pub(crate) mod present;
 pub(crate) mod tag;

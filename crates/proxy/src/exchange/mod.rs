@@ -35,6 +35,7 @@ mod coding;
 mod compress;
 pub(crate) mod conditions;
 mod events;
+pub(crate) mod explain;
 pub(crate) mod faults;
 mod hold;
 mod limit;

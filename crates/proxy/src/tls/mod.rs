@@ -14,6 +14,7 @@ mod files;
 mod socket;
 mod spiffe_client;
 mod subject;
+mod validity;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,6 +28,17 @@ use crate::named_files::Fault;
 pub(crate) use accept::{Secured, ServerKeys, accept};
 pub use connect::ClientKeys;
 pub(crate) use socket::Socket;
+
+/// A certificate that a listener shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownCertificate {
+    /// The name of the listener.
+    pub listener: String,
+    /// The DNS names in it.
+    pub names: Vec<String>,
+    /// When it expires, in seconds since 1970.
+    pub expires_unix_seconds: u64,
+}
 
 /// Everything that the listeners and clusters of a snapshot need for TLS.
 #[derive(Default)]
@@ -72,6 +84,11 @@ impl Keys {
 
     pub(crate) fn listener(&self, name: &str) -> Option<Arc<ServerKeys>> {
         self.listeners.get(name).cloned()
+    }
+
+    /// The certificates that listeners show, each with the name of its listener.
+    pub(crate) fn shown(&self) -> impl Iterator<Item = ShownCertificate> {
+        self.listeners.iter().flat_map(|(listener, keys)| keys.shown(listener))
     }
 
     pub(crate) fn cluster(&self, name: &str) -> Option<Arc<ClientKeys>> {

@@ -128,16 +128,16 @@ fn identifier(bytes: &[u8]) -> Option<String> {
 }
 
 /// An element of DER with one byte of tag.
-struct Element<'d> {
-    tag: u8,
-    content: &'d [u8],
+pub(super) struct Element<'d> {
+    pub(super) tag: u8,
+    pub(super) content: &'d [u8],
     /// With tag and length.
     whole: &'d [u8],
 }
 
 impl<'d> Element<'d> {
     /// Takes the first element of `rest`.
-    fn take(rest: &mut &'d [u8]) -> Option<Self> {
+    pub(super) fn take(rest: &mut &'d [u8]) -> Option<Self> {
         let all = *rest;
         let (tag, after) = all.split_first()?;
         let (first, mut after) = after.split_first()?;

@@ -79,7 +79,8 @@ impl Worker {
             let took_us = clock::now_us().saturating_sub(begun_us);
             listener.count_call(self, route, call.method.as_ref(), ended(call), record.reason.is_none(), took_us);
         }
-        if !self.logs_requests() {
+        let is_watched = self.registry.tail().is_wanted();
+        if !self.logs_requests() && !is_watched {
             return;
         }
         let text = |span: Span| if record.has_head { span.get(bytes) } else { &[] };
@@ -108,13 +109,20 @@ impl Worker {
         };
         let line = line(record, client, &listener.plan.policy.name, cluster, Some(http), [bytes_in, bytes_out]);
         self.with_logger(|logger| logger.push(&line));
+        if is_watched {
+            self.registry.tail().push(&line);
+        }
     }
 
     /// Logs a TCP connection that has ended, if there is a log.
     pub(crate) fn log_tcp(&self, listener: &str, cluster: &str, client: SocketAddr, record: &AccessRecord) {
-        if self.logs_requests() {
+        let is_watched = self.registry.tail().is_wanted();
+        if self.logs_requests() || is_watched {
             let line = line(record, client, listener, cluster, None, [record.bytes_in, record.bytes_out]);
             self.with_logger(|logger| logger.push(&line));
+            if is_watched {
+                self.registry.tail().push(&line);
+            }
         }
     }
 }

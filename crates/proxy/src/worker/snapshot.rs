@@ -577,6 +577,7 @@ pub(crate) mod fixture {
         Arc::new(Snapshot {
             generation: Generation(1),
             admin: None,
+            admin_access: Default::default(),
             metrics: None,
             access_log: None,
             tracing: None,

@@ -17,7 +17,7 @@ use proxy::{ClusterPlan, ListenerPlan, PasswordCounts};
 use telemetry::{Distribution, EndpointKey, EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals};
 use tokio::sync::oneshot;
 
-use super::{Control, Order, keys, trace, unix_seconds};
+use super::{Control, Order, about, keys, operators, trace, unix_seconds};
 use crate::exit::Exit;
 use crate::handover;
 use crate::kernel;
@@ -27,6 +27,14 @@ use crate::vips::{self, VipPlan};
 const KNOWN_MAX: usize = 20;
 
 impl admin::Control for Control {
+    fn access(&self) -> admin::Access {
+        self.state().access.clone()
+    }
+
+    fn note_refused(&self, reason: admin::RefusedFor) {
+        operators::count(&self.admin_refused, reason);
+    }
+
     fn metrics(&self) -> String {
         self.registry.render(&self.samples())
     }
@@ -85,6 +93,18 @@ impl admin::Control for Control {
             methods: admin::method_statuses(&totals),
             clusters: plans.map(|plan| cluster_status(plan, &totals, &outcomes, &probes)).collect(),
             service_faults: state.service_faults.clone(),
+            about: admin::AboutStatus {
+                host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+                source: self.source.clone(),
+                busiest_worker_percent: state.worker_times.busiest_percent(),
+                pending: totals.clusters.values().map(|cluster| cluster.pending).sum(),
+                connections_max: snapshot.as_ref().and_then(|snapshot| {
+                    let most = snapshot.listeners.iter().map(|listener| listener.connections_max as u64);
+                    most.reduce(u64::saturating_add)
+                }),
+                certificates: state.certificates.clone(),
+                changes: state.changes.clone(),
+            },
             vips_left: kernel_plane.is_none() && kernel::are_vips_left(),
             kernel_plane,
             vips,
@@ -120,6 +140,35 @@ impl admin::Control for Control {
             vips: vips.iter().map(VipCounts::from).collect(),
             vip_endpoints: vip_endpoint_counts(&vips),
         }
+    }
+
+    fn history(&self) -> (admin::Points, admin::Verdict) {
+        let state = self.state();
+        (state.history.points(), state.history.verdict())
+    }
+
+    fn feed(&self) -> Option<&admin::Feed> {
+        Some(&self.feed)
+    }
+
+    fn explain(&self, question: &admin::RouteQuestion) -> Result<admin::RouteReport, String> {
+        about::explain(&*self.compiled().ok_or("not ready")?, question)
+    }
+
+    fn debug_route(&self, route: &str, seconds: u64) -> Result<(), String> {
+        Control::debug_route(self, route, seconds)
+    }
+
+    fn log_lines(&self) -> String {
+        crate::logging::last_lines()
+    }
+
+    fn configuration(&self) -> String {
+        self.compiled().map_or_else(String::new, |compiled| about::text(&compiled.snapshot))
+    }
+
+    fn drop_meaning(&self, reason: &str) -> Option<&'static str> {
+        l4::DropReason::ALL.iter().find(|known| known.name == reason).map(|known| known.text)
     }
 
     fn ready(&self) -> Result<(), String> {
@@ -379,6 +428,16 @@ impl Control {
             labels: Vec::new(),
             value: state.compiled.as_ref().map_or(0, |compiled| compiled.rate_limit_forgotten()) as f64,
         });
+        samples.push(Sample {
+            name: "steelyard_worker_stalls_total",
+            help: "How often a worker made no progress for a second or longer; the log has the stack.",
+            kind: Kind::Counter,
+            labels: Vec::new(),
+            value: self.stalls.load(Relaxed) as f64,
+        });
+        if state.access.users.is_some() {
+            samples.extend(operators::samples(&self.admin_refused));
+        }
         let passwords = state.compiled.as_ref().and_then(|compiled| compiled.password_counts());
         samples.extend(passwords.into_iter().flat_map(password_samples));
         samples.extend(keys::samples(&state.key_sources));

@@ -156,10 +156,10 @@ fn keys() -> mpsc::Receiver<u8> {
 fn answers(args: &TopArgs) -> (mpsc::Sender<()>, mpsc::Receiver<Result<Counters, String>>) {
     let (questions, mut asked) = mpsc::channel(1);
     let (sender, answers) = mpsc::channel(1);
-    let address = args.admin.admin.clone();
+    let client = args.admin.client();
     std::thread::spawn(move || {
         while asked.blocking_recv().is_some() {
-            if sender.blocking_send(ask(&address)).is_err() {
+            if sender.blocking_send(client.clone().and_then(|client| ask(&client))).is_err() {
                 return;
             }
         }

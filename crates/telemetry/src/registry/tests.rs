@@ -15,6 +15,7 @@ fn snapshot(listeners: &[(&str, &[&str])], clusters: &[(&str, &[EndpointAddress]
     Snapshot {
         generation: Generation(1),
         admin: None,
+        admin_access: Default::default(),
         metrics: None,
         access_log: None,
         tracing: None,

@@ -1,0 +1,214 @@
+//! Who may use the admin address.
+//!
+//! Tokens are looked up by a keyed hash, so that the time this takes tells nothing about them. Passwords are checked on threads of their own,
+//! with a lower priority than the workers.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use model::{AdminAccess, AdminRole, Keys, PasswordHash, Secret, Users};
+
+use super::Logins;
+use super::files::load;
+use super::passwords::{Check, Known};
+use super::tag::Tag;
+use crate::named_files::Fault;
+
+/// Checks of passwords by unknown clients share their turns with all others of that kind.
+const CLIENT: u64 = 0;
+
+/// Those who may use the admin address.
+pub struct Operators {
+    tokens: HashMap<Tag, Operator>,
+    users: HashMap<Box<str>, (Operator, PasswordHash, Arc<Known>)>,
+    /// Is checked in vain for a user that does not exist, so that this takes as long as for one that does.
+    stand_in: Option<PasswordHash>,
+    logins: Logins,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operator {
+    /// The name in the configuration.
+    pub name: String,
+    /// Whether it may change things.
+    pub may_act: bool,
+}
+
+impl Operators {
+    /// Reads the files that name them. Keeps the passwords that `previous` knows.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the files.
+    pub(crate) fn load(access: &AdminAccess, previous: Option<&Self>) -> Result<Self, Vec<(String, Fault)>> {
+        let (mut token_files, mut user_files) = (HashMap::new(), HashMap::new());
+        let mut faults = Vec::new();
+        for keys in access.read.tokens.iter().chain(&access.act.tokens) {
+            if let Keys::File(path) = keys {
+                faults.extend(load::<Secret>(path, &mut token_files));
+            }
+        }
+        for users in access.read.users.iter().chain(&access.act.users) {
+            if let Users::File(path) = users {
+                faults.extend(load::<PasswordHash>(path, &mut user_files));
+            }
+        }
+        faults.extend(token_files.iter().filter_map(|(path, tokens)| short_token(path, tokens)));
+        if !faults.is_empty() {
+            return Err(faults.into_iter().map(|fault| ("admin_access".to_owned(), fault)).collect());
+        }
+        // Who has both roles may act.
+        let roles = [(&access.read, false), (&access.act, true)];
+        let mut tokens = HashMap::new();
+        let mut listed = HashMap::new();
+        for (role, may_act) in roles {
+            tokens.extend(tokens_of(role, may_act, &token_files));
+            listed.extend(users_of(role, may_act, &user_files));
+        }
+        let logins = Logins::new(listed.values().map(|(_, hash)| hash), previous.map(|previous| &previous.logins));
+        let stand_in = listed.values().next().map(|(_, hash)| hash.clone());
+        let user = |(name, (operator, hash)): (Box<str>, (Operator, PasswordHash))| {
+            let known = logins.known.get(&hash).cloned().unwrap_or_default();
+            (name, (operator, hash, known))
+        };
+        let users = listed.into_iter().map(user).collect();
+        Ok(Self { tokens, users, stand_in, logins })
+    }
+
+    /// Whether there are any.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty() && self.users.is_empty()
+    }
+
+    /// The holder of a token.
+    pub fn by_token(&self, token: &[u8]) -> Option<Operator> {
+        self.tokens.get(&Tag::of(&[token])?).cloned()
+    }
+
+    /// The user with this name and password. A token may stand in for the password of a name that no user has, because browsers ask for
+    /// nothing but names and passwords.
+    ///
+    /// # Errors
+    /// Too many checks wait.
+    pub async fn by_password(&self, name: &str, password: &[u8]) -> Result<Option<Operator>, Busy> {
+        let (found, hash, known) = match self.users.get(name) {
+            Some((operator, hash, known)) => {
+                let Some(tag) = Tag::of(&[b"password", password]) else { return Ok(None) };
+                if known.is(tag) {
+                    return Ok(Some(operator.clone()));
+                }
+                (Some(operator), hash.clone(), Some((known.clone(), tag)))
+            }
+            None => {
+                if let Some(holder) = self.by_token(password) {
+                    return Ok(Some(holder));
+                }
+                let Some(hash) = self.stand_in.clone() else { return Ok(None) };
+                (None, hash, None)
+            }
+        };
+        let check = Check { hash, password: password.into(), client: CLIENT, known };
+        let result = self.logins.passwords.submit(check).map_err(|_| Busy)?;
+        Ok(result.await.map_err(|_| Busy)?.then_some(found).flatten().cloned())
+    }
+}
+
+/// Too many passwords wait to be checked, or there is no memory for a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy;
+
+type Files<T> = HashMap<PathBuf, Arc<[(String, T)]>>;
+
+fn tokens_of(role: &AdminRole, may_act: bool, files: &Files<Secret>) -> HashMap<Tag, Operator> {
+    let listed = role.tokens.iter().filter_map(|keys| match keys {
+        Keys::Inline(keys) => Some(keys),
+        Keys::File(path) => files.get(path),
+    });
+    let entry = |(name, token): &(String, Secret)| {
+        Some((Tag::of(&[token.0.as_bytes()])?, Operator { name: name.clone(), may_act }))
+    };
+    listed.flat_map(|keys| keys.iter().filter_map(entry)).collect()
+}
+
+fn users_of(
+    role: &AdminRole,
+    may_act: bool,
+    files: &Files<PasswordHash>,
+) -> HashMap<Box<str>, (Operator, PasswordHash)> {
+    let listed = role.users.iter().filter_map(|users| match users {
+        Users::Inline(users) => Some(users),
+        Users::File(path) => files.get(path),
+    });
+    let entry = |(name, hash): &(String, PasswordHash)| {
+        (name.as_str().into(), (Operator { name: name.clone(), may_act }, hash.clone()))
+    };
+    listed.flat_map(|users| users.iter().map(entry)).collect()
+}
+
+fn short_token(path: &std::path::Path, tokens: &[(String, Secret)]) -> Option<Fault> {
+    let min = AdminAccess::TOKEN_LENGTH_MIN;
+    let (name, _) = tokens.iter().find(|(_, token)| token.0.len() < min)?;
+    let fault = Fault::in_file(path, &format!("the token of `{name}` has fewer than {min} characters"));
+    Some(fault.hint("`openssl rand -hex 16` makes one".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHA_OF_PASSWORD: &str = "{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=";
+
+    fn operators() -> Operators {
+        let tokens = |name: &str, token: &str| {
+            vec![Keys::Inline([(name.to_owned(), Secret(token.to_owned()))].as_slice().into())]
+        };
+        let hash = PasswordHash::parse(SHA_OF_PASSWORD).unwrap();
+        let access = AdminAccess {
+            hosts: Vec::new(),
+            read: AdminRole { tokens: tokens("graphs", "0123456789abcdef"), users: Vec::new() },
+            act: AdminRole {
+                tokens: tokens("oncall", "fedcba9876543210"),
+                users: vec![Users::Inline([("ann".to_owned(), hash)].as_slice().into())],
+            },
+        };
+        Operators::load(&access, None).unwrap_or_else(|faults| panic!("{faults:?}"))
+    }
+
+    #[test]
+    fn a_token_belongs_to_its_holder() {
+        let operators = operators();
+        let name = |token: &str| operators.by_token(token.as_bytes()).map(|of| (of.name, of.may_act));
+        assert_eq!(name("0123456789abcdef"), Some(("graphs".to_owned(), false)));
+        assert_eq!(name("fedcba9876543210"), Some(("oncall".to_owned(), true)));
+        assert_eq!((name(""), name("0123456789abcde"), name("0123456789abcdeff")), (None, None, None));
+    }
+
+    #[test]
+    fn a_password_is_that_of_its_user_and_a_token_may_stand_in_for_one() {
+        let operators = operators();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let name = |user: &str, password: &str| {
+            let found = runtime.block_on(operators.by_password(user, password.as_bytes())).unwrap();
+            found.map(|of| (of.name, of.may_act))
+        };
+        assert_eq!(name("ann", "password"), Some(("ann".to_owned(), true)));
+        assert_eq!((name("ann", "letmein"), name("eve", "password")), (None, None));
+        assert_eq!(name("anybody", "0123456789abcdef"), Some(("graphs".to_owned(), false)));
+        // A user that exists has its own password.
+        assert_eq!(name("ann", "0123456789abcdef"), None);
+    }
+
+    #[test]
+    fn short_tokens_of_a_file_are_refused() {
+        let path = std::env::temp_dir().join(format!("steelyard-operators-{}", std::process::id()));
+        std::fs::write(&path, "graphs:short\n").unwrap();
+        let read = AdminRole { tokens: vec![Keys::File(path.clone())], users: Vec::new() };
+        let access = AdminAccess { read, ..AdminAccess::default() };
+        let faults = Operators::load(&access, None).err().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let [(owner, fault)] = faults.as_slice() else { panic!("{faults:?}") };
+        assert_eq!(owner, "admin_access");
+        assert!(fault.message.ends_with(": the token of `graphs` has fewer than 16 characters"), "{fault:?}");
+    }
+}

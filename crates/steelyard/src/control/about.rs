@@ -1,0 +1,258 @@
+//! What the page tells besides the status: the traffic of the last hour, how busy the workers are, and what the configuration changed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::sync::Arc;
+
+use admin::{CertificateStatus, ChangesStatus, OTHERS_MAX, OtherRoute, RouteQuestion, RouteReport, STATUS_VERSION};
+use model::{Protocol, Route, Snapshot};
+use proxy::{Compiled, Explanation, ListenerPlan, NamedFiles, WhyNot};
+
+use super::redact::without_secrets;
+
+/// Lines of a difference that are kept.
+const LINES_MAX: usize = 500;
+/// Threads whose CPU time is read each second.
+const THREADS_MAX: usize = 256;
+
+/// The CPU time of each worker.
+#[derive(Debug, Default)]
+pub(super) struct WorkerTimes {
+    /// Of each thread: its number, and its ticks at the last look.
+    seen: HashMap<u32, u64>,
+    looked_ms: u64,
+    busiest_percent: Option<f64>,
+}
+
+impl WorkerTimes {
+    /// Reads the times. What happened since the last look is what counts, so it must not be long ago.
+    pub(super) fn look(&mut self, now_ms: u64) {
+        let passed_ms = now_ms.saturating_sub(self.looked_ms);
+        if passed_ms < 500 {
+            return;
+        }
+        let now = worker_ticks();
+        let per_second = rustix::param::clock_ticks_per_second() as f64;
+        let grown = |(thread, ticks): (&u32, &u64)| Some(ticks.saturating_sub(*self.seen.get(thread)?));
+        let most = now.iter().filter_map(grown).max();
+        self.busiest_percent = most.map(|ticks| (ticks as f64 / per_second * 100_000.0 / passed_ms as f64).min(100.0));
+        (self.seen, self.looked_ms) = (now, now_ms);
+    }
+
+    pub(super) fn busiest_percent(&self) -> Option<f64> {
+        self.busiest_percent
+    }
+}
+
+/// User and system time of each worker thread, in ticks.
+fn worker_ticks() -> HashMap<u32, u64> {
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return HashMap::new() };
+    let ticks = |task: fs::DirEntry| {
+        let thread = task.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+        // The name of the thread is in parentheses and may contain some itself. Fields 14 and 15 are the times (proc_pid_stat(5)).
+        let (name, fields) = stat.rsplit_once(") ")?;
+        let (_, name) = name.split_once('(')?;
+        if !name.starts_with("worker") {
+            return None;
+        }
+        let mut times = fields.split(' ').skip(14 - 3);
+        Some((thread, times.next()?.parse::<u64>().ok()? + times.next()?.parse::<u64>().ok()?))
+    };
+    tasks.flatten().take(THREADS_MAX).filter_map(ticks).collect()
+}
+
+/// The certificates of listeners, the first to expire first.
+pub(crate) fn certificates(files: &NamedFiles) -> Vec<CertificateStatus> {
+    let mut all: Vec<CertificateStatus> = files
+        .certificates()
+        .into_iter()
+        .map(|shown| CertificateStatus {
+            owner: format!("listener {}", shown.listener),
+            names: shown.names,
+            expires_unix_seconds: shown.expires_unix_seconds,
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// What a snapshot says, without secrets, for people.
+pub(super) fn text(snapshot: &Snapshot) -> String {
+    let parts = parts(snapshot, &Snapshot { listeners: Vec::new(), clusters: Vec::new(), ..snapshot.clone() });
+    parts.iter().map(|(name, text)| format!("{name}\n{text}\n\n")).collect()
+}
+
+/// What `now` has and `before` has not, and the reverse, as lines. No secret is in them.
+pub(crate) fn changes(before: &Snapshot, now: &Snapshot) -> ChangesStatus {
+    let mut lines = Vec::new();
+    let mut more = 0;
+    let mut add = |line: String| if lines.len() < LINES_MAX { lines.push(line) } else { more += 1 };
+    let (old, new) = (parts(before, now), parts(now, before));
+    for name in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
+        match (old.get(name), new.get(name)) {
+            (Some(_), None) => add(format!("- {name}")),
+            (None, Some(_)) => add(format!("+ {name}")),
+            (Some(old), Some(new)) if old != new => {
+                add(format!("  {name}"));
+                let (was, is): (BTreeSet<&str>, BTreeSet<&str>) = (old.lines().collect(), new.lines().collect());
+                old.lines().filter(|line| !is.contains(line)).for_each(|line| add(format!("-   {}", line.trim())));
+                new.lines().filter(|line| !was.contains(line)).for_each(|line| add(format!("+   {}", line.trim())));
+            }
+            _ => {}
+        }
+    }
+    ChangesStatus { generation: now.generation.0, lines, more }
+}
+
+/// The parts of a snapshot by their names, as text. Parts that are at the same place in memory in the other snapshot have not changed and are
+/// left out.
+fn parts(of: &Snapshot, other: &Snapshot) -> BTreeMap<String, String> {
+    let mut parts = BTreeMap::new();
+    let others: BTreeSet<usize> = other.clusters.iter().map(|cluster| Arc::as_ptr(cluster) as usize).collect();
+    for cluster in of.clusters.iter().filter(|cluster| !others.contains(&(Arc::as_ptr(cluster) as usize))) {
+        parts.insert(format!("cluster {}", cluster.name), without_secrets(&format!("{cluster:#?}")));
+    }
+    let routes_of = |snapshot: &'_ Snapshot, name: &str| -> Option<Arc<[Route]>> {
+        let listener = snapshot.listeners.iter().find(|listener| listener.name == name)?;
+        if let Protocol::Http(http) = &listener.protocol { Some(http.routes.clone()) } else { None }
+    };
+    for listener in &of.listeners {
+        let mut bare = listener.clone();
+        if let Protocol::Http(http) = &mut bare.protocol {
+            let routes = std::mem::take(&mut http.routes);
+            if !routes_of(other, &listener.name).is_some_and(|other| Arc::ptr_eq(&routes, &other)) {
+                for route in routes.iter() {
+                    let to = admin_target(of, route);
+                    parts.insert(
+                        format!("route {} of {}", route.name, listener.name),
+                        without_secrets(&format!("{to}\n{route:#?}")),
+                    );
+                }
+            }
+        }
+        parts.insert(format!("listener {}", listener.name), without_secrets(&format!("{bare:#?}")));
+    }
+    for vip in &of.vips {
+        parts.insert(format!("vip {}", vip.name), without_secrets(&format!("{vip:#?}")));
+    }
+    let settings = (
+        &of.admin,
+        &of.admin_access,
+        &of.metrics,
+        &of.access_log,
+        &of.dns,
+        (of.drain_delay, of.drain_timeout),
+        of.memory_max,
+        of.flows_max,
+        &of.announcing,
+    );
+    parts.insert("the settings of the process".to_owned(), without_secrets(&format!("{settings:#?}")));
+    parts
+}
+
+/// Where a route leads, by name: the model has only numbers, which change with the order of clusters.
+fn admin_target(snapshot: &Snapshot, route: &Route) -> String {
+    let model::RouteAction::Clusters(shares) = &route.to else { return String::new() };
+    shares.iter().map(|share| format!("to {} {}\n", snapshot.cluster(share.cluster).name, share.weight)).collect()
+}
+
+/// Answers which route would take a request.
+///
+/// # Errors
+/// Says in a sentence that the question makes no sense.
+pub(super) fn explain(compiled: &Compiled, question: &RouteQuestion) -> Result<RouteReport, String> {
+    let http = || compiled.listeners.iter().filter(|plan| matches!(plan.policy.protocol, Protocol::Http(_)));
+    let known = || http().map(|plan| plan.policy.name.as_str()).take(20).collect::<Vec<_>>().join(", ");
+    let plan: &ListenerPlan = match question.listener.as_str() {
+        "" if http().count() == 1 => http().next().ok_or("there is no listener with routes")?,
+        "" => return Err(format!("name the listener: there are {}", known())),
+        name => http()
+            .find(|plan| plan.policy.name == name)
+            .ok_or_else(|| format!("no such listener: {name}; there are {}", known()))?,
+    };
+    let field = |line: &String| {
+        let (name, value) =
+            line.split_once(':').ok_or_else(|| format!("{line:?} is not a header field: write it like X-A: b"))?;
+        Ok::<_, String>((name.trim().to_owned(), value.trim().to_owned()))
+    };
+    let headers =
+        question.headers.iter().filter(|line| !line.trim().is_empty()).map(field).collect::<Result<_, _>>()?;
+    let host = if question.host.is_empty() { "localhost" } else { question.host.as_str() };
+    let asked = proxy::RouteQuestion {
+        method: question.method.clone(),
+        host: host.to_owned(),
+        target: question.path.clone(),
+        headers,
+    };
+    let Explanation { target, route, mut others, more } = plan.explain(&asked)?;
+    let routes = plan.routes();
+    let name = |index: usize| routes.get(index).map_or_else(String::new, |route| route.name.clone());
+    // Those that nearly take it first.
+    others.sort_by_key(|(index, why)| (std::cmp::Reverse(*why), *index));
+    let left = others.len().saturating_sub(OTHERS_MAX) + more;
+    let other = |(index, why): (usize, WhyNot)| OtherRoute { route: name(index), why: sentence(why).to_owned() };
+    Ok(RouteReport {
+        version: STATUS_VERSION,
+        target,
+        route: route.map(name),
+        to: route
+            .and_then(|index| routes.get(index))
+            .map_or_else(String::new, |route| admin::route_target(&compiled.snapshot, route)),
+        others: others.into_iter().take(OTHERS_MAX).map(other).collect(),
+        more: left,
+    })
+}
+
+fn sentence(why: WhyNot) -> &'static str {
+    match why {
+        WhyNot::Host => "It is for another host.",
+        WhyNot::Path => "It is for another path.",
+        WhyNot::Method => "It is for another method.",
+        WhyNot::Header => "It demands a header field that the request has not, or with another value.",
+        WhyNot::Cookie => "It demands a cookie that the request has not, or with another value.",
+        WhyNot::Query => "It demands a query parameter that the request has not, or with another value.",
+        WhyNot::Grpc => "It is for gRPC calls, and the content type is another.",
+        WhyNot::Claims => "It demands claims of a token, which this question does not have.",
+        WhyNot::After => "It would take the request, but the other route has a more specific host, or comes first.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Generation;
+
+    use super::*;
+
+    fn snapshot(text: &str, generation: u64) -> Snapshot {
+        config::parse("f", text, Generation(generation)).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    #[test]
+    fn a_difference_has_what_changed_and_no_secret() {
+        let text = "listeners: {l: {bind: ':1', protocol: http, routes: [{path: /a, to: web}, {path: /b, to: web, auth: \
+                    {api_key: {header: k, keys: {a: hunter2}}}}]}}\nclusters: {web: {endpoints: ['127.0.0.1:1']}}";
+        let before = snapshot(text, 1);
+        let again = snapshot(text, 2);
+        assert_eq!(changes(&before, &again), ChangesStatus { generation: 2, lines: Vec::new(), more: 0 });
+        let other = text
+            .replace("hunter2", "hunter3")
+            .replace("path: /a,", "path: /c,")
+            .replace("127.0.0.1:1'", "127.0.0.1:2'");
+        let found = changes(&before, &snapshot(&other, 3));
+        let lines = found.lines.join("\n");
+        assert!(lines.contains("- route /a of l") && lines.contains("+ route /c of l"), "{lines}");
+        assert!(lines.contains("  cluster web\n-   127.0.0.1:1,\n+   127.0.0.1:2,"), "{lines}");
+        assert!(!lines.contains("hunter"), "{lines}");
+        // Many lines are counted.
+        let many: String = (0..1000).map(|route| format!("{{path: /p{route}, to: web}}, ")).collect();
+        let found = changes(&before, &snapshot(&text.replace("{path: /a, to: web},", &many), 4));
+        assert_eq!((found.lines.len(), found.more), (LINES_MAX, 1001 - LINES_MAX));
+    }
+
+    #[test]
+    fn workers_are_found_by_their_names() {
+        let thread = std::thread::Builder::new().name("worker-77".to_owned());
+        thread.spawn(|| assert!(!worker_ticks().is_empty())).unwrap().join().unwrap();
+    }
+}

@@ -1,0 +1,53 @@
+//! Who may use the admin address, as the configuration says.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use admin::{Access, Doubt, Proof, RefusedFor, Role, User, Users};
+use model::Snapshot;
+use proxy::{NamedFiles, Operator, Operators};
+use telemetry::{Kind, Sample};
+
+/// What a snapshot and its files say.
+pub(crate) fn access(snapshot: &Snapshot, files: &NamedFiles) -> Access {
+    let users = files.operators().map(|operators| Arc::new(Judge(operators.clone())) as Arc<dyn Users>);
+    Access { hosts: snapshot.admin_access.hosts.as_slice().into(), users }
+}
+
+struct Judge(Arc<Operators>);
+
+impl Users for Judge {
+    fn identify<'u>(&'u self, proof: &'u Proof) -> Pin<Box<dyn Future<Output = Result<User, Doubt>> + Send + 'u>> {
+        Box::pin(async move {
+            let found = match proof {
+                Proof::Token(token) => self.0.by_token(token),
+                Proof::Password { user, password } => {
+                    self.0.by_password(user, password).await.map_err(|_| Doubt::Busy)?
+                }
+            };
+            let Operator { name, may_act } = found.ok_or(Doubt::Wrong)?;
+            Ok(User { name: Some(name), role: if may_act { Role::Act } else { Role::Read } })
+        })
+    }
+}
+
+/// Counts a request that was refused.
+pub(super) fn count(counters: &[AtomicU64; RefusedFor::ALL.len()], reason: RefusedFor) {
+    let counter = RefusedFor::ALL.iter().zip(counters).find(|(known, _)| **known == reason);
+    if let Some((_, counter)) = counter {
+        counter.fetch_add(1, Relaxed);
+    }
+}
+
+/// The metrics of requests that were refused.
+pub(super) fn samples(counters: &[AtomicU64; RefusedFor::ALL.len()]) -> impl Iterator<Item = Sample> {
+    RefusedFor::ALL.iter().zip(counters).map(|(reason, counter)| Sample {
+        name: "steelyard_admin_refused_total",
+        help: "Requests to the admin address that were refused because of who they are from: they prove nothing, their proof is wrong, their address was wrong too often, or their user may only read.",
+        kind: Kind::Counter,
+        labels: vec![("reason", reason.name().to_owned())],
+        value: counter.load(Relaxed) as f64,
+    })
+}
