@@ -220,14 +220,14 @@ fn readable(symbol: &str) -> String {
             let Some(part) = text.get(..length) else { break };
             let is_hash =
                 length == 17 && part.starts_with('h') && part.bytes().skip(1).all(|byte| byte.is_ascii_hexdigit());
-            if !is_hash {
+            if !is_hash && !part.is_empty() {
                 parts.push(part);
             }
             rest = text.get(length..).unwrap_or_default();
             continue;
         }
-        // A disambiguator: `s`, digits of base 62, and `_`.
-        let number = rest.strip_prefix('s').and_then(|rest| rest.split_once('_'));
+        // A disambiguator or a reference to an earlier part: `s` or `B`, digits of base 62, and `_`.
+        let number = rest.strip_prefix(['s', 'B']).and_then(|rest| rest.split_once('_'));
         match number.filter(|(number, _)| number.len() < 16 && number.bytes().all(|byte| byte.is_ascii_alphanumeric()))
         {
             Some((_, after)) => rest = after,
