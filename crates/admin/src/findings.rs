@@ -4,6 +4,7 @@
 //! A finding says what happened, to what, the figure, and what to do. The text is for people and may change; the kind
 //! is for programs.
 
+mod certificates;
 mod services;
 
 use std::collections::BTreeMap;
@@ -125,6 +126,7 @@ fn of_process(status: &Status, found: &mut Found) {
         );
         found.wrong("file_missing", file, text);
     }
+    certificates::of_certificates(status, found);
     if let (Some(used), Some(max)) = (status.open_files, status.open_files_max)
         && is_percent(used, max, OPEN_FILES_PERCENT)
     {
@@ -343,7 +345,7 @@ fn advice(reason: Reason) -> &'static str {
         }
         Reason::UpstreamTlsExpired => "renew the endpoint's certificate, or set the clock of this host",
         Reason::UpstreamTlsCertificate => "the endpoint needs another certificate",
-        Reason::UpstreamTlsAlert => "the endpoint may require the `certificate` of the cluster's `tls`; see its log",
+        Reason::UpstreamTlsAlert => "the endpoint may require the `certificate` of `tls`, or refuse it; see its log",
         Reason::UpstreamH2 => "find out whether the endpoint speaks HTTP/2 on this port",
         Reason::ClientDenied => "compare `allow`, `deny` and `trusted_proxies` with the addresses of the clients",
         Reason::ExternalAuthFailed => {

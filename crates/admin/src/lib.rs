@@ -50,9 +50,9 @@ pub use show::{
 };
 pub use status::{
     AboutStatus, CertificateStatus, ChangesStatus, ClusterStatus, EndpointRecent, EndpointState, EndpointStatus,
-    KeySetStatus, ListenerRecent, ListenerStatus, MaintenanceStatus, MethodStatus, PasswordStatus, Quantiles, Reload,
-    RouteRecent, RouteStatus, STATUS_VERSION, ServiceFaultStatus, Status, Turn, ZoneStatus, listener_statuses,
-    method_statuses, quantiles, route_statuses, route_target,
+    InvalidCertificate, KeySetStatus, ListenerRecent, ListenerStatus, MaintenanceStatus, MethodStatus, PasswordStatus,
+    Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION, ServiceFaultStatus, Status, Turn, ZoneStatus,
+    listener_statuses, method_statuses, quantiles, route_statuses, route_target,
 };
 pub use vip::{
     AnnouncementState, AnnouncementStatus, ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, SocketsStatus,

@@ -49,6 +49,9 @@ pub struct Status {
     /// Files of the configuration that no longer exist: a restart would fail.
     #[serde(default)]
     pub missing_files: Vec<String>,
+    /// Certificates that this process shows and that nobody accepts now, by their files.
+    #[serde(default)]
+    pub invalid_certificates: Vec<InvalidCertificate>,
     /// File descriptors in use; `None` if the host does not say.
     #[serde(default)]
     pub open_files: Option<u64>,
@@ -91,6 +94,9 @@ pub struct Status {
     /// Services of a Kubernetes cluster that this process does not serve as they say, at most 256.
     #[serde(default)]
     pub service_faults: Vec<ServiceFaultStatus>,
+    /// Why the kernel plane of this node refused what the cluster wants. It serves what it had before.
+    #[serde(default)]
+    pub kernel_refusal: Option<String>,
     /// For people.
     #[serde(default)]
     pub about: AboutStatus,
@@ -209,6 +215,19 @@ pub struct Reload {
     pub ok: bool,
     /// What was wrong with it, in the words of `steelyard check`.
     pub errors: Vec<String>,
+}
+
+/// A certificate of this process that is not valid now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InvalidCertificate {
+    /// The file, or the Secret.
+    pub file: String,
+    /// What shows it, such as "listener web" or "cluster app", in alphabetical order.
+    pub used_by: Vec<String>,
+    /// In seconds since 1970.
+    pub valid_from: u64,
+    /// In seconds since 1970.
+    pub valid_until: u64,
 }
 
 /// A listener.

@@ -56,6 +56,8 @@ pub struct Update {
     pub endpoints_only: bool,
     /// The kernel plane has refused these vips. It keeps what it serves and is not asked again.
     pub keep_vips: bool,
+    /// Why the kernel plane has refused them.
+    pub kernel_refusal: Option<String>,
     /// The whole cluster was read and nothing in it asks for a vip. False if a vip was left out because it was refused, or if something
     /// that may ask for one cannot be read.
     pub wants_no_vip: bool,
@@ -317,11 +319,19 @@ impl Reconciler {
         let snapshot = self.translation.snapshot(&self.settings);
         let (sender, receiver) = oneshot::channel();
         let Circumstances { kernel, vips, .. } = &self.circumstances;
-        let keep_vips = kernel.is_some();
+        let (keep_vips, kernel_refusal) = (kernel.is_some(), kernel.clone());
         let wants_no_vip =
             snapshot.vips.is_empty() && !keep_vips && vips.is_empty() && self.index.unreadable.is_empty();
         let service_faults = self.translation.service_faults();
-        let update = Update { snapshot, endpoints_only, keep_vips, wants_no_vip, service_faults, outcome: sender };
+        let update = Update {
+            snapshot,
+            endpoints_only,
+            keep_vips,
+            kernel_refusal,
+            wants_no_vip,
+            service_faults,
+            outcome: sender,
+        };
         // There is room: the next snapshot is only sent after the outcome of the previous one.
         if self.updates.try_send(update).is_ok() {
             self.pending = Some(receiver);

@@ -18,18 +18,26 @@ use model::{CaptureListener, Direction, Listener, Protocol, Snapshot};
 /// The name of the table, of the family `inet`.
 pub const TABLE: &str = "steelyard_sidecar";
 
+/// The table that stays after [`remove`], for the connections that were captured. The kernel forgets how to translate them when the last
+/// rule that needs it is gone.
+pub const TABLE_ENDED: &str = "steelyard_sidecar_ended";
+
 /// Rules of one network namespace, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
+    /// For the first packet of each connection; the kernel treats the others alike.
     inbound: Vec<Rule>,
     outbound: Vec<Rule>,
+    /// For each packet. The kernel does not translate the address of one that it does not find in its connection: it would reach a port
+    /// without this connection, whose reset ends it, or leave in plain text instead of going to the sidecar.
+    invalid_inbound: Vec<Rule>,
+    invalid_outbound: Vec<Rule>,
     /// The ports that are redirected to.
     ports: (u16, u16),
     user: u32,
 }
 
-/// A packet that meets all conditions meets this end. Each rule is for the first packet of a TCP connection; the kernel treats the others
-/// alike.
+/// A TCP packet that meets all conditions meets this end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     conditions: Vec<Condition>,
@@ -46,9 +54,15 @@ enum Condition {
     Local(bool),
     /// It is no first SYN. The kernel takes a packet in the middle of a connection that it does not track for the first one.
     Midway,
+    /// The kernel has found its connection, or takes it for the first packet of one.
+    Valid,
+    /// It ends a connection. The kernel takes it for an invalid packet if it is the first one that it sees of a connection.
+    Reset,
+    ResetOrEnd,
     From(IpNet),
     To(IpNet),
     Port(u16),
+    SourcePort(u16),
     /// Its socket belongs to this user.
     User(u32),
 }
@@ -59,7 +73,36 @@ enum End {
     Return,
     /// It is redirected to this port of this namespace.
     Redirect(u16),
+    /// It is dropped. TCP sends again what is missing.
+    Drop,
 }
+
+/// Where rules are applied.
+struct Chain {
+    name: &'static str,
+    /// What the kernel calls the type of the chain.
+    kind: &'static str,
+    hook: Hook,
+    priority: i32,
+}
+
+#[derive(Clone, Copy)]
+enum Hook {
+    Prerouting,
+    Output,
+}
+
+/// `NF_IP_PRI_NAT_DST`.
+const PRIORITY_NAT: i32 = -100;
+/// `NF_IP_PRI_MANGLE`: after the connection of a packet was looked up, and before its address is translated.
+const PRIORITY_MANGLE: i32 = -150;
+
+const INBOUND: Chain = Chain { name: "inbound", kind: "nat", hook: Hook::Prerouting, priority: PRIORITY_NAT };
+const OUTBOUND: Chain = Chain { name: "outbound", kind: "nat", hook: Hook::Output, priority: PRIORITY_NAT };
+const INVALID_INBOUND: Chain =
+    Chain { name: "invalid_inbound", kind: "filter", hook: Hook::Prerouting, priority: PRIORITY_MANGLE };
+const INVALID_OUTBOUND: Chain =
+    Chain { name: "invalid_outbound", kind: "filter", hook: Hook::Output, priority: PRIORITY_MANGLE };
 
 impl Rules {
     /// The rules for the sidecar of a snapshot; `None` if it has none.
@@ -76,7 +119,6 @@ impl Rules {
     /// The rules for two listeners, each with its port.
     fn new(inbound: (u16, &CaptureListener), outbound: (u16, &CaptureListener)) -> Self {
         use Condition::{From, Local, Loopback, Midway, Port, To, User};
-        let skip = |conditions: &[Condition], why| Rule { conditions: conditions.into(), end: End::Return, why };
         let ((inbound_port, inbound), (outbound_port, outbound)) = (inbound, outbound);
         let own = [inbound_port, outbound_port];
         let user = User(outbound.user);
@@ -115,9 +157,12 @@ impl Rules {
         of_application
             .extend(outbound.excluded.networks.iter().map(|network| skip(&[To(*network)], "exclude_networks")));
         of_application.push(Rule { conditions: Vec::new(), end: End::Redirect(outbound_port), why: "outbound" });
+        let (invalid_inbound, invalid_outbound) = invalid(inbound, outbound, own);
         Self {
             inbound: to_application,
             outbound: of_application,
+            invalid_inbound,
+            invalid_outbound,
             ports: (inbound_port, outbound_port),
             user: outbound.user,
         }
@@ -131,6 +176,15 @@ impl Rules {
         netlink::replace(self).map_err(|error| cannot(&error))
     }
 
+    fn chains(&self) -> [(Chain, &[Rule]); 4] {
+        [
+            (INBOUND, &self.inbound),
+            (OUTBOUND, &self.outbound),
+            (INVALID_INBOUND, &self.invalid_inbound),
+            (INVALID_OUTBOUND, &self.invalid_outbound),
+        ]
+    }
+
     /// What they do, in one line.
     pub fn summary(&self) -> String {
         let (inbound, outbound) = self.ports;
@@ -142,12 +196,57 @@ impl Rules {
     }
 }
 
-/// Removes the rules of [`Rules::install`] from the network namespace of this thread. Returns whether there were any.
+fn skip(conditions: &[Condition], why: &'static str) -> Rule {
+    Rule { conditions: conditions.into(), end: End::Return, why }
+}
+
+/// The rules for packets that belong to no connection, of both directions. They leave alone what is not captured.
+fn invalid(inbound: &CaptureListener, outbound: &CaptureListener, own: [u16; 2]) -> (Vec<Rule>, Vec<Rule>) {
+    use Condition::{From, Local, Loopback, Port, Reset, ResetOrEnd, SourcePort, To, User, Valid};
+    let drop = |conditions: &[Condition], why| Rule { conditions: conditions.into(), end: End::Drop, why };
+    let ports = |excluded: &model::Excluded| -> Vec<Rule> {
+        excluded.ports.iter().map(|port| skip(&[Port(*port)], "exclude_ports")).collect()
+    };
+    let begin = |end| vec![skip(&[Valid], "in its connection"), skip(&[end], "the end of a connection")];
+
+    let mut inbound_rules = begin(ResetOrEnd);
+    inbound_rules.push(skip(&[Loopback(Direction::Inbound)], "from this pod"));
+    inbound_rules.push(skip(&[Local(false)], "only passes through"));
+    inbound_rules.extend(ports(&inbound.excluded));
+    inbound_rules.extend(inbound.excluded.networks.iter().map(|network| skip(&[From(*network)], "exclude_networks")));
+    inbound_rules.push(drop(&[], "of no connection"));
+
+    let mut outbound_rules = begin(Reset);
+    outbound_rules.push(skip(&[Loopback(Direction::Outbound)], "within this pod"));
+    // The sidecar answers from these ports, which its clients have never seen.
+    outbound_rules.extend(own.map(|port| drop(&[SourcePort(port)], "of no connection of the sidecar")));
+    outbound_rules.push(skip(&[User(outbound.user)], "of the sidecar"));
+    outbound_rules.extend(ports(&outbound.excluded));
+    outbound_rules.extend(outbound.excluded.networks.iter().map(|network| skip(&[To(*network)], "exclude_networks")));
+    outbound_rules.push(drop(&[], "of no connection"));
+    (inbound_rules, outbound_rules)
+}
+
+/// Removes the rules of [`Rules::install`] from the network namespace of this thread, so that no new connection is captured. Those that
+/// were captured stay translated ([`TABLE_ENDED`]) until [`remove_completely`]. Returns whether there were any rules.
 ///
 /// # Errors
 /// What is missing, for an operator.
 pub fn remove() -> Result<bool, String> {
-    match netlink::remove() {
+    is_found(netlink::end())
+}
+
+/// Removes the rules, and what translates the connections that were captured: they break. Returns whether there was anything.
+///
+/// # Errors
+/// What is missing, for an operator.
+pub fn remove_completely() -> Result<bool, String> {
+    let rules = is_found(netlink::remove(TABLE))?;
+    Ok(is_found(netlink::remove(TABLE_ENDED))? || rules)
+}
+
+fn is_found(removed: io::Result<()>) -> Result<bool, String> {
+    match removed {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(cannot(&error)),
@@ -163,11 +262,20 @@ fn cannot(error: &io::Error) -> String {
             "; this kernel has no nftables (CONFIG_NF_TABLES), or its module is not loaded: modprobe nf_tables"
         }
         Some(libc::ENOENT | libc::EOPNOTSUPP) => {
-            "; this kernel lacks a part of nftables, or the module is not loaded: modprobe -a nft_chain_nat nft_redir nft_fib_inet"
+            "; this kernel lacks a part of nftables, or the module is not loaded: modprobe -a nft_chain_nat nft_redir nft_fib_inet nft_ct"
         }
         _ => "",
     };
     format!("cannot change the rules of nftables: {error}{hint}")
+}
+
+impl fmt::Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Prerouting => "prerouting",
+            Self::Output => "output",
+        })
+    }
 }
 
 impl fmt::Display for Condition {
@@ -184,9 +292,13 @@ impl fmt::Display for Condition {
             Self::Local(true) => f.write_str("fib daddr type local"),
             Self::Local(false) => f.write_str("fib daddr type != local"),
             Self::Midway => f.write_str("tcp flags & (fin | syn | rst | ack) != syn"),
+            Self::Valid => f.write_str("ct state != invalid"),
+            Self::Reset => f.write_str("tcp flags & rst != 0"),
+            Self::ResetOrEnd => f.write_str("tcp flags & (fin | rst) != 0"),
             Self::From(from) => write!(f, "{} saddr {}", family(from), network(from)),
             Self::To(to) => write!(f, "{} daddr {}", family(to), network(to)),
             Self::Port(port) => write!(f, "tcp dport {port}"),
+            Self::SourcePort(port) => write!(f, "tcp sport {port}"),
             Self::User(user) => write!(f, "meta skuid {user}"),
         }
     }
@@ -201,6 +313,7 @@ impl fmt::Display for Rule {
         match self.end {
             End::Return => f.write_str("return")?,
             End::Redirect(port) => write!(f, "counter redirect to :{port}")?,
+            End::Drop => f.write_str("counter drop")?,
         }
         write!(f, " comment \"{}\"", self.why)
     }
@@ -209,9 +322,13 @@ impl fmt::Display for Rule {
 /// As a file for `nft -f`.
 impl fmt::Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "add table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{")?;
-        for (chain, hook, rules) in [("inbound", "prerouting", &self.inbound), ("outbound", "output", &self.outbound)] {
-            writeln!(f, "\tchain {chain} {{\n\t\ttype nat hook {hook} priority -100; policy accept;")?;
+        for table in [TABLE, TABLE_ENDED] {
+            writeln!(f, "add table inet {table}\ndelete table inet {table}")?;
+        }
+        writeln!(f, "table inet {TABLE} {{")?;
+        for (chain, rules) in self.chains() {
+            let Chain { name, kind, hook, priority } = chain;
+            writeln!(f, "\tchain {name} {{\n\t\ttype {kind} hook {hook} priority {priority}; policy accept;")?;
             for rule in rules {
                 writeln!(f, "\t\t{rule}")?;
             }
@@ -250,6 +367,8 @@ mod tests {
         let expect = "\
 add table inet steelyard_sidecar
 delete table inet steelyard_sidecar
+add table inet steelyard_sidecar_ended
+delete table inet steelyard_sidecar_ended
 table inet steelyard_sidecar {
 \tchain inbound {
 \t\ttype nat hook prerouting priority -100; policy accept;
@@ -280,6 +399,30 @@ table inet steelyard_sidecar {
 \t\tmeta l4proto tcp ip daddr 10.0.0.0/8 return comment \"exclude_networks\"
 \t\tmeta l4proto tcp ip6 daddr fd00::1 return comment \"exclude_networks\"
 \t\tmeta l4proto tcp counter redirect to :15001 comment \"outbound\"
+\t}
+\tchain invalid_inbound {
+\t\ttype filter hook prerouting priority -150; policy accept;
+\t\tmeta l4proto tcp ct state != invalid return comment \"in its connection\"
+\t\tmeta l4proto tcp tcp flags & (fin | rst) != 0 return comment \"the end of a connection\"
+\t\tmeta l4proto tcp iiftype loopback return comment \"from this pod\"
+\t\tmeta l4proto tcp fib daddr type != local return comment \"only passes through\"
+\t\tmeta l4proto tcp tcp dport 53 return comment \"exclude_ports\"
+\t\tmeta l4proto tcp ip saddr 10.0.0.0/8 return comment \"exclude_networks\"
+\t\tmeta l4proto tcp ip6 saddr fd00::1 return comment \"exclude_networks\"
+\t\tmeta l4proto tcp counter drop comment \"of no connection\"
+\t}
+\tchain invalid_outbound {
+\t\ttype filter hook output priority -150; policy accept;
+\t\tmeta l4proto tcp ct state != invalid return comment \"in its connection\"
+\t\tmeta l4proto tcp tcp flags & rst != 0 return comment \"the end of a connection\"
+\t\tmeta l4proto tcp oiftype loopback return comment \"within this pod\"
+\t\tmeta l4proto tcp tcp sport 15006 counter drop comment \"of no connection of the sidecar\"
+\t\tmeta l4proto tcp tcp sport 15001 counter drop comment \"of no connection of the sidecar\"
+\t\tmeta l4proto tcp meta skuid 1337 return comment \"of the sidecar\"
+\t\tmeta l4proto tcp tcp dport 53 return comment \"exclude_ports\"
+\t\tmeta l4proto tcp ip daddr 10.0.0.0/8 return comment \"exclude_networks\"
+\t\tmeta l4proto tcp ip6 daddr fd00::1 return comment \"exclude_networks\"
+\t\tmeta l4proto tcp counter drop comment \"of no connection\"
 \t}
 }
 ";

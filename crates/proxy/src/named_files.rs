@@ -15,7 +15,7 @@ use crate::auth::files::AuthFiles;
 use crate::auth::jwt::keys::KeySource;
 use crate::auth::operators::Operators;
 use crate::http::pages::PageFiles;
-use crate::tls::{ClientKeys, Keys, ShownCertificate};
+use crate::tls::{ClientKeys, Keys, OwnCertificate, ShownCertificate};
 
 /// The contents of all files that a snapshot names.
 #[derive(Default)]
@@ -55,6 +55,11 @@ impl NamedFiles {
     /// The certificates that listeners show.
     pub fn certificates(&self) -> Vec<ShownCertificate> {
         self.keys.shown().collect()
+    }
+
+    /// The certificates that are shown to others, each with its user, such as "listener web" or "cluster app".
+    pub fn own_certificates(&self) -> impl Iterator<Item = (String, &OwnCertificate)> {
+        self.keys.certificates()
     }
 
     /// The sources of the keys that verify tokens. For a source that is fetched with TLS, what it trusts, or why that is not known.

@@ -129,7 +129,8 @@ impl Running {
 
     /// Puts a snapshot of the cluster to use and reports the outcome.
     pub(crate) async fn follow_cluster(&mut self, update: Update) -> Result<(), Refused> {
-        let Update { snapshot, endpoints_only, keep_vips, wants_no_vip, service_faults, outcome } = update;
+        let Update { snapshot, endpoints_only, keep_vips, kernel_refusal, wants_no_vip, service_faults, outcome } =
+            update;
         let told = service_faults.into_iter().map(|fault| admin::ServiceFaultStatus {
             service: fault.service,
             reason: fault.reason,
@@ -140,6 +141,12 @@ impl Running {
         let wanted = Snapshot { generation: self.control.next_generation(), ..snapshot };
         let adopted =
             if endpoints_only { self.exchange_endpoints(wanted).await } else { self.adopt(wanted.into()).await };
+        // A change of something else is adopted after a refusal, which still holds.
+        match &adopted {
+            Ok(()) => self.control.set_kernel_refusal(kernel_refusal),
+            Err(refused) if refused.by_kernel_plane => self.control.set_kernel_refusal(Some(refused.why.clone())),
+            Err(_) => {}
+        }
         let generation = self.wanted.generation.0;
         let answer = match &adopted {
             Ok(()) => {

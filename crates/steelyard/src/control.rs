@@ -21,7 +21,7 @@ use model::{AdminAddress, Generation};
 use net::clock;
 use net::inherit::Inherited;
 use net::unix::SocketFile;
-use proxy::{ClientKeys, ClusterPlan, Compiled, KeySource};
+use proxy::{ClientKeys, ClusterPlan, Compiled, KeySource, NamedFiles, OwnCertificate};
 use telemetry::{AccessLog, Recent, Registry};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -93,8 +93,12 @@ struct State {
     recent: Recent,
     /// The files from which the snapshot in use was read.
     files: Vec<PathBuf>,
+    /// The certificates that are shown, each with its user.
+    own_certificates: Vec<(String, OwnCertificate)>,
     /// See the field of the status.
     service_faults: Vec<admin::ServiceFaultStatus>,
+    /// See the field of the status.
+    kernel_refusal: Option<String>,
 }
 
 /// A listening server of the control API or of the metrics.
@@ -158,7 +162,9 @@ impl Control {
                 metrics: None,
                 recent: Recent::default(),
                 files: Vec::new(),
+                own_certificates: Vec::new(),
                 service_faults: Vec::new(),
+                kernel_refusal: None,
             }),
             kernel: Mutex::new(KernelPlane::new()),
         }
@@ -213,10 +219,12 @@ impl Control {
         self.state().checker.apply(targets);
     }
 
-    pub(crate) fn adopt(&self, compiled: Arc<Compiled>, key_sources: Vec<Arc<KeySource>>) {
+    pub(crate) fn adopt(&self, compiled: Arc<Compiled>, files: &NamedFiles) {
         let mut state = self.state();
         state.compiled = Some(compiled);
-        state.key_sources = key_sources;
+        state.key_sources = files.key_sources().map(|(source, _)| source.clone()).collect();
+        state.own_certificates =
+            files.own_certificates().map(|(user, certificate)| (user, certificate.clone())).collect();
     }
 
     /// The process is not ready as long as the source has not said what to serve.
@@ -228,6 +236,12 @@ impl Control {
     #[cfg(feature = "controller")]
     pub(crate) fn set_service_faults(&self, faults: Vec<admin::ServiceFaultStatus>) {
         self.state().service_faults = faults;
+    }
+
+    /// Sets why the kernel plane does not serve what the cluster wants; `None` if it does.
+    #[cfg(feature = "controller")]
+    pub(crate) fn set_kernel_refusal(&self, why: Option<String>) {
+        self.state().kernel_refusal = why;
     }
 
     /// Samples the counters, and tells those who look. The caller calls this about once a second.
@@ -510,7 +524,7 @@ fn bind_alone(address: SocketAddr) -> std::io::Result<TcpListener> {
     Ok(listener)
 }
 
-fn unix_seconds() -> u64 {
+pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use config::{Written, WrongFile};
 use model::{Certificate, Generation, PageBody, Pem, Protocol, Snapshot};
-use proxy::{Fault, NamedFiles};
+use proxy::{Fault, NamedFiles, OwnCertificate};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::exit::Exit;
@@ -77,9 +77,28 @@ pub(crate) fn with_good_files(file: config::File) -> Result<config::File, String
     named_files(&file.snapshot, &file.written, None).map(|_| file)
 }
 
+/// Returns the file if others accept the certificates that it names. A process serves with others, too, because they may be renewed at any
+/// time; `steelyard status` reports them then.
+fn with_valid_certificates(file: config::File) -> Result<config::File, String> {
+    let now_s = crate::control::unix_seconds();
+    let wrong = |(owner, certificate): (String, &OwnCertificate)| {
+        let message = format!("{}: {}, and nobody accepts it", certificate.file, certificate.fault(now_s)?);
+        let hint = match certificate.valid_until_s < now_s {
+            true => "renew it",
+            false => "issue it again, or set the clock of this host",
+        };
+        Some(WrongFile { owner, file: Some(certificate.file.as_str().into()), message, hint: Some(hint.to_owned()) })
+    };
+    let files = named_files(&file.snapshot, &file.written, None)?;
+    let mut errors: Vec<WrongFile> = files.own_certificates().filter_map(wrong).collect();
+    errors.sort_by(|one, other| (&one.file, &one.owner).cmp(&(&other.file, &other.owner)));
+    errors.dedup_by(|later, first| later.file == first.file);
+    if errors.is_empty() { Ok(file) } else { Err(file.written.errors(errors)) }
+}
+
 /// Runs `steelyard check`.
 pub(crate) fn check(path: &Path) -> Exit {
-    match load(path, Generation(1)).and_then(with_good_files) {
+    match load(path, Generation(1)).and_then(|file| with_good_files(file).and_then(with_valid_certificates)) {
         Ok(config::File { snapshot, .. }) => {
             let (listeners, clusters) = (snapshot.listeners.len(), snapshot.clusters.len());
             let vips = match snapshot.vips.len() {

@@ -324,6 +324,9 @@ impl Running {
     pub(crate) async fn adopt(&mut self, file: config::File) -> Result<(), Refused> {
         let config::File { snapshot, watch, written } = file;
         let is_first = self.control.compiled().is_none();
+        if let Some(why) = crate::sidecar::runs_as_another_user(&snapshot) {
+            return Err(Refused::bad(why));
+        }
         self.watch.also(files::named(&snapshot));
         let files = files::named_files(&snapshot, &written, Some(&self.files)).map_err(Refused::bad)?;
         let mut resolver = Resolver::start(&snapshot, Some(&self.resolver));
@@ -364,6 +367,12 @@ impl Running {
             self.control.listen(Pages::ForAnyone, snapshot.metrics.map(AdminAddress::from), &mut self.inherited)?;
         let (overlay, gone) = self.overlay.beside(&snapshot);
         self.put_to_use(&snapshot, &files, &addresses, &overlay).await?;
+        if !is_first && let Some(what) = crate::sidecar::capture_differs(&self.wanted, &snapshot) {
+            tracing::warn!(
+                what,
+                "the kernel captures connections by the old file: run `steelyard sidecar init` with the new one"
+            );
+        }
         for why in gone {
             tracing::warn!(why, "a vip that a command added was removed: it conflicts with the file");
         }
@@ -440,7 +449,7 @@ impl Running {
             Ok(()) => {
                 previous.iter().for_each(|previous| warn_of_lost_maintenance(previous, &compiled));
                 self.exporter.follow(&compiled);
-                self.control.adopt(compiled, files.key_sources().map(|(source, _)| source.clone()).collect());
+                self.control.adopt(compiled, files);
             }
             Err(_) => {
                 if let Some(previous) = previous {

@@ -3,6 +3,8 @@
 //! What is captured is in [`l4::capture`], and how it is served in the proxy plane. This module connects them with the configuration file.
 
 mod inject;
+mod manifest;
+mod pod;
 
 use model::{CaptureListener, Generation, Protocol, Snapshot};
 
@@ -32,11 +34,7 @@ fn has_none(file: &std::path::Path) -> String {
 
 fn init(args: &SidecarInitArgs) -> Exit {
     let Some(path) = args.config.as_ref().filter(|_| !args.remove) else {
-        return match l4::capture::remove() {
-            Ok(true) => crate::print_line("removed: connections are no longer captured"),
-            Ok(false) => crate::print_line("nothing to remove: connections are not captured"),
-            Err(why) => cannot(&why),
-        };
+        return remove(args.force);
     };
     let file = match files::load(path, Generation(1)) {
         Ok(file) => file,
@@ -60,6 +58,20 @@ fn init(args: &SidecarInitArgs) -> Exit {
     }
 }
 
+fn remove(force: bool) -> Exit {
+    let removed = if force { l4::capture::remove_completely() } else { l4::capture::remove() };
+    match removed {
+        Ok(true) if force => {
+            crate::print_line("removed: connections are no longer captured, and those that were are broken")
+        }
+        Ok(true) => crate::print_line(
+            "removed: new connections are no longer captured; those that were go on through the sidecar, so let it run until they have ended",
+        ),
+        Ok(false) => crate::print_line("nothing to remove: connections are not captured"),
+        Err(why) => cannot(&why),
+    }
+}
+
 fn cannot(why: &str) -> Exit {
     eprintln!("steelyard: {why}");
     Exit::HostCannot
@@ -70,6 +82,16 @@ fn gate(snapshot: &Snapshot) -> Option<&CaptureListener> {
         Protocol::Capture(capture) => Some(capture),
         Protocol::Http(_) | Protocol::Tcp(_) | Protocol::Tls(_) => None,
     })
+}
+
+/// What the kernel does otherwise by the rules of the new snapshot; `None` if they are the same.
+pub(crate) fn capture_differs(old: &Snapshot, new: &Snapshot) -> Option<&'static str> {
+    match (l4::capture::Rules::of(old), l4::capture::Rules::of(new)) {
+        (old, new) if old == new => None,
+        (Some(_), None) => Some("the file has no `sidecar` any more"),
+        (None, _) => Some("the file has a `sidecar` now"),
+        (Some(_), Some(_)) => Some("`bind`, `exclude_ports` or `exclude_networks` of `sidecar` have changed"),
+    }
 }
 
 /// Why this process cannot be the sidecar of a snapshot; `None` if it can, or if the snapshot has no sidecar.

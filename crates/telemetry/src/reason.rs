@@ -153,7 +153,7 @@ reasons! {
     88 UpstreamTlsCertificate "upstream_tls_certificate" Upstream "The endpoint's certificate was rejected for another cause: it is \
         malformed, revoked, or not valid for this use.";
     89 UpstreamTlsAlert "upstream_tls_alert" Upstream "The endpoint aborted the TLS handshake with an alert; it may require a client \
-        certificate.";
+        certificate, or have refused the one that it got.";
     90 MemoryFull "memory_full" Internal "The process has reached the part of memory_max above which new connections and requests are \
         refused.";
     91 Maintenance "maintenance" Routing "The route is in maintenance.";

@@ -4,12 +4,14 @@
     bulk ADDRESS PORT MIB        sends this much, ends its side, and compares what comes back
     datagram ADDRESS PORT        sends a datagram, and prints the answer
     silent ADDRESS PORT          connects, sends nothing, and prints how the connection ends
+    stray ADDRESS PORT SOURCE    sends a packet of no connection from this port (IPv4), and prints whether it may leave
     slow ADDRESS PORT            sends the bytes of a request one at a time, and prints the status line
 """
 
 import hashlib
 import os
 import socket
+import struct
 import sys
 import threading
 import time
@@ -22,6 +24,22 @@ if what == "datagram":
     client.settimeout(10)
     client.sendto(b"query", place)
     print(client.recvfrom(4096)[0].decode())
+    sys.exit()
+
+if what == "stray":
+    stray = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
+    stray.connect(place)
+    pseudo = socket.inet_aton(stray.getsockname()[0]) + socket.inet_aton(address) + struct.pack("!BBH", 0, 6, 26)
+    # The sequence numbers are made up; the flags are PSH and ACK.
+    segment = struct.pack("!HHIIBBHHH", int(rest[0]), int(port), 1, 1, 5 << 4, 0x18, 500, 0, 0) + b"secret"
+    total = sum(struct.unpack("!19H", pseudo + segment))
+    total = (total & 0xFFFF) + (total >> 16)
+    total = (total & 0xFFFF) + (total >> 16)
+    try:
+        stray.send(segment[:16] + struct.pack("!H", ~total & 0xFFFF) + segment[18:])
+        print("sent")
+    except PermissionError:
+        print("not permitted")
     sys.exit()
 
 try:

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::show::tests::{endpoint, status, vip};
+use crate::status::InvalidCertificate;
 use crate::vip::SocketsStatus;
 
 /// Compares kind, severity and text of each finding.
@@ -63,6 +64,26 @@ fn the_process() {
     status.listeners[0].recent.refused.clear();
     (status.open_files, status.open_files_max, status.missing_files) = (Some(89), Some(100), Vec::new());
     check(&status, &[]);
+}
+
+#[test]
+fn certificates_that_nobody_accepts() {
+    let mut status = status();
+    let invalid = |valid_from: u64, valid_until: u64| InvalidCertificate {
+        file: "tls/shop.pem".into(),
+        used_by: vec!["cluster payments".into(), "listener app".into()],
+        valid_from,
+        valid_until,
+    };
+    status.unix_seconds = 1000;
+    status.invalid_certificates = vec![invalid(0, 940)];
+    let text = "the certificate in tls/shop.pem (cluster payments, listener app) expired 1 min 0 s ago, and nobody accepts \
+                it: renew it; it is used within seconds after that";
+    check(&status, &[("certificate_invalid", Wrong, text)]);
+    status.invalid_certificates = vec![invalid(1060, 2000)];
+    let text = "the certificate in tls/shop.pem (cluster payments, listener app) is not valid before 1 min 0 s from now: \
+                set the clock of this host, or issue the certificate again";
+    check(&status, &[("certificate_invalid", Wrong, text)]);
 }
 
 #[test]
@@ -299,6 +320,12 @@ fn services_of_a_cluster() {
         "Services are not served as they say (AddressInUse): shop/a: 10.96.0.1 is taken; shop/c: 10.96.0.2 is taken";
     let full = "Services are not served as they say (TooManyVips): shop/b: no room";
     check(&status, &[("service_fault", Severity::Notice, in_use), ("service_fault", Wrong, full)]);
+    let why = "interface eth0 does not exist; run `ip link` to list the interfaces";
+    status.service_faults = vec![fault("shop/a", "KernelPlane", why)];
+    status.kernel_refusal = Some(why.into());
+    let refused = "the kernel plane of this node refused the last change, and serves what it had before: interface eth0 \
+                   does not exist; run `ip link` to list the interfaces";
+    check(&status, &[("kernel_plane_refused", Wrong, refused)]);
 }
 
 #[test]

@@ -156,6 +156,7 @@ fn status() -> Status {
         draining: false,
         findings: Vec::new(),
         missing_files: Vec::new(),
+        invalid_certificates: Vec::new(),
         open_files: None,
         open_files_max: None,
         memory: 40 << 20,
@@ -173,6 +174,7 @@ fn status() -> Status {
         vips_left: false,
         service_faults: Vec::new(),
         about: crate::AboutStatus::default(),
+        kernel_refusal: None,
     }
 }
 

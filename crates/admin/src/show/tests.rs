@@ -77,6 +77,7 @@ pub(crate) fn status() -> Status {
         draining: false,
         findings: Vec::new(),
         missing_files: Vec::new(),
+        invalid_certificates: Vec::new(),
         open_files: Some(40),
         open_files_max: Some(1024),
         memory: 40 << 20,
@@ -94,6 +95,7 @@ pub(crate) fn status() -> Status {
         vips_left: false,
         service_faults: Vec::new(),
         about: crate::AboutStatus::default(),
+        kernel_refusal: None,
     }
 }
 

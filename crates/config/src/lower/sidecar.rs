@@ -56,6 +56,11 @@ impl Sidecar {
                 let wrong = Wrong::new("connections cannot be redirected to port 0");
                 report.add(location, wrong.hint(format!("write a port such as {port}")));
             }
+            if !address.ip().is_unspecified() {
+                let wrong = Wrong::new(format!("the kernel cannot redirect every connection to {}", address.ip()));
+                let hint = format!("write `:{}`: the address depends on the connection", address.port());
+                report.add(location, wrong.hint(hint));
+            }
             binds.add(address, location, report);
             address
         };

@@ -34,7 +34,7 @@ keys! {
 keys! {
     /// Connections to the application, which the kernel redirects before they reach it.
     pub struct RawInbound as "the inbound side" {
-        /// The address that they are redirected to.
+        /// The port that they are redirected to, on every address: `:15006`, or `0.0.0.0:15006` on a host without IPv6.
         optional bind: Bind, default format!(":{}", defaults::SIDECAR_INBOUND_PORT);
         /// Whether clients must be sidecars. It also holds for ports that no listener captures.
         optional mode: OneOf<ModeOfSidecar>, default "permissive with `tls`, otherwise off";
@@ -48,7 +48,7 @@ keys! {
 keys! {
     /// Connections from the application. Those to the loopback, and those to the host's own addresses, are never captured.
     pub struct RawOutbound as "the outbound side" {
-        /// The address that they are redirected to.
+        /// The port that they are redirected to, on every address.
         optional bind: Bind, default format!(":{}", defaults::SIDECAR_OUTBOUND_PORT);
         /// What happens to a connection whose destination no listener captures.
         optional unknown: OneOf<UnknownDestination>, default word(&UnknownDestination::Pass);

@@ -109,6 +109,10 @@ fn what_does_not_fit_together() {
         "1:52: [::]:80 is used twice; line 1 also listens there; change one of the ports",
     );
     check(
+        "sidecar: {inbound: {bind: '127.0.0.1:15006'}}",
+        "1:27: the kernel cannot redirect every connection to 127.0.0.1; write `:15006`: the address depends on the connection",
+    );
+    check(
         "sidecar: {}\nlisteners:\n a: {bind: {inbound: [80, 81]}, protocol: tcp, to: w}\n b: {bind: {inbound: 81}, protocol: tcp, to: w}\nclusters: {w: {endpoints: ['a:1']}}",
         "4:12: inbound connections to *:81 are captured twice; the listener `a` captures them, too",
     );

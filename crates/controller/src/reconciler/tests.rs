@@ -237,6 +237,7 @@ async fn a_kernel_plane_that_refuses_keeps_what_it_serves() {
     // Its own part is as it was, and the rest goes on.
     let update = played.updates.recv().await.unwrap();
     assert!(update.keep_vips, "the vips would be judged and refused again, and all else with them");
+    assert_eq!(update.kernel_refusal.as_deref(), Some("interface eth0 does not exist"));
     assert_eq!(vips(&update.snapshot), [(BAD, 0), (GOOD, 0)], "none is withdrawn");
     update.outcome.send(Outcome::Adopted).unwrap();
     // It is asked again by itself, some seconds later.

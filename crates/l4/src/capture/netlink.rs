@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use model::Direction;
 use netlink_sys::{Socket, SocketAddr};
 
-use super::{Condition, End, Rule, Rules, TABLE};
+use super::{Chain, Condition, End, Hook, INBOUND, OUTBOUND, Rule, Rules, TABLE, TABLE_ENDED};
 
 /// `linux/netlink.h` and `linux/netfilter/nfnetlink.h`.
 const NETLINK_NETFILTER: isize = 12;
@@ -38,14 +38,13 @@ const NFPROTO_IPV4: u8 = 2;
 const NFPROTO_IPV6: u8 = 10;
 const HOOK_PREROUTING: u32 = 0;
 const HOOK_OUTPUT: u32 = 3;
-/// `NF_IP_PRI_NAT_DST`.
-const PRIORITY: i32 = -100;
 const ARPHRD_LOOPBACK: u16 = 772;
 const RTN_LOCAL: u32 = 2;
 /// The register of 16 bytes that every expression uses, and that of the verdict.
 const REGISTER: u32 = 1;
 const REGISTER_VERDICT: u32 = 0;
 const VERDICT_RETURN: i32 = -5;
+const VERDICT_DROP: i32 = 0;
 const META_IIFTYPE: u32 = 8;
 const META_OIFTYPE: u32 = 9;
 const META_SKUID: u32 = 10;
@@ -55,6 +54,10 @@ const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
 const FIB_RESULT_ADDRTYPE: u32 = 3;
 const FIB_DADDR: u32 = 2;
+const CT_STATE: u32 = 0;
+/// `NF_CT_STATE_INVALID_BIT`, and that of a new connection.
+const CT_STATE_INVALID: u32 = 1;
+const CT_STATE_NEW: u32 = 8;
 
 /// The kernel applies a batch while it is sent, so the answers are there.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,23 +65,43 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Replaces the table.
 pub(super) fn replace(rules: &Rules) -> io::Result<()> {
     let mut batch = Batch::new();
-    // A table must be there to be deleted.
-    batch.table(NEWTABLE, NLM_F_CREATE);
-    batch.table(DELTABLE, 0);
-    batch.table(NEWTABLE, NLM_F_CREATE);
-    for (name, hook, rules) in
-        [("inbound", HOOK_PREROUTING, &rules.inbound), ("outbound", HOOK_OUTPUT, &rules.outbound)]
-    {
-        batch.chain(name, hook);
-        rules.iter().for_each(|rule| batch.rule(name, rule));
+    for table in [TABLE, TABLE_ENDED] {
+        // A table must be there to be deleted.
+        batch.table(NEWTABLE, NLM_F_CREATE, table);
+        batch.table(DELTABLE, 0, table);
+    }
+    batch.table(NEWTABLE, NLM_F_CREATE, TABLE);
+    for (chain, rules) in rules.chains() {
+        batch.chain(TABLE, &chain);
+        rules.iter().for_each(|rule| batch.rule(chain.name, rule));
     }
     batch.send()
 }
 
-/// Deletes the table.
-pub(super) fn remove() -> io::Result<()> {
+/// Deletes the table, and leaves one that captures nothing. Its chains let the kernel go on translating addresses, and its rules let it go on
+/// tracking connections.
+pub(super) fn end() -> io::Result<()> {
     let mut batch = Batch::new();
-    batch.table(DELTABLE, 0);
+    batch.table(NEWTABLE, NLM_F_CREATE, TABLE_ENDED);
+    batch.table(DELTABLE, 0, TABLE_ENDED);
+    batch.table(NEWTABLE, NLM_F_CREATE, TABLE_ENDED);
+    for chain in [INBOUND, OUTBOUND] {
+        batch.chain(TABLE_ENDED, &chain);
+        batch.expressions(TABLE_ENDED, chain.name, "not captured", |expressions| {
+            expressions.ct_state();
+            expressions.mask(&CT_STATE_NEW.to_ne_bytes());
+            expressions.compare(false, &0_u32.to_ne_bytes());
+            expressions.verdict(VERDICT_RETURN);
+        });
+    }
+    batch.table(DELTABLE, 0, TABLE);
+    batch.send()
+}
+
+/// Deletes a table.
+pub(super) fn remove(table: &str) -> io::Result<()> {
+    let mut batch = Batch::new();
+    batch.table(DELTABLE, 0, table);
     batch.send()
 }
 
@@ -120,44 +143,57 @@ impl Batch {
         self.message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, NFPROTO_INET, 0, fill);
     }
 
-    fn table(&mut self, kind: u16, flags: u16) {
-        self.change(kind, flags, |table| table.text(1, TABLE));
+    fn table(&mut self, kind: u16, flags: u16, name: &str) {
+        self.change(kind, flags, |table| table.text(1, name));
     }
 
-    fn chain(&mut self, name: &str, hook: u32) {
+    fn chain(&mut self, table: &str, Chain { name, kind, hook, priority }: &Chain) {
+        let hook = match hook {
+            Hook::Prerouting => HOOK_PREROUTING,
+            Hook::Output => HOOK_OUTPUT,
+        };
         self.change(NEWCHAIN, NLM_F_CREATE, |chain| {
-            chain.text(1, TABLE);
+            chain.text(1, table);
             chain.text(3, name);
             chain.nested(4, |of_hook| {
                 of_hook.number(1, hook);
-                of_hook.number(2, PRIORITY.cast_unsigned());
+                of_hook.number(2, priority.cast_unsigned());
             });
             // The policy: accept.
             chain.number(5, 1);
-            chain.text(7, "nat");
+            chain.text(7, kind);
         });
     }
 
     fn rule(&mut self, chain: &str, rule: &Rule) {
-        self.change(NEWRULE, NLM_F_CREATE | NLM_F_APPEND, |message| {
-            message.text(1, TABLE);
-            message.text(2, chain);
-            message.nested(4, |expressions| {
-                expressions.meta(META_L4PROTO);
-                expressions.compare(true, &[libc::IPPROTO_TCP as u8]);
-                rule.conditions.iter().for_each(|condition| expressions.condition(condition));
-                match rule.end {
-                    End::Return => expressions.verdict(VERDICT_RETURN),
-                    End::Redirect(port) => {
-                        expressions.expression("counter", |_| {});
-                        expressions.load(&port.to_be_bytes());
-                        expressions.expression("redir", |redirect| redirect.number(1, REGISTER));
-                    }
+        self.expressions(TABLE, chain, rule.why, |expressions| {
+            expressions.meta(META_L4PROTO);
+            expressions.compare(true, &[libc::IPPROTO_TCP as u8]);
+            rule.conditions.iter().for_each(|condition| expressions.condition(condition));
+            match rule.end {
+                End::Return => expressions.verdict(VERDICT_RETURN),
+                End::Redirect(port) => {
+                    expressions.expression("counter", |_| {});
+                    expressions.load(&port.to_be_bytes());
+                    expressions.expression("redir", |redirect| redirect.number(1, REGISTER));
                 }
-            });
+                End::Drop => {
+                    expressions.expression("counter", |_| {});
+                    expressions.verdict(VERDICT_DROP);
+                }
+            }
+        });
+    }
+
+    /// Adds a rule with a comment.
+    fn expressions(&mut self, table: &str, chain: &str, why: &str, fill: impl FnOnce(&mut Attributes<'_>)) {
+        self.change(NEWRULE, NLM_F_CREATE | NLM_F_APPEND, |message| {
+            message.text(1, table);
+            message.text(2, chain);
+            message.nested(4, fill);
             // The comment that nft shows: type 0, a length, a text with a zero byte.
-            let mut comment = vec![0, u8::try_from(rule.why.len() + 1).unwrap_or(0)];
-            comment.extend(rule.why.as_bytes());
+            let mut comment = vec![0, u8::try_from(why.len() + 1).unwrap_or(0)];
+            comment.extend(why.as_bytes());
             comment.push(0);
             message.bytes(7, &comment);
         });
@@ -245,6 +281,19 @@ impl Attributes<'_> {
         });
     }
 
+    fn ct_state(&mut self) {
+        self.expression("ct", |ct| {
+            ct.number(1, REGISTER);
+            ct.number(2, CT_STATE);
+        });
+    }
+
+    /// Loads the byte with the flags of TCP: FIN 1, SYN 2, RST 4, ACK 16.
+    fn flags(&mut self, mask: u8) {
+        self.payload(TRANSPORT_HEADER, 13, 1);
+        self.mask(&[mask]);
+    }
+
     fn compare(&mut self, is_equal: bool, value: &[u8]) {
         self.expression("cmp", |compare| {
             compare.number(1, REGISTER);
@@ -292,16 +341,26 @@ impl Attributes<'_> {
                 self.compare(*is_local, &RTN_LOCAL.to_ne_bytes());
             }
             Condition::Midway => {
-                // FIN 1, SYN 2, RST 4, ACK 16 of the byte with the flags.
-                self.payload(TRANSPORT_HEADER, 13, 1);
-                self.mask(&[0x17]);
+                self.flags(0x17);
                 self.compare(false, &[2]);
+            }
+            Condition::Valid => {
+                self.ct_state();
+                self.compare(false, &CT_STATE_INVALID.to_ne_bytes());
+            }
+            Condition::Reset | Condition::ResetOrEnd => {
+                self.flags(if *condition == Condition::Reset { 4 } else { 5 });
+                self.compare(false, &[0]);
             }
             // The offsets are those of the addresses in the headers of IPv4 and IPv6.
             Condition::From(network) => self.network(network, 12, 8),
             Condition::To(network) => self.network(network, 16, 24),
             Condition::Port(port) => {
                 self.payload(TRANSPORT_HEADER, 2, 2);
+                self.compare(true, &port.to_be_bytes());
+            }
+            Condition::SourcePort(port) => {
+                self.payload(TRANSPORT_HEADER, 0, 2);
                 self.compare(true, &port.to_be_bytes());
             }
             Condition::User(user) => {

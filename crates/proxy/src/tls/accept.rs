@@ -20,7 +20,7 @@ use super::any::AnyClient;
 use super::client_certificate::ClientCertificate;
 use super::files::{self, Contents};
 use super::spiffe_client::SpiffeClient;
-use super::{H2, Provider, ShownCertificate, Socket, validity, versions};
+use super::{H2, OwnCertificate, Provider, ShownCertificate, Socket, validity, versions};
 use crate::exchange::route::Router;
 use crate::named_files::Fault;
 use crate::stream::Stream;
@@ -31,6 +31,7 @@ pub(crate) struct ServerKeys {
     protocols: &'static [&'static [u8]],
     contents: Contents,
     certificates: Arc<Certificates>,
+    own: Vec<OwnCertificate>,
     /// For names whose clients are not asked for a certificate; `None` if all are.
     open: Option<Arc<ServerConfig>>,
     /// For names whose clients are.
@@ -59,9 +60,20 @@ impl ServerKeys {
         let mut contents = Contents::default();
         let mut errors = Vec::new();
         let mut certificates = Certificates::default();
+        let mut own = Vec::new();
+        let is_sidecar = settings.client_ca.as_ref().is_some_and(|client| !client.spiffe_ids.is_empty());
         for pair in &settings.certificates {
-            match files::certified(pair, &mut contents, provider) {
-                Ok(certified) => certificates.add(certified),
+            let certified = files::certified(pair, &mut contents, provider).and_then(|certified| {
+                if is_sidecar {
+                    files::check_spiffe_id(pair, &certified)?;
+                }
+                Ok(certified)
+            });
+            match certified {
+                Ok(certified) => {
+                    own.extend(OwnCertificate::of(&pair.cert, &certified));
+                    certificates.add(certified);
+                }
                 Err(error) => errors.push(error),
             }
         }
@@ -99,9 +111,15 @@ impl ServerKeys {
                 };
                 Ok(match old.filter(is_same) {
                     Some(old) => old.clone(),
-                    None => {
-                        Arc::new(Self { settings: settings.clone(), protocols, contents, certificates, open, mutual })
-                    }
+                    None => Arc::new(Self {
+                        settings: settings.clone(),
+                        protocols,
+                        contents,
+                        certificates,
+                        own,
+                        open,
+                        mutual,
+                    }),
                 })
             }
             (open, mutual) => {
@@ -123,6 +141,10 @@ impl ServerKeys {
             Some(ShownCertificate { listener: listener.to_owned(), names, expires_unix_seconds })
         };
         self.certificates.all.iter().filter_map(shown).collect()
+    }
+
+    pub(super) fn own_certificates(&self) -> &[OwnCertificate] {
+        &self.own
     }
 
     /// Whether clients that ask for this name are asked for a certificate. A client that asks for no name is asked if all are.

@@ -16,7 +16,7 @@ use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::any::AnyEndpoint;
 use super::files::{self, Contents};
-use super::{H1, H2, Provider, Socket, versions};
+use super::{H1, H2, OwnCertificate, Provider, Socket, versions};
 use crate::named_files::Fault;
 
 /// The certificates that a cluster trusts and shows.
@@ -27,6 +27,7 @@ pub struct ClientKeys {
     /// The name that every endpoint is asked for; `None` means that each endpoint has its own.
     name: Option<ServerName<'static>>,
     connector: TlsConnector,
+    own: Option<OwnCertificate>,
 }
 
 impl ClientKeys {
@@ -91,17 +92,23 @@ impl ClientKeys {
                 }
             }
         };
+        // A sidecar has one certificate, whose id is not the name of a host.
+        let is_sidecar = |name: &SubjectAltName| matches!(name, SubjectAltName::Spiffe(_));
+        let is_sidecar = settings.subject_alt_names.iter().any(is_sidecar);
+        let mut own = None;
         let mut config = match &settings.certificate {
             None => builder.with_no_client_auth(),
             Some(pair) => {
                 let certified = files::certified(pair, &mut contents, provider)?;
+                if is_sidecar {
+                    files::check_spiffe_id(pair, &certified)?;
+                }
+                own = OwnCertificate::of(&pair.cert, &certified);
                 builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)))
             }
         };
         config.alpn_protocols = vec![alpn(protocol).to_vec()];
-        // A sidecar has one certificate, whose id is not the name of a host.
-        let is_sidecar = |name: &SubjectAltName| matches!(name, SubjectAltName::Spiffe(_));
-        config.enable_sni = !settings.subject_alt_names.iter().any(is_sidecar);
+        config.enable_sni = !is_sidecar;
         let name = settings.server_name.clone().map(|name| {
             ServerName::try_from(name.clone()).map_err(|_| format!("server_name: {name} is not a name or an address"))
         });
@@ -112,9 +119,13 @@ impl ClientKeys {
             Some(old) => old.clone(),
             None => {
                 let (settings, connector) = (settings.clone(), TlsConnector::from(Arc::new(config)));
-                Arc::new(Self { settings, protocol, contents, name, connector })
+                Arc::new(Self { settings, protocol, contents, name, connector, own })
             }
         })
+    }
+
+    pub(super) fn own_certificates(&self) -> &[OwnCertificate] {
+        self.own.as_slice()
     }
 
     /// Does the handshake with an endpoint. `host` is the name by which the endpoint was resolved, if there is one. Afterwards the

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use model::{Certificate, Pem};
+use model::{Certificate, Pem, SpiffeMatcher};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -76,6 +76,22 @@ pub(super) fn certified(
         certified.ocsp = Some(contents.read(path)?.to_vec());
     }
     Ok(certified)
+}
+
+/// Checks that other sidecars can accept the certificate of a sidecar.
+///
+/// # Errors
+/// It has no SPIFFE id, or other URIs besides.
+pub(super) fn check_spiffe_id(pair: &Certificate, certified: &CertifiedKey) -> Result<(), Fault> {
+    let leaf = certified.cert.first().and_then(|leaf| webpki::EndEntityCert::try_from(leaf).ok());
+    let any = SpiffeMatcher::Below("spiffe://".to_owned());
+    match leaf.is_some_and(|leaf| super::connect::has_spiffe_id(&leaf, std::slice::from_ref(&any))) {
+        true => Ok(()),
+        false => {
+            Err(Fault::of(&pair.cert, "does not have exactly one URI, which is a SPIFFE id: other sidecars refuse it")
+                .hint("issue it with a subjectAltName such as URI:spiffe://example.org/ns/shop/sa/shop".to_owned()))
+        }
+    }
 }
 
 /// The certificates of a file, in order.

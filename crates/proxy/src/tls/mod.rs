@@ -28,6 +28,7 @@ use crate::named_files::Fault;
 pub(crate) use accept::{Secured, ServerKeys, accept};
 pub use connect::ClientKeys;
 pub(crate) use socket::Socket;
+pub use validity::OwnCertificate;
 
 /// A certificate that a listener shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +81,19 @@ impl Keys {
             }
         }
         if errors.is_empty() { Ok(keys) } else { Err(errors) }
+    }
+
+    /// The certificates that are shown, each with its user, such as "listener web" or "cluster app".
+    pub(crate) fn certificates(&self) -> impl Iterator<Item = (String, &OwnCertificate)> {
+        let listeners = self
+            .listeners
+            .iter()
+            .flat_map(|(name, keys)| keys.own_certificates().iter().map(move |own| (format!("listener {name}"), own)));
+        let clusters = self
+            .clusters
+            .iter()
+            .flat_map(|(name, keys)| keys.own_certificates().iter().map(move |own| (format!("cluster {name}"), own)));
+        listeners.chain(clusters)
     }
 
     pub(crate) fn listener(&self, name: &str) -> Option<Arc<ServerKeys>> {

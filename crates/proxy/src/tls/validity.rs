@@ -1,63 +1,93 @@
-//! When a certificate expires.
+//! When a certificate of ours is valid. Others judge that, so nothing here refuses it: an expired one is reported.
+
+use rustls::sign::CertifiedKey;
 
 use super::subject::Element;
 
-const INTEGER: u8 = 0x02;
-const SEQUENCE: u8 = 0x30;
-const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
-/// The explicit tag of the version.
-const VERSION: u8 = 0xa0;
+/// A certificate that this process shows, and when others accept it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnCertificate {
+    /// The file or the Secret.
+    pub file: String,
+    /// In seconds since 1970.
+    pub valid_from_s: u64,
+    /// In seconds since 1970; it is valid then, and no longer after that.
+    pub valid_until_s: u64,
+}
 
-/// The end of the validity in a certificate (RFC 5280 section 4.1.2.5), in seconds since 1970. `None` if it is before that, or the certificate
-/// is malformed.
-pub(super) fn expires_unix_seconds(der: &[u8]) -> Option<u64> {
-    let mut rest = der;
-    let mut certificate = take(&mut rest, SEQUENCE)?;
-    let mut inner = take(&mut certificate, SEQUENCE)?;
-    // Certificates of version 1 do not tell their version.
-    if inner.first() == Some(&VERSION) {
-        take(&mut inner, VERSION)?;
+impl OwnCertificate {
+    /// `None` if the certificate says it in no way that we know; rustls would not have taken it.
+    pub(super) fn of(file: &model::Pem, certified: &CertifiedKey) -> Option<Self> {
+        let (valid_from_s, valid_until_s) = validity(certified.cert.first()?)?;
+        Some(Self { file: file.to_string(), valid_from_s, valid_until_s })
     }
-    take(&mut inner, INTEGER)?;
-    // The algorithm of the signature, and the issuer.
-    take(&mut inner, SEQUENCE)?;
-    take(&mut inner, SEQUENCE)?;
-    let mut validity = take(&mut inner, SEQUENCE)?;
-    Element::take(&mut validity)?;
-    let end = Element::take(&mut validity)?;
-    let digits = end.content.strip_suffix(b"Z")?;
-    if !digits.iter().all(u8::is_ascii_digit) {
+
+    /// Why nobody accepts it at this time; `None` if it is valid.
+    pub fn fault(&self, now_s: u64) -> Option<&'static str> {
+        match now_s {
+            now_s if now_s < self.valid_from_s => Some("is not valid yet"),
+            now_s if now_s > self.valid_until_s => Some("has expired"),
+            _ => None,
+        }
+    }
+}
+
+/// The end of its validity, in seconds since 1970. `None` if the certificate is malformed.
+pub(super) fn expires_unix_seconds(certificate: &[u8]) -> Option<u64> {
+    validity(certificate).map(|(_, until)| until)
+}
+
+/// `notBefore` and `notAfter` (RFC 5280 section 4.1).
+fn validity(certificate: &[u8]) -> Option<(u64, u64)> {
+    const SEQUENCE: u8 = 0x30;
+    const VERSION: u8 = 0xa0;
+    let inner = |rest: &mut &'_ [u8]| Element::take(rest).filter(|element| element.tag == SEQUENCE).is_some();
+    let mut rest = certificate;
+    let mut rest = Element::take(&mut rest).filter(|element| element.tag == SEQUENCE)?.content;
+    let mut rest = Element::take(&mut rest).filter(|element| element.tag == SEQUENCE)?.content;
+    if rest.first() == Some(&VERSION) {
+        Element::take(&mut rest)?;
+    }
+    // The serial number, the algorithm, and the issuer.
+    Element::take(&mut rest)?;
+    if !inner(&mut rest) || !inner(&mut rest) {
         return None;
     }
-    let number = |from: usize, to: usize| std::str::from_utf8(digits.get(from..to)?).ok()?.parse::<u64>().ok();
-    let (year, at) = match (end.tag, digits.len()) {
-        (UTC_TIME, 12) => {
-            let year = number(0, 2)?;
-            (if year >= 50 { 1900 + year } else { 2000 + year }, 2)
-        }
-        (GENERALIZED_TIME, 14) => (number(0, 4)?, 4),
+    let mut times = Element::take(&mut rest).filter(|element| element.tag == SEQUENCE)?.content;
+    Some((time(&Element::take(&mut times)?)?, time(&Element::take(&mut times)?)?))
+}
+
+/// Seconds since 1970. Both forms end in `Z` and have seconds.
+fn time(element: &Element<'_>) -> Option<u64> {
+    const UTC_TIME: u8 = 0x17;
+    const GENERALIZED_TIME: u8 = 0x18;
+    let text = std::str::from_utf8(element.content).ok()?.strip_suffix('Z')?;
+    let year_digits = match element.tag {
+        UTC_TIME => 2,
+        GENERALIZED_TIME => 4,
         _ => return None,
     };
-    let part = |index: usize| number(at + 2 * index, at + 2 * index + 2);
-    let (month, day, hour, minute, second) = (part(0)?, part(1)?, part(2)?, part(3)?, part(4)?);
-    let days = days_since_1970(year, month, day)?;
-    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
-}
-
-fn take<'d>(rest: &mut &'d [u8], tag: u8) -> Option<&'d [u8]> {
-    Element::take(rest).filter(|element| element.tag == tag).map(|element| element.content)
-}
-
-fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
-    const DAYS: [u64; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+    if text.len() != year_digits + 10 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let before = (1970..year).map(|year| if is_leap(year) { 366 } else { 365 }).sum::<u64>();
-    let months: u64 = DAYS.iter().take(usize::try_from(month - 1).ok()?).sum();
-    Some(before + months + u64::from(month > 2 && is_leap(year)) + day - 1)
+    let (year, rest) = text.split_at_checked(year_digits)?;
+    let part = |at: usize| rest.get(2 * at..2 * at + 2)?.parse::<u64>().ok();
+    let year: u64 = year.parse().ok()?;
+    let year = match year_digits {
+        2 if year < 50 => 2000 + year,
+        2 => 1900 + year,
+        _ => year,
+    };
+    let (month, day) = (part(0)?, part(1)?);
+    let seconds = part(2)? * 3600 + part(3)? * 60 + part(4)?;
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Years begin in March here, so that the day of a leap year is the last one.
+    let (year, month) = if month <= 2 { (year.checked_sub(1)?, month + 9) } else { (year, month - 3) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
+    // 1970-01-01. What is earlier counts as that.
+    Some(days.saturating_sub(719_468) * 86_400 + seconds)
 }
 
 #[cfg(test)]
@@ -65,16 +95,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days() {
-        let check =
-            |year, month, day, expect| assert_eq!(days_since_1970(year, month, day), expect, "{year}-{month}-{day}");
-        check(1970, 1, 1, Some(0));
-        check(2000, 3, 1, Some(11_017));
-        check(2024, 2, 29, Some(19_782));
-        check(2026, 11, 26, Some(20_783));
-        check(2100, 3, 1, Some(47_541));
-        check(1969, 12, 31, None);
-        check(2026, 13, 1, None);
+    fn times() {
+        let check = |tag: u8, text: &str, expect: Option<u64>| {
+            let element = [&[tag, text.len() as u8], text.as_bytes()].concat();
+            assert_eq!(time(&Element::take(&mut &element[..]).unwrap()), expect, "{text}");
+        };
+        check(0x17, "700101000000Z", Some(0));
+        check(0x17, "491231235959Z", Some(2_524_607_999));
+        check(0x17, "500101000000Z", Some(0));
+        check(0x17, "000229120000Z", Some(951_825_600));
+        check(0x18, "20240229000001Z", Some(1_709_164_801));
+        check(0x18, "99991231235959Z", Some(253_402_300_799));
+        check(0x18, "20241301000000Z", None);
+        check(0x18, "202401010000Z", None);
+        check(0x17, "240101000000+0100", None);
+        check(0x0c, "240101000000Z", None);
+    }
+
+    #[test]
+    fn when_a_certificate_is_valid() {
+        let one = rcgen::generate_simple_self_signed(["shop.example".to_owned()]).unwrap();
+        // rcgen's default is from 1975 to 4096.
+        assert_eq!(validity(one.cert.der()), Some((157_766_400, 67_090_118_400)));
+        for end in 0..one.cert.der().len().min(200) {
+            validity(&one.cert.der()[..end]);
+        }
+        let own = OwnCertificate { file: "a.pem".into(), valid_from_s: 10, valid_until_s: 20 };
+        assert_eq!([9, 10, 20, 21].map(|now| own.fault(now).is_some()), [true, false, false, true]);
     }
 
     #[test]

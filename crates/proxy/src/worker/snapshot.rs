@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use balance::{ClusterState, EndpointState};
-use model::{Cluster, Direction, EndpointAddress, Listener, Protocol, Route, Snapshot, Zone};
+use model::{Cluster, ClusterId, Direction, EndpointAddress, Listener, Protocol, Route, Snapshot, Zone};
 
 use crate::auth::passwords::PasswordCounts;
 use crate::auth::{Authenticators, ListenerAuth};
@@ -261,7 +261,8 @@ fn same_routes<'p>(listener: &Listener, old: Option<&'p Arc<ListenerPlan>>) -> O
     old.filter(|old| std::ptr::eq(old.routes(), routes(listener)))
 }
 
-/// The clusters, by index, that serve connections which were captured on their way to this namespace.
+/// The clusters, by index, that serve connections which were captured on their way to this namespace, get copies of their requests, or are
+/// asked about them.
 fn inward(listeners: &[Listener]) -> BTreeSet<usize> {
     let captures = |listener: &&Listener| {
         listener.captured.as_ref().is_some_and(|captured| captured.direction == Direction::Inbound)
@@ -271,7 +272,15 @@ fn inward(listeners: &[Listener]) -> BTreeSet<usize> {
             Protocol::Tcp(tcp) => Some(tcp.to),
             _ => listener.captured.as_ref().and_then(|captured| captured.detect?.to),
         };
-        routes(listener).iter().flat_map(|route| route.to.clusters()).chain(bytes)
+        let others = |route: &'_ Route| {
+            let policy = &route.policy;
+            let mirrors: Vec<ClusterId> = policy.mirrors.iter().map(|mirror| mirror.to).collect();
+            let asked = policy.external_auth.iter().map(|service| service.to);
+            let asked: Vec<ClusterId> =
+                asked.chain(policy.global_rate_limit.iter().map(|service| service.to)).collect();
+            mirrors.into_iter().chain(asked)
+        };
+        routes(listener).iter().flat_map(move |route| route.to.clusters().chain(others(route))).chain(bytes)
     });
     used.map(|cluster| cluster.0).collect()
 }

@@ -15,12 +15,12 @@ pub(crate) enum SidecarCommand {
     /// Make the kernel redirect the TCP connections of this network namespace to the sidecar, or stop that
     ///
     /// It needs CAP_NET_ADMIN in the network namespace of the application, and replaces what an earlier call has set up.
-    /// Connections that exist stay as they are, but --remove breaks those that were captured.
+    /// Connections that exist stay as they are.
     Init(SidecarInitArgs),
     /// Add the sidecar to the pods in a Kubernetes manifest that ask for it, and print the manifest
     ///
-    /// A pod asks for it by the label or annotation `steelyard.io/sidecar: enabled` of its template. Everything else is
-    /// printed as it is.
+    /// A pod asks for it by the label or annotation `steelyard.io/sidecar: enabled` of its template; a label counts before
+    /// an annotation. Every other byte of the manifest is printed as it is, comments included.
     Inject(SidecarInjectArgs),
 }
 
@@ -29,9 +29,12 @@ pub(crate) struct SidecarInitArgs {
     /// The configuration file of the sidecar
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "remove")]
     pub(crate) config: Option<PathBuf>,
-    /// Remove the rules, so that no new connection is captured
+    /// Remove the rules, so that no new connection is captured; those that were go on through the sidecar
     #[arg(long, conflicts_with_all = ["config", "print"])]
     pub(crate) remove: bool,
+    /// With --remove: break the connections that were captured, and leave nothing behind; end the sidecar first
+    #[arg(long, requires = "remove")]
+    pub(crate) force: bool,
     /// Print the rules as a file for `nft -f`, and change nothing
     #[arg(long)]
     pub(crate) print: bool,
@@ -42,6 +45,13 @@ pub(crate) struct SidecarInjectArgs {
     /// The manifest, or - for standard input
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) filename: PathBuf,
+    #[command(flatten)]
+    pub(crate) injected: InjectedArgs,
+}
+
+/// What pods get.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct InjectedArgs {
     /// The image of Steelyard
     #[arg(long, value_name = "IMAGE")]
     pub(crate) image: String,
@@ -51,4 +61,11 @@ pub(crate) struct SidecarInjectArgs {
     /// A Secret with the certificate of the sidecar, which is mounted at /etc/steelyard/tls
     #[arg(long, value_name = "NAME")]
     pub(crate) secret: Option<String>,
+    /// The user that the sidecar runs as: that of `user` in its file
+    #[arg(long, value_name = "NUMBER", default_value_t = config::SIDECAR_USER, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) user: u32,
+    /// The port that inbound connections are redirected to, which shows that the sidecar has started: that of `inbound.bind`
+    /// in its file
+    #[arg(long, value_name = "PORT", default_value_t = config::SIDECAR_INBOUND_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) inbound_port: u16,
 }

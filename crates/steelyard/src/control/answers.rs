@@ -1,6 +1,6 @@
 //! The responses of the control API.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use admin::{
     COUNTERS_VERSION, ChangeRefused, ClusterStatus, Counters, EndpointCounts, EndpointState, EndpointStatus, Flows,
-    MaintenanceStatus, PasswordStatus, STATUS_VERSION, Status, TraceQuestion, TraceReport, Turn, VipChange, VipCounts,
-    Within, ZoneStatus, vip_endpoint_counts,
+    InvalidCertificate, MaintenanceStatus, PasswordStatus, STATUS_VERSION, Status, TraceQuestion, TraceReport, Turn,
+    VipChange, VipCounts, Within, ZoneStatus, vip_endpoint_counts,
 };
 use model::Zone;
 use net::clock;
-use proxy::{ClusterPlan, ListenerPlan, PasswordCounts};
+use proxy::{ClusterPlan, ListenerPlan, OwnCertificate, PasswordCounts};
 use telemetry::{Distribution, EndpointKey, EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals};
 use tokio::sync::oneshot;
 
@@ -73,6 +73,7 @@ impl admin::Control for Control {
             findings: Vec::new(),
             last_reload: state.last_reload.clone(),
             missing_files: missing.map(|file| file.display().to_string()).collect(),
+            invalid_certificates: invalid(&state.own_certificates, unix_seconds()),
             open_files: used,
             open_files_max: max,
             memory: net::memory::bytes_used(),
@@ -93,6 +94,7 @@ impl admin::Control for Control {
             methods: admin::method_statuses(&totals),
             clusters: plans.map(|plan| cluster_status(plan, &totals, &outcomes, &probes)).collect(),
             service_faults: state.service_faults.clone(),
+            kernel_refusal: state.kernel_refusal.clone(),
             about: admin::AboutStatus {
                 host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
                 source: self.source.clone(),
@@ -312,6 +314,23 @@ pub(crate) struct Probes {
     pub(crate) failures: Vec<health::LastFailure>,
     /// Cluster and address of the endpoints that are probed and whose first probe has not finished.
     pub(crate) unproven: HashSet<EndpointKey>,
+}
+
+/// The certificates that are not valid at this time, each once.
+fn invalid(certificates: &[(String, OwnCertificate)], now_s: u64) -> Vec<InvalidCertificate> {
+    let mut by_file: BTreeMap<&str, InvalidCertificate> = BTreeMap::new();
+    for (user, certificate) in certificates.iter().filter(|(_, certificate)| certificate.fault(now_s).is_some()) {
+        let OwnCertificate { file, valid_from_s, valid_until_s } = certificate;
+        let entry = by_file.entry(file).or_insert_with(|| InvalidCertificate {
+            file: file.clone(),
+            used_by: Vec::new(),
+            valid_from: *valid_from_s,
+            valid_until: *valid_until_s,
+        });
+        entry.used_by.push(user.clone());
+        entry.used_by.sort();
+    }
+    by_file.into_values().collect()
 }
 
 /// Whether the file is gone, as opposed to unreadable.
