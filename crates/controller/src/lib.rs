@@ -19,6 +19,7 @@ mod settings;
 mod start;
 mod translate;
 mod watch;
+mod webhook;
 mod write;
 
 pub use read::{Seen, read_nginx};
@@ -26,6 +27,7 @@ pub use reconciler::{Outcome, Refusal, Update};
 pub use settings::{INGRESS_CONTROLLER, IngressNginx, Pool, Published, SecretRef, ServiceName, Settings};
 pub use start::{Handle, NodeLeases, Options, start};
 pub use translate::{DRAIN_TIMEOUT, FLOWS_MAX, ServiceFault};
+pub use webhook::{Review, WebhookOptions, serve_webhook};
 
 #[cfg(test)]
 mod tests;

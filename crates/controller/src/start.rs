@@ -115,6 +115,15 @@ pub(crate) fn in_words(error: &kube::Error) -> String {
     format!("{error}{cause}")
 }
 
+/// A client for the cluster that is configured.
+///
+/// # Errors
+/// A sentence, if none is.
+pub(crate) async fn client(kubeconfig: Option<&PathBuf>, context: Option<&str>) -> Result<Client, String> {
+    let config = client_config(kubeconfig, context).await?;
+    Client::try_from(config).map_err(|error| format!("cannot make a client for the cluster: {error}"))
+}
+
 /// How to reach the cluster.
 pub(crate) async fn client_config(kubeconfig: Option<&PathBuf>, context: Option<&str>) -> Result<Config, String> {
     let how = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };

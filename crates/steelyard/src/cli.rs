@@ -17,6 +17,8 @@ pub(crate) use cluster::ControllerArgs;
 #[cfg(feature = "controller")]
 pub(crate) use migrate::{CompareArgs, CompareFormat, IngressNginxArgs, MigrateCommand, MigrateTo};
 use model::{AdminAddress, UNIX_PREFIX};
+#[cfg(feature = "controller")]
+pub(crate) use sidecar::SidecarWebhookArgs;
 pub(crate) use sidecar::{InjectedArgs, SidecarCommand, SidecarInitArgs, SidecarInjectArgs};
 
 /// The default address of the control API, both for the process that serves it and for the commands that use it.

@@ -5,6 +5,8 @@
 mod inject;
 mod manifest;
 mod pod;
+#[cfg(feature = "controller")]
+mod webhook;
 
 use model::{CaptureListener, Generation, Protocol, Snapshot};
 
@@ -25,6 +27,8 @@ pub(crate) fn sidecar(command: SidecarCommand) -> Exit {
         },
         SidecarCommand::Init(args) => init(&args),
         SidecarCommand::Inject(args) => inject::inject(&args),
+        #[cfg(feature = "controller")]
+        SidecarCommand::Webhook(args) => webhook::webhook(*args),
     }
 }
 

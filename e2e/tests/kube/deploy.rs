@@ -30,7 +30,7 @@ fn template(objects: &[Value]) -> Value {
 }
 
 /// What the chart makes of `deploy/values/trial-NAME.yaml`: `cargo xtask test kube` has rendered it.
-fn chart(name: &str) -> String {
+pub fn chart(name: &str) -> String {
     let folder = std::env::var("STEELYARD_KUBE").expect("`cargo xtask test kube` sets STEELYARD_KUBE");
     let path = format!("{folder}/charts/{name}.yaml");
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))

@@ -20,6 +20,7 @@ mod replicas;
 mod rollouts;
 mod served;
 mod services;
+mod sidecar_webhook;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/tls.rs"]

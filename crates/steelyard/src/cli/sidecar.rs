@@ -1,5 +1,7 @@
 //! The command line of `steelyard sidecar`.
 
+#[cfg(feature = "controller")]
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
@@ -22,6 +24,38 @@ pub(crate) enum SidecarCommand {
     /// A pod asks for it by the label or annotation `steelyard.io/sidecar: enabled` of its template; a label counts before
     /// an annotation. Every other byte of the manifest is printed as it is, comments included.
     Inject(SidecarInjectArgs),
+    /// Add the sidecar to pods when they are made: the webhook of a Kubernetes cluster
+    ///
+    /// It serves HTTPS with a certificate that it makes itself, and puts it into the MutatingWebhookConfiguration; it
+    /// replaces it in time. Pods at the path /namespace get the sidecar unless they are marked otherwise, and those at
+    /// any other path if they are marked, as for `inject`. The Helm chart runs it with `sidecarWebhook.enabled=true`.
+    #[cfg(feature = "controller")]
+    Webhook(Box<SidecarWebhookArgs>),
+}
+
+#[cfg(feature = "controller")]
+#[derive(Debug, Args)]
+pub(crate) struct SidecarWebhookArgs {
+    /// The MutatingWebhookConfiguration that gets the certificate
+    #[arg(long, value_name = "NAME")]
+    pub(crate) configuration: String,
+    /// A name or address by which the API server connects, such as webhook.steelyard.svc; repeat it for several
+    #[arg(long, value_name = "NAME", value_delimiter = ',', required = true)]
+    pub(crate) name: Vec<String>,
+    /// Listen on this address, also for probes: /healthz and /readyz
+    #[arg(long, value_name = "ADDRESS", value_parser = config::parse_bind, default_value = ":9443")]
+    pub(crate) listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) injected: InjectedArgs,
+    /// The kubeconfig to use [default: $KUBECONFIG, else ~/.kube/config, else the service account of the pod]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig to use [default: its current context]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+    /// Log to standard error at this level: off, error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", env = "STEELYARD_LOG", default_value = "info")]
+    pub(crate) log: String,
 }
 
 #[derive(Debug, Args)]

@@ -45,6 +45,7 @@ const KINDS: &[(&str, &str, &str, bool)] = &[
     ("coordination.k8s.io", "v1", "Lease", true),
     ("events.k8s.io", "v1", "Event", true),
     ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", false),
+    ("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", false),
     ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", false),
     ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", false),
     ("gateway.networking.k8s.io", "v1", "GatewayClass", false),
