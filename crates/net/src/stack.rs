@@ -58,7 +58,8 @@ pub fn of_thread(thread: u32) -> io::Result<Vec<String>> {
     }
     let mut left = PATIENCE_MS;
     while DONE.load(Ordering::Acquire) == 0 && left > 0 {
-        thread::sleep(Duration::from_millis(1));
+        // Its handler can do little: it cannot wake this thread.
+        thread::park_timeout(Duration::from_millis(1));
         left -= 1;
     }
     // A late answer must not be mixed with the next one.

@@ -381,13 +381,7 @@ impl Running {
         self.files = Arc::new(files);
 
         if let Some(access_log) = access_log {
-            self.plane.log_to(|| access_log.as_deref().map(AccessLog::logger));
-            self.control.set_access_log(access_log.clone());
-            if let Some(old) = std::mem::replace(&mut self.access_log, access_log) {
-                // The drop waits for the last lines of the log, which may take seconds if nothing reads them. This
-                // thread must not wait.
-                std::thread::spawn(move || drop(old));
-            }
+            self.log_to(access_log);
         }
         self.control.set_access(operators::access(&snapshot, &self.files));
         self.control.set_certificates(about::certificates(&self.files));
@@ -397,15 +391,34 @@ impl Running {
         self.open_files.warn_if_short(&snapshot);
         self.watch.turn(watch, is_first);
         let before = std::mem::replace(&mut self.wanted, snapshot);
-        // In a cluster, changes come one after the other, and to compare each would cost more than to serve it.
-        let is_due = self.cluster.is_none() || self.compared.is_none_or(|last| last.elapsed() >= COMPARE_EVERY);
-        if !is_first && self.wanted.admin.is_some() && is_due {
-            self.compared = Some(Instant::now());
-            let (now, control) = (self.wanted.clone(), self.control.clone());
-            // Comparing thousands of routes takes a tenth of a second, which this thread does not have.
-            std::thread::spawn(move || control.set_changes(about::changes(&before, &now)));
+        if !is_first {
+            self.compare_with(before);
         }
         Ok(())
+    }
+
+    /// Replaces the access log. `None`: no requests are logged.
+    fn log_to(&mut self, access_log: Option<Arc<AccessLog>>) {
+        self.plane.log_to(|| access_log.as_deref().map(AccessLog::logger));
+        self.control.set_access_log(access_log.clone());
+        if let Some(old) = std::mem::replace(&mut self.access_log, access_log) {
+            // The drop waits for the last lines of the log, which may take seconds if nothing reads them. This thread
+            // must not wait.
+            std::thread::spawn(move || drop(old));
+        }
+    }
+
+    /// Tells the page what the last change has changed.
+    fn compare_with(&mut self, before: Snapshot) {
+        // In a cluster, changes come one after the other, and to compare each would cost more than to serve it.
+        let is_due = self.cluster.is_none() || self.compared.is_none_or(|last| last.elapsed() >= COMPARE_EVERY);
+        if self.wanted.admin.is_none() || !is_due {
+            return;
+        }
+        self.compared = Some(Instant::now());
+        let (now, control) = (self.wanted.clone(), self.control.clone());
+        // Comparing thousands of routes takes a tenth of a second, which this thread does not have.
+        std::thread::spawn(move || control.set_changes(about::changes(&before, &now)));
     }
 
     /// Gives the planes a snapshot with the addresses of its names, and the vips of the overlay, completely or not at

@@ -347,23 +347,7 @@ fn policies_that_the_api_server_refuses() {
             let why = edge.cluster.dry_run(&to(&good, targets.clone())).expect_err("a refusal");
             assert!(why.contains(part), "{targets}: {why}");
         }
-        let gateway = || json!({"group": GROUP, "kind": "Gateway", "name": "edge"});
-        let mut listener = gateway();
-        listener["sectionName"] = json!("web");
-        let clients = |part: Value| json!({"clients": part});
-        let bandwidth = clients(json!({"responseBandwidth": {"bytes": "1MiB"}}));
-        let refused = [
-            (bandwidth.clone(), json!([listener]), "clients is for Gateways as a whole"),
-            (bandwidth.clone(), json!([gateway(), target(GROUP, "HTTPRoute")]), "clients is for Gateways as a whole"),
-            (clients(json!({"responseBandwidth": {"burst": "1MiB"}})), json!([gateway()]), "bytes"),
-            (clients(json!({"requestBandwidth": {"bytes": "fast"}})), json!([gateway()]), "bytes"),
-            (clients(json!({"connections": 5})), json!([gateway()]), "connections"),
-        ];
-        for (spec, targets, part) in refused {
-            let why = edge.cluster.dry_run(&to(&spec, targets.clone())).expect_err("a refusal");
-            assert!(why.contains(part), "{spec} {targets}: {why}");
-        }
-        edge.cluster.dry_run(&to(&bandwidth, json!([gateway()]))).unwrap();
+        limits_of_clients(edge);
         let taken = [
             route(
                 json!({"retry": {"retryOn": [503, "502", "reset"], "perTryTimeout": "1s"}, "allow": ["10.0.0.0/8", "::1"]}),
@@ -384,6 +368,28 @@ fn policies_that_the_api_server_refuses() {
             }
         }
     });
+}
+
+/// Limits of clients are for Gateways as a whole.
+fn limits_of_clients(edge: &Edge) {
+    let route = || json!({"group": GROUP, "kind": "HTTPRoute", "name": "web"});
+    let gateway = || json!({"group": GROUP, "kind": "Gateway", "name": "edge"});
+    let mut listener = gateway();
+    listener["sectionName"] = json!("web");
+    let clients = |part: Value| json!({"clients": part});
+    let bandwidth = clients(json!({"responseBandwidth": {"bytes": "1MiB"}}));
+    let refused = [
+        (bandwidth.clone(), json!([listener]), "clients is for Gateways as a whole"),
+        (bandwidth.clone(), json!([gateway(), route()]), "clients is for Gateways as a whole"),
+        (clients(json!({"responseBandwidth": {"burst": "1MiB"}})), json!([gateway()]), "bytes"),
+        (clients(json!({"requestBandwidth": {"bytes": "fast"}})), json!([gateway()]), "bytes"),
+        (clients(json!({"connections": 5})), json!([gateway()]), "connections"),
+    ];
+    for (spec, targets, part) in refused {
+        let why = edge.cluster.dry_run(&policy("wrong", targets.clone(), spec.clone())).expect_err("a refusal");
+        assert!(why.contains(part), "{spec} {targets}: {why}");
+    }
+    edge.cluster.dry_run(&policy("right", json!([gateway()]), bandwidth)).unwrap();
 }
 
 /// The same of what policies refer to.

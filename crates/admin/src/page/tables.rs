@@ -50,8 +50,8 @@ pub(super) fn routes(view: &View<'_>) -> Markup {
         status.routes.iter().filter(|route| wish.finds(&[&route.name, &route.listener, &route.cluster])).collect();
     let added = |route: &RouteStatus| route.added_us.map_or(0.0, |added| added.p99);
     match wish.sort {
-        Sort::Rate => routes.sort_by(|one, other| other.recent.responses.cmp(&one.recent.responses)),
-        Sort::Errors => routes.sort_by(|one, other| other.recent.errors.cmp(&one.recent.errors)),
+        Sort::Rate => routes.sort_by_key(|route| std::cmp::Reverse(route.recent.responses)),
+        Sort::Errors => routes.sort_by_key(|route| std::cmp::Reverse(route.recent.errors)),
         Sort::Added => routes.sort_by(|one, other| added(other).total_cmp(&added(one))),
         Sort::Name => routes.sort_by(|one, other| one.name.cmp(&other.name)),
     }

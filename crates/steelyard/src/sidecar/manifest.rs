@@ -92,7 +92,10 @@ impl Node {
     pub(super) fn is_json(&self, json: &Json) -> bool {
         match (&self.value, json) {
             (Value::Scalar { text, is_plain: false }, Json::String(expect)) => text == expect,
-            (Value::Scalar { text, is_plain: true }, Json::Bool(_) | Json::Number(_)) => *text == json.to_string(),
+            (Value::Scalar { text, is_plain: true }, Json::Bool(_) | Json::Number(_)) => {
+                let expect = json.to_string();
+                *text == expect
+            }
             (Value::List { items, .. }, Json::Array(expect)) => {
                 items.len() == expect.len() && items.iter().zip(expect).all(|(item, expect)| item.is_json(expect))
             }
