@@ -81,15 +81,15 @@ pub struct Reported {
 pub struct Score {
     /// All Ingresses of the class.
     pub ingresses: usize,
-    /// See [`Outcome`].
+    /// Clients see the same.
     pub served: usize,
-    /// See [`Outcome`].
+    /// Clients may see a difference.
     pub differs: usize,
-    /// See [`Outcome`].
+    /// They are served without one of their annotations.
     pub refused: usize,
-    /// See [`Outcome`].
+    /// Their routes answer 403.
     pub closed: usize,
-    /// See [`Outcome`].
+    /// They are not served.
     pub dropped: usize,
     /// Those that are served with all of their annotations, in percent, rounded down. 100 if there are no Ingresses.
     pub percent: usize,
