@@ -116,7 +116,10 @@ fn limits_on_clients_are_those_of_the_file() {
         json!({"requestBandwidth": {"bytes": "10KiB", "per": "11s"}}),
         "spec.clients: a bandwidth of 930B in a second is less than 1KiB; raise `bytes`, or shorten `per`",
     );
-    check(json!({"requestBandwidth": {"per": "1s"}}), "spec.clients: a bandwidth needs `bytes`");
+    check(
+        json!({"requestBandwidth": {"per": "1s"}}),
+        "spec.clients: a bandwidth needs `bytes`; it must be a size such as 64KiB",
+    );
     check(json!({"connections": 1}), "spec.clients.connections: this version of Steelyard does not know this field");
 }
 
