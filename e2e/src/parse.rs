@@ -42,6 +42,10 @@ fn action(words: &[&str], lines: &mut Lines<'_>) -> Result<Action, String> {
         ["counted", reason] => Ok(counted(reason, 1.0)),
         ["counted", reason, times] => Ok(counted(reason, number(times)?)),
         ["metric", series, expect] => metric(series, number(expect)?),
+        ["metric", series, "reaches", at_least] => match metric(series, number(at_least)?)? {
+            Action::Metric { name, labels, expect } => Ok(Action::MetricReaches { name, labels, at_least: expect }),
+            other => Ok(other),
+        },
         [client, "connects", how @ ..] => connect(client, how),
         [name, rest @ ..] => {
             let peer = peer(name)?;

@@ -64,7 +64,10 @@ impl<'a> Stage<'a> {
                 Exit::Code(got) if got == *code => Ok(()),
                 got => Err(Failure(format!("the balancer ended with {got:?}, expected code {code}"))),
             },
-            Action::Metric { name, labels, expect } => self.metric(name, labels, *expect),
+            Action::Metric { name, labels, expect } => self.balancer.metric_becomes(name, &borrowed(labels), *expect),
+            Action::MetricReaches { name, labels, at_least } => {
+                self.balancer.metric_reaches(name, &borrowed(labels), *at_least)
+            }
         }
     }
 
@@ -144,11 +147,6 @@ impl<'a> Stage<'a> {
         self.balancer.write_config(config.unwrap_or(self.config))?;
         self.balancer.signal(testkit::Signal::HUP)?;
         self.balancer.metric_reaches(RELOADS, &[("result", result)], before + 1.0)
-    }
-
-    fn metric(&mut self, name: &str, labels: &[(String, String)], expect: f64) -> Result<(), Failure> {
-        let labels: Vec<(&str, &str)> = labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        self.balancer.metric_becomes(name, &labels, expect)
     }
 
     fn nothing_left(&mut self) -> Result<(), Failure> {
@@ -299,6 +297,10 @@ fn check_raw(conn: &Conn, expect: &Expectation, ports: &BTreeMap<String, u16>) -
         }
     }
     Ok(())
+}
+
+fn borrowed(labels: &[(String, String)]) -> Vec<(&str, &str)> {
+    labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
 #[cfg(test)]

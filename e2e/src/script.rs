@@ -144,6 +144,15 @@ pub enum Action {
         /// The sum.
         expect: f64,
     },
+    /// A sum of `/metrics` is at least this, for counters that also count what a script cannot know.
+    MetricReaches {
+        /// The name of the samples.
+        name: String,
+        /// Labels that they carry.
+        labels: Vec<(String, String)>,
+        /// The least sum.
+        at_least: f64,
+    },
 }
 
 /// The peer that holds a connection.

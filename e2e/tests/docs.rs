@@ -27,7 +27,8 @@ use support::{Scratch, skip, steelyard};
 use testkit::{Exit, PATIENCE, Program};
 
 /// What a `sh` block may need, according to its first line: `# Needs a cluster.` Blocks that need root are run by root.
-const NEEDS: [&str; 9] = [
+const NEEDS: [&str; 10] = [
+    "a running Steelyard",
     "a cluster",
     "a running vip",
     "another host",

@@ -695,7 +695,8 @@ fn response(status: StatusCode, content_type: HeaderValue, body: String) -> Resp
     // No other page may show this one: it could lead a user to press its buttons (clickjacking).
     headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"));
-    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // With `no-referrer`, browsers post the page's own forms with `Origin: null` (Fetch, "append a request Origin header"), which is refused.
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
     response
 }

@@ -197,8 +197,14 @@ fn judge(grown: &Overall, span: &str) -> Verdict {
         (Who::Clients, format!("It is the clients: {} of what they sent in {span} was refused.", clients))
     } else {
         let failed = endpoints + own;
-        let errors = if failed == 0 { "no request failed".to_owned() } else { format!("{} failed", share(failed)) };
-        (Who::Nobody, format!("All is well: {errors} in {span}."))
+        let text = if failed == 0 {
+            format!("All is well: no request failed in {span}.")
+        } else if failed * 100 >= requests * SHARE_PERCENT {
+            format!("{failed} of {requests} requests failed in {span}: too few to judge.")
+        } else {
+            format!("All is well: {} failed in {span}.", share(failed))
+        };
+        (Who::Nobody, text)
     };
     Verdict { who, text: text + &latency }
 }

@@ -137,7 +137,10 @@ mod tests {
             ("127.0.0.1", None),
             ("fd00:1::1", None),
         ] {
-            assert_eq!(ask(address), Ok(by.into_iter().collect()), "{address}");
+            let expect = Ok(by.into_iter().collect());
+            // The kernel adds the route of an own IPv6 address a moment after the address.
+            testkit::until(testkit::PATIENCE, || (ask(address) == expect).then_some(()));
+            assert_eq!(ask(address), expect, "{address}");
         }
         let hops = |a: &str, b: &str| format!("nexthop via {a} dev v0 nexthop via {b} dev v1");
         netns.ip(&format!("route add 10.7.0.0/16 {}", hops("10.0.0.2", "10.0.1.2"))).unwrap();

@@ -60,7 +60,18 @@ fn ingress_nginx(args: &IngressNginxArgs) -> Exit {
 
 fn gateway_api(args: &IngressNginxArgs, objects: &[Value]) -> Exit {
     let gateway = (args.gateway.namespace.as_str(), args.gateway.name.as_str(), args.gateway_class.as_str());
-    let Written { objects, lost } = written(objects, &args.class, gateway, args.compat.into());
+    let Written { objects, lost, leaves_out } = written(objects, &args.class, gateway, args.compat.into());
+    if leaves_out {
+        for what in &lost {
+            eprintln!("# Lost: {}", admin::visible(&what.replace(['\n', '\r'], " ")));
+        }
+        return crate::fail(
+            "nothing is written: other routes of the same host would take the requests for what is left out",
+        );
+    }
+    if let Some(name) = same_name(&objects) {
+        return crate::fail(&format!("two of the objects would be {name}: rename one of the Ingresses"));
+    }
     let mut page: String = lost.iter().map(|what| format!("# Lost: {}\n", what.replace(['\n', '\r'], " "))).collect();
     for object in &objects {
         match serde_saphyr::to_string(object) {
@@ -72,6 +83,17 @@ fn gateway_api(args: &IngressNginxArgs, objects: &[Value]) -> Exit {
         Exit::Good if !lost.is_empty() => Exit::Failed,
         exit => exit,
     }
+}
+
+/// The kind and name that two objects share. The later one would replace the earlier one.
+fn same_name(objects: &[Value]) -> Option<String> {
+    let mut names = std::collections::BTreeSet::new();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let name = |object: &Value| {
+        let meta = &object["metadata"];
+        format!("{} {}/{}", text(&object["kind"]), text(&meta["namespace"]), text(&meta["name"]))
+    };
+    objects.iter().map(name).find(|name| !names.insert(name.clone()))
 }
 
 fn of_files(paths: &[PathBuf]) -> Result<Vec<Value>, String> {

@@ -43,6 +43,9 @@ const ORDERS_MAX: usize = 16;
 
 /// The interval at which changes of a cluster are compared, for the page.
 const COMPARE_EVERY: Duration = Duration::from_secs(10);
+/// With more routes, changes are not told: the texts that are compared took some 30 KiB for each route, so that reloads of 10,000 routes doubled the
+/// memory of the process.
+const COMPARED_ROUTES_MAX: usize = 2_000;
 
 /// The interval at which the loop gives back memory that a burst has left unused, and samples the counters.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
@@ -416,6 +419,19 @@ impl Running {
             return;
         }
         self.compared = Some(Instant::now());
+        let routes_of = |listener: &model::Listener| match &listener.protocol {
+            model::Protocol::Http(http) => http.routes.len(),
+            _ => 0,
+        };
+        let routes: usize = self.wanted.listeners.iter().map(routes_of).sum();
+        if routes > COMPARED_ROUTES_MAX {
+            let lines = vec![format!("more than {COMPARED_ROUTES_MAX} routes: they are not compared")];
+            return self.control.set_changes(admin::ChangesStatus {
+                generation: self.wanted.generation.0,
+                lines,
+                more: 0,
+            });
+        }
         let (now, control) = (self.wanted.clone(), self.control.clone());
         // Comparing thousands of routes takes a tenth of a second, which this thread does not have.
         std::thread::spawn(move || control.set_changes(about::changes(&before, &now)));

@@ -20,6 +20,8 @@ pub struct Written {
     pub objects: Vec<Value>,
     /// Sentences.
     pub lost: Vec<String>,
+    /// Whether paths are left out. Other routes of the same host would take their requests, without what kept somebody out.
+    pub leaves_out: bool,
 }
 
 /// Writes the Ingresses among these objects for a Gateway with this name, `NAMESPACE/NAME`, of this class.
@@ -99,6 +101,11 @@ struct Making<'w> {
 }
 
 impl Making<'_> {
+    fn left_out(&mut self, ingress: &Read<'_>, what: &str) {
+        self.written.leaves_out = true;
+        self.lost(ingress, what);
+    }
+
     fn lost(&mut self, ingress: &Read<'_>, what: &str) {
         self.written.lost.push(format!("{}: {what}", ingress.name));
     }
@@ -107,7 +114,7 @@ impl Making<'_> {
     fn ingress(&mut self, ingress: &Read<'_>, all: &[Read<'_>]) -> Vec<Value> {
         let Plan { dropped, closed, location, spec, .. } = &ingress.plan;
         if let Some(why) = dropped.as_ref().or(closed.as_ref()) {
-            self.lost(ingress, &format!("nothing of it is written: {why}"));
+            self.left_out(ingress, &format!("nothing of it is written: {why}"));
             return Vec::new();
         }
         if let Some(root) = &location.app_root {
@@ -220,7 +227,7 @@ impl Making<'_> {
             let mut rule = Map::new();
             if let Some((status, url)) = &ingress.plan.location.redirect {
                 let Some(redirect) = redirect(*status, url) else {
-                    self.lost(
+                    self.left_out(
                         ingress,
                         &format!("{path}: a redirect to {url} with the status {status} cannot be written"),
                     );
@@ -232,7 +239,7 @@ impl Making<'_> {
                 continue;
             }
             let Some(main) = backend(object) else {
-                self.lost(ingress, &format!("{path}: a backend by the name of its port: write the number"));
+                self.left_out(ingress, &format!("{path}: a backend by the name of its port: write the number"));
                 continue;
             };
             let canary = all.iter().filter(|other| other.plan.canary.is_some()).find_map(|other| {
@@ -297,7 +304,10 @@ impl Making<'_> {
                 vec![replace(json!({"type": "ReplaceFullPath", "replaceFullPath": target}))]
             }
             Some(target) => {
-                self.lost(ingress, &format!("{path}: a rewrite to {target} cannot be written; the path is left out"));
+                self.left_out(
+                    ingress,
+                    &format!("{path}: a rewrite to {target} cannot be written; the path is left out"),
+                );
                 return None;
             }
         };
@@ -308,7 +318,7 @@ impl Making<'_> {
         match super::regex_of(path) {
             Ok(pattern) => Some((json!({"type": "RegularExpression", "value": pattern}), filters)),
             Err(_) => {
-                self.lost(ingress, &format!("{path}: the expression cannot be matched; the path is left out"));
+                self.left_out(ingress, &format!("{path}: the expression cannot be matched; the path is left out"));
                 None
             }
         }

@@ -32,7 +32,12 @@ pub(super) fn without_secrets(text: &str) -> String {
             None => false,
         };
         let hides = hides_from.is_some() || changes.is_some() && !is_name;
-        out += &if hides { hidden(line) } else { line.to_owned() };
+        out += &match (hides, trimmed.starts_with("name: \"")) {
+            (true, _) => hidden(line),
+            // The names of routes hold the values that they match.
+            (false, true) => without_values(line),
+            (false, false) => line.to_owned(),
+        };
         out.push('\n');
         if matches!(trimmed, "set: [" | "add: [") {
             changes = Some((indentation, false));
@@ -43,6 +48,18 @@ pub(super) fn without_secrets(text: &str) -> String {
         }
     }
     out
+}
+
+/// The line without what follows the equals sign of each word.
+fn without_values(line: &str) -> String {
+    let shown = |word: &str| match word.split_once('=') {
+        Some((name, value)) => {
+            let end = value.find('"').map_or("", |at| value.get(at..).unwrap_or_default());
+            format!("{name}=(hidden){end}")
+        }
+        None => word.to_owned(),
+    };
+    line.split(' ').map(shown).collect::<Vec<_>>().join(" ")
 }
 
 /// The line without the texts in quotes.

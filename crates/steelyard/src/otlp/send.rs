@@ -27,6 +27,9 @@ const METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Expor
 /// Bytes of an answer that are read.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
+/// A collector that asks for a longer pause gets this one. The largest numbers that it can write are beyond every clock.
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
+
 /// Some senders leave the padding out of `-bin` fields.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
@@ -218,7 +221,7 @@ fn of_status(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Outcome {
 /// Only in seconds: the clocks of two hosts differ.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    Some(Duration::from_secs(seconds).min(PAUSE_MAX))
 }
 
 /// What the message of a success says.
@@ -336,7 +339,7 @@ fn retry_delay(trailers: &HeaderMap) -> Option<Duration> {
     let status = Status::decode(bytes.as_slice()).ok()?;
     let detail = status.details.iter().find(|detail| detail.type_url.ends_with("/google.rpc.RetryInfo"))?;
     let Delay { seconds, nanos } = RetryInfo::decode(detail.value.as_slice()).ok()?.delay?;
-    Some(Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanos).ok()?.min(999_999_999)))
+    Some(Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanos).ok()?.min(999_999_999)).min(PAUSE_MAX))
 }
 
 #[cfg(test)]
