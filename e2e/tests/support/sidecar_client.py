@@ -30,16 +30,20 @@ if what == "stray":
     stray = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
     stray.connect(place)
     pseudo = socket.inet_aton(stray.getsockname()[0]) + socket.inet_aton(address) + struct.pack("!BBH", 0, 6, 26)
-    # The sequence numbers are made up; the flags are PSH and ACK.
-    segment = struct.pack("!HHIIBBHHH", int(rest[0]), int(port), 1, 1, 5 << 4, 0x18, 500, 0, 0) + b"secret"
-    total = sum(struct.unpack("!19H", pseudo + segment))
-    total = (total & 0xFFFF) + (total >> 16)
-    total = (total & 0xFFFF) + (total >> 16)
-    try:
-        stray.send(segment[:16] + struct.pack("!H", ~total & 0xFFFF) + segment[18:])
-        print("sent")
-    except PermissionError:
-        print("not permitted")
+    permitted = "sent"
+    # The numbers are made up, around the whole circle: what is below the window of a connection belongs to it, and only what is above does not. The
+    # flags are PSH and ACK.
+    for quarter in range(4):
+        number = 1 + (quarter << 30)
+        segment = struct.pack("!HHIIBBHHH", int(rest[0]), int(port), number, number, 5 << 4, 0x18, 500, 0, 0) + b"secret"
+        total = sum(struct.unpack("!19H", pseudo + segment))
+        total = (total & 0xFFFF) + (total >> 16)
+        total = (total & 0xFFFF) + (total >> 16)
+        try:
+            stray.send(segment[:16] + struct.pack("!H", ~total & 0xFFFF) + segment[18:])
+        except PermissionError:
+            permitted = "not permitted"
+    print(permitted)
     sys.exit()
 
 try:
