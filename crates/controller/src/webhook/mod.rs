@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -26,6 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::start;
@@ -84,7 +86,8 @@ pub fn serve_webhook(options: &WebhookOptions, review: Arc<Review>) -> Result<()
             .await
             .map_err(|error| format!("cannot listen on {}: {error}", options.listen))?;
         let told = told_to_end()?;
-        let served = Arc::new(Served { review, is_ready: AtomicBool::new(false) });
+        let served =
+            Arc::new(Served { review, is_ready: AtomicBool::new(false), is_ending: watch::Sender::new(false) });
         let mut keeper = Keeper::new(client, options, shown.clone());
         tracing::info!(address = %options.listen, configuration = options.configuration, "listening");
         tokio::select! {
@@ -96,6 +99,7 @@ pub fn serve_webhook(options: &WebhookOptions, review: Arc<Review>) -> Result<()
         // Requests in progress run in tasks of their own; the Service sends no new ones by now.
         served.is_ready.store(false, Relaxed);
         keeper.leave().await;
+        served.is_ending.send_replace(true);
         let all = CONNECTIONS.acquire_many(u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX));
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, all).await;
         Ok(())
@@ -118,6 +122,8 @@ struct Served {
     review: Arc<Review>,
     /// The API server trusts the certificate.
     is_ready: AtomicBool,
+    /// Whether connections end after the request in progress. The API server keeps idle ones for a minute and more.
+    is_ending: watch::Sender<bool>,
 }
 
 /// A permit for each connection.
@@ -158,7 +164,17 @@ async fn connection(stream: TcpStream, tls: &TlsAcceptor, served: &Arc<Served>) 
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+    let mut http = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let mut is_ending = served.is_ending.subscribe();
+    let told = async move { drop(is_ending.wait_for(|is_ending| *is_ending).await) };
+    let ended = tokio::select! {
+        ended = http.as_mut() => ended,
+        () = told => {
+            http.as_mut().graceful_shutdown();
+            http.await
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "a connection ended");
     }
 }
