@@ -53,6 +53,8 @@ cp $file /tmp/good.yaml
 echo "old_key: 1" >>$file
 process=$(main)
 must_not systemctl reload steelyard 2>/dev/null
+# The journal may be a moment behind on a busy host.
+journalctl --sync
 journalctl --no-pager -n 20 -u steelyard >/tmp/said
 says /tmp/said old_key
 must is_active
@@ -72,6 +74,8 @@ systemctl reset-failed steelyard
 systemd-run --quiet --unit=taken steelyard origin http --listen 127.0.0.1:8080
 must curl --silent --fail --output /dev/null --retry 50 --retry-delay 1 --retry-all-errors http://127.0.0.1:8080/
 cannot_start
+# The journal may be a moment behind on a busy host.
+journalctl --sync
 journalctl --no-pager -n 20 -u steelyard >/tmp/said
 says /tmp/said 127.0.0.1:8080
 systemctl stop taken
