@@ -10,21 +10,18 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use flate2::Compression;
-use flate2::read::GzDecoder;
-use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
 use crate::placement::Placement;
 use crate::record::Run;
 use crate::report::{self, Reading};
 use crate::stats::Estimate;
-use crate::{Verdict, environment, keep};
+use crate::{Verdict, environment, keep, raw};
 
 /// The file that the three runs are left in, below the directory of the test.
 pub const FILE: &str = "neighbours.json.gz";
@@ -148,10 +145,7 @@ impl Recording {
     /// # Errors
     /// None in practice: it writes to memory.
     pub fn pack(&self) -> io::Result<Vec<u8>> {
-        let mut packed = GzEncoder::new(Vec::new(), Compression::best());
-        serde_json::to_writer(&mut packed, self)?;
-        packed.write_all(b"\n")?;
-        packed.finish()
+        raw::pack(self)
     }
 
     /// Unpacks it.
@@ -159,9 +153,7 @@ impl Recording {
     /// # Errors
     /// If it is not such data.
     pub fn unpack(packed: &[u8]) -> io::Result<Self> {
-        let mut text = String::new();
-        GzDecoder::new(packed).take(BYTES_MAX).read_to_string(&mut text)?;
-        Ok(serde_json::from_str(&text)?)
+        raw::unpack(packed, BYTES_MAX)
     }
 
     /// Judges the three runs again and compares them; with `only_order`, only the order of the contenders must agree.

@@ -12,6 +12,7 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::record::Cell;
@@ -45,10 +46,7 @@ impl Rounds {
     /// # Errors
     /// None in practice: it writes to memory.
     pub fn pack(&self) -> io::Result<Vec<u8>> {
-        let mut packed = GzEncoder::new(Vec::new(), Compression::best());
-        serde_json::to_writer(&mut packed, self)?;
-        packed.write_all(b"\n")?;
-        packed.finish()
+        pack(self)
     }
 
     /// Unpacks it.
@@ -56,10 +54,23 @@ impl Rounds {
     /// # Errors
     /// If it is not such data.
     pub fn unpack(packed: &[u8]) -> io::Result<Self> {
-        let mut text = String::new();
-        GzDecoder::new(packed).take(BYTES_MAX).read_to_string(&mut text)?;
-        Ok(serde_json::from_str(&text)?)
+        unpack(packed, BYTES_MAX)
     }
+}
+
+/// As a compressed line of JSON.
+pub(crate) fn pack(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+    serde_json::to_writer(&mut packed, value)?;
+    packed.write_all(b"\n")?;
+    packed.finish()
+}
+
+/// The reverse. What unpacks to more than `bytes_max` is cut off there, and so is an error.
+pub(crate) fn unpack<T: DeserializeOwned>(packed: &[u8], bytes_max: u64) -> io::Result<T> {
+    let mut text = String::new();
+    GzDecoder::new(packed).take(bytes_max).read_to_string(&mut text)?;
+    Ok(serde_json::from_str(&text)?)
 }
 
 /// The logs below `directory`, by their path in it. What cannot be read is left out.

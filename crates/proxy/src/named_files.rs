@@ -15,7 +15,7 @@ use crate::auth::files::AuthFiles;
 use crate::auth::jwt::keys::KeySource;
 use crate::auth::operators::Operators;
 use crate::http::pages::PageFiles;
-use crate::tls::{ClientKeys, Keys, OwnCertificate, ShownCertificate};
+use crate::tls::{ClientKeys, Keys, OwnCertificate};
 
 /// The contents of all files that a snapshot names.
 #[derive(Default)]
@@ -52,13 +52,8 @@ impl NamedFiles {
         self.operators.as_ref()
     }
 
-    /// The certificates that listeners show.
-    pub fn certificates(&self) -> Vec<ShownCertificate> {
-        self.keys.shown().collect()
-    }
-
     /// The certificates that are shown to others, each with its user, such as "listener web" or "cluster app".
-    pub fn own_certificates(&self) -> impl Iterator<Item = (String, &OwnCertificate)> {
+    pub fn certificates(&self) -> impl Iterator<Item = (String, &OwnCertificate)> {
         self.keys.certificates()
     }
 

@@ -223,8 +223,7 @@ impl Control {
         let mut state = self.state();
         state.compiled = Some(compiled);
         state.key_sources = files.key_sources().map(|(source, _)| source.clone()).collect();
-        state.own_certificates =
-            files.own_certificates().map(|(user, certificate)| (user, certificate.clone())).collect();
+        state.own_certificates = files.certificates().map(|(user, certificate)| (user, certificate.clone())).collect();
     }
 
     /// The process is not ready as long as the source has not said what to serve.

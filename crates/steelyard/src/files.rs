@@ -90,7 +90,7 @@ fn with_valid_certificates(file: config::File) -> Result<config::File, String> {
         Some(WrongFile { owner, file: Some(certificate.file.as_str().into()), message, hint: Some(hint.to_owned()) })
     };
     let files = named_files(&file.snapshot, &file.written, None)?;
-    let mut errors: Vec<WrongFile> = files.own_certificates().filter_map(wrong).collect();
+    let mut errors: Vec<WrongFile> = files.certificates().filter_map(wrong).collect();
     errors.sort_by(|one, other| (&one.file, &one.owner).cmp(&(&other.file, &other.owner)));
     errors.dedup_by(|later, first| later.file == first.file);
     if errors.is_empty() { Ok(file) } else { Err(file.written.errors(errors)) }

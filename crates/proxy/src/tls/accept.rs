@@ -20,7 +20,7 @@ use super::any::AnyClient;
 use super::client_certificate::ClientCertificate;
 use super::files::{self, Contents};
 use super::spiffe_client::SpiffeClient;
-use super::{H2, OwnCertificate, Provider, ShownCertificate, Socket, validity, versions};
+use super::{H2, OwnCertificate, Provider, Socket, versions};
 use crate::exchange::route::Router;
 use crate::named_files::Fault;
 use crate::stream::Stream;
@@ -130,17 +130,6 @@ impl ServerKeys {
                 Err(errors)
             }
         }
-    }
-
-    /// The certificates that it shows. One whose end is not readable is left out.
-    pub(super) fn shown(&self, listener: &str) -> Vec<ShownCertificate> {
-        let shown = |key: &Arc<CertifiedKey>| {
-            let leaf = key.cert.first()?;
-            let names = webpki::EndEntityCert::try_from(leaf).ok()?.valid_dns_names().map(str::to_owned).collect();
-            let expires_unix_seconds = validity::expires_unix_seconds(leaf)?;
-            Some(ShownCertificate { listener: listener.to_owned(), names, expires_unix_seconds })
-        };
-        self.certificates.all.iter().filter_map(shown).collect()
     }
 
     pub(super) fn own_certificates(&self) -> &[OwnCertificate] {

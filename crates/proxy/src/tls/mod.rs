@@ -30,17 +30,6 @@ pub use connect::ClientKeys;
 pub(crate) use socket::Socket;
 pub use validity::OwnCertificate;
 
-/// A certificate that a listener shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShownCertificate {
-    /// The name of the listener.
-    pub listener: String,
-    /// The DNS names in it.
-    pub names: Vec<String>,
-    /// When it expires, in seconds since 1970.
-    pub expires_unix_seconds: u64,
-}
-
 /// Everything that the listeners and clusters of a snapshot need for TLS.
 #[derive(Default)]
 pub(crate) struct Keys {
@@ -98,11 +87,6 @@ impl Keys {
 
     pub(crate) fn listener(&self, name: &str) -> Option<Arc<ServerKeys>> {
         self.listeners.get(name).cloned()
-    }
-
-    /// The certificates that listeners show, each with the name of its listener.
-    pub(crate) fn shown(&self) -> impl Iterator<Item = ShownCertificate> {
-        self.listeners.iter().flat_map(|(listener, keys)| keys.shown(listener))
     }
 
     pub(crate) fn cluster(&self, name: &str) -> Option<Arc<ClientKeys>> {

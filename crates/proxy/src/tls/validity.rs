@@ -9,6 +9,8 @@ use super::subject::Element;
 pub struct OwnCertificate {
     /// The file or the Secret.
     pub file: String,
+    /// The DNS names in it.
+    pub names: Vec<String>,
     /// In seconds since 1970.
     pub valid_from_s: u64,
     /// In seconds since 1970; it is valid then, and no longer after that.
@@ -18,8 +20,11 @@ pub struct OwnCertificate {
 impl OwnCertificate {
     /// `None` if the certificate says it in no way that we know; rustls would not have taken it.
     pub(super) fn of(file: &model::Pem, certified: &CertifiedKey) -> Option<Self> {
-        let (valid_from_s, valid_until_s) = validity(certified.cert.first()?)?;
-        Some(Self { file: file.to_string(), valid_from_s, valid_until_s })
+        let leaf = certified.cert.first()?;
+        let (valid_from_s, valid_until_s) = validity(leaf)?;
+        let names = webpki::EndEntityCert::try_from(leaf);
+        let names = names.map(|leaf| leaf.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default();
+        Some(Self { file: file.to_string(), names, valid_from_s, valid_until_s })
     }
 
     /// Why nobody accepts it at this time; `None` if it is valid.
@@ -30,11 +35,6 @@ impl OwnCertificate {
             _ => None,
         }
     }
-}
-
-/// The end of its validity, in seconds since 1970. `None` if the certificate is malformed.
-pub(super) fn expires_unix_seconds(certificate: &[u8]) -> Option<u64> {
-    validity(certificate).map(|(_, until)| until)
 }
 
 /// `notBefore` and `notAfter` (RFC 5280 section 4.1).
@@ -120,22 +120,23 @@ mod tests {
         for end in 0..one.cert.der().len().min(200) {
             validity(&one.cert.der()[..end]);
         }
-        let own = OwnCertificate { file: "a.pem".into(), valid_from_s: 10, valid_until_s: 20 };
+        let own = OwnCertificate { file: "a.pem".into(), names: Vec::new(), valid_from_s: 10, valid_until_s: 20 };
         assert_eq!([9, 10, 20, 21].map(|now| own.fault(now).is_some()), [true, false, false, true]);
     }
 
     #[test]
     fn the_end_of_a_certificate() {
+        let expires = |der: &[u8]| validity(der).map(|(_, until)| until);
         let mut params = rcgen::CertificateParams::new(vec!["a.test".to_owned()]).unwrap();
         let key = rcgen::KeyPair::generate().unwrap();
         for (year, expect) in [(2026, Some(1_795_651_200)), (2080, Some(3_499_804_800))] {
             params.not_after = rcgen::date_time_ymd(year, 11, 26);
             let certificate = params.self_signed(&key).unwrap();
             let der = certificate.der();
-            assert_eq!(expires_unix_seconds(der), expect, "{year}");
+            assert_eq!(expires(der), expect, "{year}");
             for end in 0..der.len() {
                 // A malformed one has no time, or the right one: never another, and no panic.
-                let found = expires_unix_seconds(&der[..end]);
+                let found = expires(&der[..end]);
                 assert!(found.is_none() || found == expect);
             }
         }

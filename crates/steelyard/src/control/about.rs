@@ -66,11 +66,11 @@ fn worker_ticks() -> HashMap<u32, u64> {
 pub(crate) fn certificates(files: &NamedFiles) -> Vec<CertificateStatus> {
     let mut all: Vec<CertificateStatus> = files
         .certificates()
-        .into_iter()
-        .map(|shown| CertificateStatus {
-            owner: format!("listener {}", shown.listener),
-            names: shown.names,
-            expires_unix_seconds: shown.expires_unix_seconds,
+        .filter(|(owner, _)| owner.starts_with("listener "))
+        .map(|(owner, shown)| CertificateStatus {
+            owner,
+            names: shown.names.clone(),
+            expires_unix_seconds: shown.valid_until_s,
         })
         .collect();
     all.sort();

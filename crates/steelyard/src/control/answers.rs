@@ -320,7 +320,7 @@ pub(crate) struct Probes {
 fn invalid(certificates: &[(String, OwnCertificate)], now_s: u64) -> Vec<InvalidCertificate> {
     let mut by_file: BTreeMap<&str, InvalidCertificate> = BTreeMap::new();
     for (user, certificate) in certificates.iter().filter(|(_, certificate)| certificate.fault(now_s).is_some()) {
-        let OwnCertificate { file, valid_from_s, valid_until_s } = certificate;
+        let OwnCertificate { file, valid_from_s, valid_until_s, .. } = certificate;
         let entry = by_file.entry(file).or_insert_with(|| InvalidCertificate {
             file: file.clone(),
             used_by: Vec::new(),
