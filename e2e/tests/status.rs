@@ -125,7 +125,7 @@ fn a_certificate_that_has_expired() {
         let heard = curl();
         assert!(heard.contains("expired"), "{heard}");
     }
-    steelyard.until("judged", |status| kinds(status).contains(&"listener_handshakes"));
+    steelyard.until("judged", |status| kinds(status) == ["certificate_invalid", "listener_handshakes"]);
     is_wrong(
         &steelyard,
         &["5 of 5 connections to web failed in the TLS handshake in the last minute, and no request arrived: 5 \
