@@ -532,9 +532,14 @@ impl Transfer {
         !self.is_pending() && input.is_empty()
     }
 
-    /// Bytes of the body that are still to be read from an HTTP/1 sender, as far as its head says how many.
+    /// Bytes of the body that are at least still to be read from an HTTP/1 sender, as far as its head or its chunk says how many.
     pub(crate) fn owed(&self, input: &Buffer) -> u64 {
-        if let Source::Length(left) = self.source { left.saturating_sub(input.len() as u64) } else { 0 }
+        let missing = match &self.source {
+            Source::Length(left) => *left,
+            Source::Chunked(decoder) => decoder.missing_min(),
+            Source::Done | Source::UntilClose | Source::Frames | Source::LastFrames => 0,
+        };
+        missing.saturating_sub(input.len() as u64)
     }
 
     /// Whether the body arrives faster than it is read, and is sent unchanged, so that large pieces cost less.

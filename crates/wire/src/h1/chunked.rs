@@ -104,6 +104,25 @@ impl ChunkedDecoder {
         self.state == State::End
     }
 
+    /// The fewest bytes that are still to come, up to the end of the body.
+    pub fn missing_min(&self) -> u64 {
+        // After the line of a chunk: its data, the end of its line, the last chunk `0`, and the empty line.
+        let after_line = if self.remaining == 0 { 2 } else { self.remaining.saturating_add(7) };
+        match self.state {
+            State::Size if self.digits == 0 => 5,
+            State::Data => after_line,
+            State::DataCr => 7,
+            State::DataLf => 6,
+            State::SizeLf => after_line.saturating_add(1),
+            State::Size | State::SizeSpace | State::Extension | State::QuotedExtension | State::QuotedPair => {
+                after_line.saturating_add(2)
+            }
+            State::Trailers if self.trailers.is_empty() => 2,
+            State::Trailers => 1,
+            State::End => 0,
+        }
+    }
+
     /// The trailer section with its empty line, once the body has ended. It is just `\r\n` if there are no trailers.
     pub fn trailers(&self) -> &[u8] {
         &self.trailers
@@ -189,6 +208,34 @@ mod tests {
             base += bytes.len();
         }
         Ok((data, b"partial".to_vec(), base))
+    }
+
+    #[test]
+    fn what_is_missing_is_never_overestimated() {
+        let check = |body: &str, is_exact: bool| {
+            for split in 0..=body.len() {
+                let mut decoder = ChunkedDecoder::default();
+                let (arrived, missing) = body.as_bytes().split_at(split);
+                let mut from = 0;
+                while let Decoded::Data(range) = decoder.decode(arrived, from).unwrap() {
+                    from = range.end;
+                }
+                let (least, exact) = (decoder.missing_min(), missing.len() as u64);
+                assert!(least <= exact && (least > 0) == (exact > 0), "{arrived:?}: {least}, and {exact} are");
+                assert!(!is_exact || least == exact, "{arrived:?}: {least}, and {exact} are");
+            }
+        };
+        check("0\r\n\r\n", true);
+        check("0\r\nA: b\r\n\r\n", false);
+        check("a\r\n0123456789\r\n0\r\n\r\n", false);
+        check("00a ; x=\"\\\"\"\r\n0123456789\r\n5;a\r\n01234\r\n000\r\n\r\n", false);
+        let mut decoder = ChunkedDecoder::default();
+        decoder.decode(b"ffffffffffffffff\r\n", 0).unwrap();
+        assert_eq!(decoder.missing_min(), u64::MAX);
+        // Within a chunk.
+        let mut decoder = ChunkedDecoder::default();
+        decoder.decode(b"a\r\n012", 0).unwrap();
+        assert_eq!(decoder.missing_min(), 7 + 7);
     }
 
     #[track_caller]
