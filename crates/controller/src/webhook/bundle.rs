@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use kube::{Client, Error};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::WebhookOptions;
@@ -32,13 +32,7 @@ const CONFLICTS_MAX: usize = 8;
 pub(super) struct Keeper {
     api: Api<DynamicObject>,
     configuration: String,
-    names: Vec<String>,
-    shown: Arc<Shown>,
-    renew_at: Instant,
-    /// The API server knows it, and it is shown from the next look on.
-    next: Option<Certificate>,
-    /// One that was shown before the last look, and that is to be removed.
-    last: Option<String>,
+    rotation: Rotation,
 }
 
 impl Keeper {
@@ -47,11 +41,7 @@ impl Keeper {
         Self {
             api: Api::all_with(client, &ApiResource::from_gvk(&kind)),
             configuration: options.configuration.clone(),
-            names: options.names.clone(),
-            shown,
-            renew_at: Instant::now() + renew_after(),
-            next: None,
-            last: None,
+            rotation: Rotation::new(&options.names, shown, Instant::now(), renew_after(VALID_DAYS)),
         }
     }
 
@@ -80,42 +70,24 @@ impl Keeper {
         }
     }
 
-    /// One look. A new certificate is in the configuration for the time between two looks before it is shown, because API servers learn of it
-    /// a moment later, and the old one is removed a look after that.
     async fn look(&mut self) -> Result<(), String> {
-        let mut unwanted: Vec<String> = self.last.take().into_iter().collect();
-        if let Some(next) = self.next.take() {
-            self.last = Some(self.shown.pem());
-            self.shown.show(next);
-            tracing::info!("the certificate was replaced");
-        } else if Instant::now() >= self.renew_at {
-            self.next = Some(certificate::make(&self.names)?);
-            self.renew_at = Instant::now() + renew_after();
-        }
-        let mut wanted = vec![self.shown.pem()];
-        wanted.extend(self.next.iter().map(|next| next.pem.clone()));
-        let written = self.write(&wanted, &unwanted).await;
-        if written.is_err() {
-            // Nobody knows the next one yet.
-            self.renew_at = if self.next.take().is_some() { Instant::now() } else { self.renew_at };
-            self.last = self.last.take().or_else(|| unwanted.pop());
-        }
-        written
+        let change = self.rotation.look(Instant::now())?;
+        self.write(&change).await?;
+        self.rotation.written();
+        Ok(())
     }
 
     /// Removes the certificate, because this process ends.
-    pub(super) async fn leave(&mut self) {
-        let own = self.next.take().map(|next| next.pem).into_iter().chain(self.last.take()).chain([self.shown.pem()]);
-        let own: Vec<String> = own.collect();
-        if let Err(why) = self.write(&[], &own).await {
+    pub(super) async fn leave(&self) {
+        if let Err(why) = self.write(&self.rotation.end()).await {
             tracing::warn!(why, "the certificate stays in the webhook configuration; it expires by itself");
         }
     }
 
-    async fn write(&self, wanted: &[String], unwanted: &[String]) -> Result<(), String> {
+    async fn write(&self, change: &Change) -> Result<(), String> {
         for _ in 0..CONFLICTS_MAX {
             let mut object = in_time(self.api.get(&self.configuration)).await?.map_err(|error| self.told(&error))?;
-            if !change(&mut object.data, wanted, unwanted) {
+            if !change.apply(&mut object.data) {
                 return Ok(());
             }
             match in_time(self.api.replace(&self.configuration, &PostParams::default(), &object)).await? {
@@ -138,29 +110,104 @@ impl Keeper {
     }
 }
 
-fn renew_after() -> Duration {
-    Duration::from_secs(VALID_DAYS.unsigned_abs() * 24 * 3600 * 2 / 3)
-}
-
 async fn in_time<T>(call: impl Future<Output = T>) -> Result<T, String> {
     tokio::time::timeout(CALL_TIMEOUT, call).await.map_err(|_| "the API server does not answer".to_owned())
 }
 
-/// Adds and removes certificates of all webhooks of a configuration. Returns whether that changes anything.
-fn change(configuration: &mut Value, wanted: &[String], unwanted: &[String]) -> bool {
-    let webhooks = configuration.get_mut("webhooks").and_then(Value::as_array_mut);
-    let mut is_changed = false;
-    for webhook in webhooks.into_iter().flatten() {
-        let Some(client) = webhook.get_mut("clientConfig").and_then(Value::as_object_mut) else { continue };
-        let old = client.get("caBundle").and_then(Value::as_str).unwrap_or_default();
-        let old = STANDARD.decode(old).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
-        let new = changed(&old, wanted, unwanted);
-        if new != old {
-            client.insert("caBundle".to_owned(), STANDARD.encode(new).into());
-            is_changed = true;
+/// The certificates of this process, by time: which one is shown, and which ones the configuration must have.
+struct Rotation {
+    names: Vec<String>,
+    shown: Arc<Shown>,
+    /// How long one is shown before there is another.
+    renew_after: Duration,
+    renew_at: Instant,
+    /// It is shown from the next look on, if the API server knows it by then.
+    next: Option<Certificate>,
+    is_next_known: bool,
+    /// It was shown before, and is removed at the next look.
+    last: Option<String>,
+    /// They are to be removed.
+    unwanted: Vec<String>,
+}
+
+impl Rotation {
+    fn new(names: &[String], shown: Arc<Shown>, now: Instant, renew_after: Duration) -> Self {
+        Self {
+            names: names.to_owned(),
+            shown,
+            renew_after,
+            renew_at: now + renew_after,
+            next: None,
+            is_next_known: false,
+            last: None,
+            unwanted: Vec::new(),
         }
     }
-    is_changed
+
+    /// One look. A new certificate is in the configuration for the time between two looks before it is shown, because API servers learn of it
+    /// a moment later, and the old one is removed a look after that.
+    fn look(&mut self, now: Instant) -> Result<Change, String> {
+        self.unwanted.extend(self.last.take());
+        if let Some(next) = self.next.take_if(|_| self.is_next_known) {
+            self.last = Some(self.shown.pem());
+            self.shown.show(next);
+            tracing::info!("the certificate was replaced");
+        } else if self.next.is_none() && now >= self.renew_at {
+            self.next = Some(certificate::make(&self.names)?);
+            self.renew_at = now + self.renew_after;
+        }
+        let mut wanted = vec![self.shown.pem()];
+        wanted.extend(self.next.iter().map(|next| next.pem.clone()));
+        Ok(Change { wanted, unwanted: self.unwanted.clone() })
+    }
+
+    /// The change of the last look is written.
+    fn written(&mut self) {
+        self.unwanted.clear();
+        self.is_next_known = self.next.is_some();
+    }
+
+    /// This process ends: the configuration must have none of its certificates.
+    fn end(&self) -> Change {
+        let next = self.next.iter().map(|next| next.pem.clone());
+        let own = next.chain(self.last.clone()).chain(self.unwanted.iter().cloned()).chain([self.shown.pem()]);
+        Change { wanted: Vec::new(), unwanted: own.collect() }
+    }
+}
+
+/// Two thirds of the time for which a certificate is valid.
+fn renew_after(valid_days: i64) -> Duration {
+    Duration::from_secs(valid_days.unsigned_abs() * 24 * 3600 * 2 / 3)
+}
+
+/// The certificates that a configuration must have, and those that it must not have.
+struct Change {
+    wanted: Vec<String>,
+    unwanted: Vec<String>,
+}
+
+impl Change {
+    /// Changes all webhooks of a configuration. Returns whether that changes anything.
+    fn apply(&self, configuration: &mut Value) -> bool {
+        let webhooks = configuration.get_mut("webhooks").and_then(Value::as_array_mut);
+        let mut is_changed = false;
+        for webhook in webhooks.into_iter().flatten() {
+            let Some(client) = webhook.get_mut("clientConfig").and_then(Value::as_object_mut) else { continue };
+            let old = bundle(client);
+            let new = changed(&old, &self.wanted, &self.unwanted);
+            if new != old {
+                client.insert("caBundle".to_owned(), STANDARD.encode(new).into());
+                is_changed = true;
+            }
+        }
+        is_changed
+    }
+}
+
+/// The certificates that the API server trusts for a webhook.
+fn bundle(client: &Map<String, Value>) -> String {
+    let text = client.get("caBundle").and_then(Value::as_str).unwrap_or_default();
+    STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
 /// The text of the certificates with those that are wanted at its end, if they are not in it.
@@ -210,11 +257,114 @@ mod tests {
     #[test]
     fn all_webhooks_of_a_configuration() {
         let mut object = json!({"webhooks": [{"clientConfig": {}}, {"clientConfig": {"caBundle": "nonsense!"}}, {}]});
-        assert!(change(&mut object, &[pem("a")], &[]));
+        let change = Change { wanted: vec![pem("a")], unwanted: Vec::new() };
+        assert!(change.apply(&mut object));
         for at in [0, 1] {
             assert_eq!(object["webhooks"][at]["clientConfig"]["caBundle"], STANDARD.encode(pem("a")));
         }
-        assert!(!change(&mut object, &[pem("a")], &[]));
-        assert!(!change(&mut json!({}), &[pem("a")], &[]));
+        assert!(!change.apply(&mut object));
+        assert!(!change.apply(&mut json!({})));
+    }
+
+    /// A replica, and the configuration that it has seen last. An API server may be as far behind as one look.
+    struct Replica {
+        rotation: Rotation,
+        shown: Arc<Shown>,
+        before: String,
+    }
+
+    impl Replica {
+        fn new(now: Instant) -> Self {
+            let names = ["webhook.steelyard.svc".to_owned()];
+            let shown = Arc::new(Shown::new(certificate::make(&names).unwrap()));
+            Self { rotation: Rotation::new(&names, shown.clone(), now, RENEW_AFTER), shown, before: String::new() }
+        }
+
+        /// Looks, and writes if the API server answers. Whatever is shown was trusted at the end of the last look.
+        fn look(&mut self, now: Instant, object: &mut Value, answers: bool) {
+            let change = self.rotation.look(now).unwrap();
+            let shown = self.shown.pem();
+            assert!(
+                self.before.is_empty() || self.before.contains(&shown),
+                "{shown} is shown too early:\n{}",
+                self.before
+            );
+            if answers {
+                change.apply(object);
+                self.rotation.written();
+                self.before = trusted(object);
+                assert!(self.before.contains(&shown), "{shown} is not in\n{}", self.before);
+            }
+        }
+    }
+
+    /// 20 days of the 30.
+    const RENEW_AFTER: Duration = Duration::from_secs(20 * 24 * 3600);
+
+    fn trusted(object: &Value) -> String {
+        bundle(object["webhooks"][0]["clientConfig"].as_object().unwrap())
+    }
+
+    fn count(object: &Value) -> usize {
+        trusted(object).matches("BEGIN CERTIFICATE").count()
+    }
+
+    #[test]
+    fn certificates_are_replaced_when_two_thirds_of_their_time_are_over() {
+        assert_eq!(renew_after(VALID_DAYS), RENEW_AFTER);
+        let (start, mut object) = (Instant::now(), json!({"webhooks": [{"clientConfig": {}}]}));
+        let mut replicas = [Replica::new(start), Replica::new(start)];
+        let mut look = |object: &mut Value, now: Instant, answers: bool| {
+            replicas.iter_mut().for_each(|replica| replica.look(now, object, answers));
+            replicas.iter().map(|replica| replica.shown.pem()).collect::<Vec<_>>()
+        };
+        let first = look(&mut object, start, true);
+        assert_eq!(look(&mut object, start + RENEW_AFTER - LOOK_EVERY, true), first);
+        assert_eq!(count(&object), 2);
+        // The API server does not answer when it is time: nobody may see what it does not know.
+        let now = start + RENEW_AFTER;
+        for again in 0..3 {
+            assert_eq!(look(&mut object, now + AGAIN_AFTER * again, false), first);
+        }
+        let now = now + AGAIN_AFTER * 3;
+        assert_eq!(look(&mut object, now, true), first);
+        assert_eq!(count(&object), 4);
+        let second = look(&mut object, now + LOOK_EVERY, true);
+        assert!(second.iter().all(|pem| !first.contains(pem)));
+        // The old ones stay for another look, for handshakes that are under way.
+        assert_eq!(count(&object), 4);
+        assert_eq!(look(&mut object, now + LOOK_EVERY * 2, true), second);
+        assert_eq!(count(&object), 2);
+        // Something resets the configuration.
+        object["webhooks"][0]["clientConfig"] = json!({});
+        assert_eq!(look(&mut object, now + LOOK_EVERY * 3, true), second);
+        assert_eq!(count(&object), 2);
+        // And again, 20 days later.
+        let now = now + RENEW_AFTER;
+        assert_eq!(look(&mut object, now, true), second);
+        assert!(look(&mut object, now + LOOK_EVERY, true).iter().all(|pem| !second.contains(pem)));
+    }
+
+    /// A process may end at any time between, in the middle of a write, too.
+    #[test]
+    fn a_replica_that_ends_leaves_no_certificate() {
+        for steps in 0..8 {
+            for is_cut_off in [false, true] {
+                let (start, mut object) = (Instant::now(), json!({"webhooks": [{"clientConfig": {}}]}));
+                let (mut stays, mut ends) = (Replica::new(start), Replica::new(start));
+                stays.look(start, &mut object, true);
+                ends.look(start, &mut object, true);
+                for step in 0..steps {
+                    let now = start + RENEW_AFTER + LOOK_EVERY * step;
+                    ends.look(now, &mut object, step != 1);
+                }
+                if is_cut_off {
+                    let change = ends.rotation.look(start + RENEW_AFTER + LOOK_EVERY * steps).unwrap();
+                    change.apply(&mut object);
+                }
+                ends.rotation.end().apply(&mut object);
+                assert_eq!(trusted(&object).trim(), stays.shown.pem().trim(), "after {steps} steps");
+            }
+        }
     }
 }
