@@ -95,14 +95,21 @@ pub fn run(args: &DoctorArgs, itself: &Path) -> io::Result<Verdict> {
         serde_json::to_writer(&mut out, &serde_json::json!({"version": 1, "findings": findings}))?;
         writeln!(out)?;
     } else {
-        writeln!(out, "{}", table(&findings))?;
+        writeln!(out, "{}", table(&findings).trim_fmt())?;
     }
     Ok(if is_good { Verdict::Good } else { Verdict::Failed })
 }
 
+/// The width of the table in a file or a pipe.
+const COLUMNS: u16 = 140;
+
 fn table(findings: &[Finding]) -> Table {
     let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
+    table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+    // Where no terminal says how wide it is, one long message must not make all lines as long.
+    if table.width().is_none() {
+        table.set_width(COLUMNS);
+    }
     for finding in findings {
         let sign = match finding.state {
             State::Yes => "yes",

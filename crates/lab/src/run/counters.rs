@@ -17,7 +17,8 @@ pub(super) struct Counters {
     pub active_opens: u64,
     /// `Tcp: PassiveOpens`.
     pub passive_opens: u64,
-    /// `IpExt: OutOctets`, including headers; of segments that the link splits, only one header.
+    /// Transmitted by all interfaces but the loopback, headers included; of segments that the link splits, only one header. What a
+    /// server sends to the sidecar in its pod is not counted, because the sidecar sends it again.
     pub sent_bytes: u64,
     /// `nf_conntrack_count`, now.
     pub conntrack: u64,
@@ -39,7 +40,7 @@ impl Counters {
         }
     }
 
-    fn parse(snmp: &str, netstat: &str, sockstat: &str, conntrack: &str) -> Self {
+    fn parse(snmp: &str, netstat: &str, sockstat: &str, dev: &str, conntrack: &str) -> Self {
         let of_tcp = |name| pair(snmp, "Tcp:", name);
         let of_tcp_ext = |name| pair(netstat, "TcpExt:", name);
         Self {
@@ -48,7 +49,7 @@ impl Counters {
             listen_drops: of_tcp_ext("ListenOverflows").max(of_tcp_ext("ListenDrops")),
             active_opens: of_tcp("ActiveOpens"),
             passive_opens: of_tcp("PassiveOpens"),
-            sent_bytes: pair(netstat, "IpExt:", "OutOctets"),
+            sent_bytes: transmitted(dev),
             conntrack: conntrack.trim().parse().unwrap_or_default(),
             time_wait: time_wait(sockstat),
         }
@@ -70,6 +71,7 @@ fn of_this_thread() -> Counters {
         &text("/proc/thread-self/net/snmp"),
         &text("/proc/thread-self/net/netstat"),
         &text("/proc/thread-self/net/sockstat"),
+        &text("/proc/thread-self/net/dev"),
         &text("/proc/sys/net/netfilter/nf_conntrack_count"),
     )
 }
@@ -90,6 +92,12 @@ fn time_wait(sockstat: &str) -> u64 {
     words.next().and_then(|word| word.parse().ok()).unwrap_or_default()
 }
 
+/// The bytes that all interfaces but the loopback have transmitted: the ninth number of each line such as `eth0: 1 2 ...`.
+fn transmitted(dev: &str) -> u64 {
+    let interfaces = dev.lines().filter_map(|line| line.split_once(':')).filter(|(name, _)| name.trim() != "lo");
+    interfaces.filter_map(|(_, counts)| counts.split_ascii_whitespace().nth(8)?.parse::<u64>().ok()).sum()
+}
+
 /// `NET_RX` of `/proc/softirqs`, by CPU number.
 pub(super) fn net_rx() -> Vec<u64> {
     let text = std::fs::read_to_string("/proc/softirqs").unwrap_or_default();
@@ -104,9 +112,11 @@ mod tests {
     #[test]
     fn the_files_of_a_kernel() {
         let snmp = "Ip: Forwarding\nIp: 1\nTcp: ActiveOpens PassiveOpens RetransSegs\nTcp: 11 22 3\n";
-        let netstat = "TcpExt: ListenOverflows ListenDrops TCPSynRetrans\nTcpExt: 4 5 1\nIpExt: InOctets OutOctets\nIpExt: 6 7000\n";
+        let netstat = "TcpExt: ListenOverflows ListenDrops TCPSynRetrans\nTcpExt: 4 5 1\n";
+        let dev = "Inter-|   Receive  |  Transmit\n face |bytes packets|bytes packets\n    lo: 9 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0\n\
+                   eth0: 5 1 0 0 0 0 0 0 6900 1 0 0 0 0 0 0\n  net1:77 1 0 0 0 0 0 0 100 1 0 0 0 0 0 0\n";
         let sockstat = "sockets: used 9\nTCP: inuse 3 orphan 0 tw 12 alloc 5 mem 1\n";
-        let counters = Counters::parse(snmp, netstat, sockstat, "77\n");
+        let counters = Counters::parse(snmp, netstat, sockstat, dev, "77\n");
         let expect = Counters {
             retransmitted: 3,
             syn_retransmitted: 1,
@@ -119,7 +129,7 @@ mod tests {
         };
         assert_eq!(counters, expect);
         assert_eq!(counters.since(counters), Counters { conntrack: 77, time_wait: 12, ..Counters::default() });
-        assert_eq!(Counters::parse("", "Tcp:", "TCP: inuse", "x"), Counters::default());
+        assert_eq!(Counters::parse("", "Tcp:", "TCP: inuse", "eth0: 1", "x"), Counters::default());
     }
 
     #[test]
