@@ -98,6 +98,12 @@ const PACKAGES: &[Package] = &[
         verbs: &["test", "ci"],
     },
     Package {
+        name: "chromium",
+        sign: Sign::Program("chromium"),
+        why: "opens the page at the admin address, without a screen",
+        verbs: &["test", "ci"],
+    },
+    Package {
         name: "faketime",
         sign: Sign::Program("faketime"),
         why: "gives a controller a clock that is wrong",

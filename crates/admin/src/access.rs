@@ -65,6 +65,8 @@ pub enum Proof {
         /// The password.
         password: Vec<u8>,
     },
+    /// A certificate in DER that the CA of clients has signed, with whose key the client has made the handshake.
+    Certificate(Vec<u8>),
 }
 
 /// Why a proof does not say who a request is from.
@@ -78,6 +80,10 @@ pub enum Doubt {
 
 /// Those who may use the admin address.
 pub trait Users: Send + Sync + 'static {
+    /// Says whose proof this is if that can be said at once: whose token or certificate it is, or whose password if it was right before. It
+    /// takes a time that tells nothing about those that are right.
+    fn known(&self, proof: &Proof) -> Option<User>;
+
     /// Says whose proof this is, in a time that tells nothing about those that are right.
     fn identify<'u>(&'u self, proof: &'u Proof) -> Pin<Box<dyn Future<Output = Result<User, Doubt>> + Send + 'u>>;
 }
@@ -89,6 +95,19 @@ pub struct Access {
     pub hosts: Arc<[String]>,
     /// `None`: whoever can connect may do everything.
     pub users: Option<Arc<dyn Users>>,
+    /// How connections are encrypted; `None`: they are not.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+impl Access {
+    /// Whether who was admitted with this proof, or with none, may still see everything.
+    pub(crate) fn still_admits(&self, proof: Option<&Proof>, is_local: bool) -> bool {
+        match (&self.users, proof) {
+            (None, _) => is_local,
+            (Some(users), Some(proof)) => users.known(proof).is_some(),
+            (Some(_), None) => false,
+        }
+    }
 }
 
 /// Why a request got no answer, for counters.
@@ -158,32 +177,24 @@ struct Wrong {
 }
 
 impl Limiter {
-    /// Counts an attempt of this address. `None` is a Unix socket.
+    /// Whether this address may try another proof. `None` is a Unix socket.
     ///
     /// # Errors
     /// It was wrong too often: it may try again after this time.
-    pub(crate) fn attempt(&self, client: Option<IpAddr>, now: Instant) -> Result<(), Duration> {
+    pub(crate) fn may_try(&self, client: Option<IpAddr>, now: Instant) -> Result<(), Duration> {
+        let mut wrong = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = wrong.key(client, now);
+        let left = wrong.left.get(&key).map_or(WRONG_MAX, |left| refilled(*left, now));
+        if left < 1.0 { Err(WRONG_EVERY.mul_f64(1.0 - left)) } else { Ok(()) }
+    }
+
+    /// A proof of this address was wrong. Only these count, so that many right ones at a time do not lock out their user. Wrong ones at a time
+    /// make the address wait for each of them.
+    pub(crate) fn was_wrong(&self, client: Option<IpAddr>, now: Instant) {
         let mut wrong = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = wrong.key(client, now);
         let left = wrong.left.entry(key).or_insert((WRONG_MAX, now));
-        *left = (refilled(*left, now), now);
-        if left.0 < 1.0 {
-            return Err(WRONG_EVERY.mul_f64(1.0 - left.0));
-        }
-        left.0 -= 1.0;
-        Ok(())
-    }
-
-    /// The last attempt was right: it does not count.
-    pub(crate) fn was_right(&self, client: Option<IpAddr>, now: Instant) {
-        let mut wrong = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = wrong.key(client, now);
-        if let Some(left) = wrong.left.get_mut(&key) {
-            left.0 += 1.0;
-            if left.0 >= WRONG_MAX {
-                wrong.left.remove(&key);
-            }
-        }
+        *left = (refilled(*left, now) - 1.0, now);
     }
 
     /// Logs wrong proofs, at most one line a minute.
@@ -201,17 +212,22 @@ impl Limiter {
 }
 
 impl Wrong {
-    /// The key of an address. A host may have every address of an IPv6 /64.
+    /// The key of an address.
     fn key(&mut self, client: Option<IpAddr>, now: Instant) -> Option<IpAddr> {
-        let client = client.map(|client| match client.to_canonical() {
-            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from(u128::from(address) & !u128::from(u64::MAX))),
-            v4 @ IpAddr::V4(_) => v4,
-        });
+        let client = client.map(network);
         if self.left.contains_key(&client) || self.left.len() < ADDRESSES_MAX {
             return client;
         }
         self.left.retain(|_, left| refilled(*left, now) < WRONG_MAX);
         if self.left.len() < ADDRESSES_MAX { client } else { Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED)) }
+    }
+}
+
+/// What stands for an address where addresses are counted: a host may have every address of an IPv6 /64.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from(u128::from(address) & !u128::from(u64::MAX))),
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
@@ -249,35 +265,49 @@ mod tests {
         check(&["Bearer a", "Bearer b"], Err(Doubt::Wrong));
     }
 
+    /// Counts a wrong proof if the address may try one.
+    fn attempt(limiter: &Limiter, client: Option<IpAddr>, now: Instant) -> Result<(), Duration> {
+        limiter.may_try(client, now)?;
+        limiter.was_wrong(client, now);
+        Ok(())
+    }
+
     #[test]
     fn an_address_that_is_wrong_too_often_waits_and_others_do_not() {
         let (limiter, begin) = (Limiter::default(), Instant::now());
         let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|address| Some(address.parse().unwrap()));
-        let refused = (0..10_000).filter(|_| limiter.attempt(one, begin).is_err()).count();
+        let refused = (0..10_000).filter(|_| attempt(&limiter, one, begin).is_err()).count();
         assert_eq!(refused, 9_990);
-        assert_eq!(limiter.attempt(other, begin), Ok(()));
-        assert_eq!(limiter.attempt(one, begin), Err(WRONG_EVERY));
-        assert_eq!(limiter.attempt(one, begin + WRONG_EVERY), Ok(()));
+        assert_eq!(attempt(&limiter, other, begin), Ok(()));
+        assert_eq!(attempt(&limiter, one, begin), Err(WRONG_EVERY));
+        assert_eq!(attempt(&limiter, one, begin + WRONG_EVERY), Ok(()));
         // Right ones do not count.
-        for _ in 0..1000 {
-            limiter.attempt(other, begin).unwrap();
-            limiter.was_right(other, begin);
-        }
+        assert!((0..1000).all(|_| limiter.may_try(other, begin).is_ok()));
+    }
+
+    #[test]
+    fn wrong_proofs_at_a_time_are_paid_for() {
+        let (limiter, begin) = (Limiter::default(), Instant::now());
+        let client = Some("192.0.2.1".parse().unwrap());
+        // All of them were begun before the first was found wrong.
+        (0..50).for_each(|_| limiter.was_wrong(client, begin));
+        assert_eq!(limiter.may_try(client, begin), Err(WRONG_EVERY * 41));
+        assert_eq!(limiter.may_try(client, begin + WRONG_EVERY * 41), Ok(()));
     }
 
     #[test]
     fn ever_new_addresses_need_no_more_memory() {
         let (limiter, now) = (Limiter::default(), Instant::now());
         let addresses = (0..100_000_u32).map(|number| Some(IpAddr::V4(number.into())));
-        let refused = addresses.filter(|address| limiter.attempt(*address, now).is_err()).count();
+        let refused = addresses.filter(|address| attempt(&limiter, *address, now).is_err()).count();
         assert_eq!(refused, 100_000 - ADDRESSES_MAX - WRONG_MAX as usize);
         assert!(limiter.0.lock().unwrap().left.len() <= ADDRESSES_MAX + 1);
         // Later, there is room again.
         let later = now + WRONG_EVERY.mul_f64(2.0 * WRONG_MAX);
-        assert_eq!(limiter.attempt(Some("192.0.2.1".parse().unwrap()), later), Ok(()));
+        assert_eq!(attempt(&limiter, Some("192.0.2.1".parse().unwrap()), later), Ok(()));
         assert_eq!(limiter.0.lock().unwrap().left.len(), 1);
         // All addresses of an IPv6 network are one.
         let refused = (0..100_u128).map(|number| Some(IpAddr::V6(Ipv6Addr::from((0x2001_u128 << 112) + number))));
-        assert_eq!(refused.filter(|address| limiter.attempt(*address, later).is_err()).count(), 90);
+        assert_eq!(refused.filter(|address| attempt(&limiter, *address, later).is_err()).count(), 90);
     }
 }

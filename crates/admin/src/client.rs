@@ -5,9 +5,12 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::{AdminAddress, Secret};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::feed::Wanted;
 use crate::query::path;
@@ -21,6 +24,8 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(65);
 const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The limit on the head of a response, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// How an alert of TLS begins (RFC 8446 section 5.1). No response of HTTP does.
+const TLS_ALERT: &[u8] = &[21, 3];
 /// The limit on a reason why there is no stream, in bytes.
 const REASON_BYTES_MAX: u64 = 64 * 1024;
 
@@ -31,11 +36,32 @@ pub struct Client {
     pub address: AdminAddress,
     /// The token that says who this is; `None` where whoever can connect may do everything.
     pub token: Option<Secret>,
+    /// How the connection is encrypted; `None`: it is not.
+    pub tls: Option<ClientTls>,
+}
+
+/// The TLS of a client.
+#[derive(Clone, Debug)]
+pub struct ClientTls {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl ClientTls {
+    /// `config` says what is trusted, and has the certificate that says who this is. `name` is what the certificate of the admin address must
+    /// have.
+    ///
+    /// # Errors
+    /// The name is neither a DNS name nor an address.
+    pub fn new(config: Arc<ClientConfig>, name: &str) -> Result<Self, String> {
+        let wrong = |_| format!("{name} is not a name or an address that a certificate can have");
+        Ok(Self { config, name: ServerName::try_from(name.to_owned()).map_err(wrong)? })
+    }
 }
 
 impl From<AdminAddress> for Client {
     fn from(address: AdminAddress) -> Self {
-        Self { address, token: None }
+        Self { address, token: None, tls: None }
     }
 }
 
@@ -61,6 +87,11 @@ pub enum ClientError {
         address: AdminAddress,
         /// The cause.
         source: io::Error,
+    },
+    /// What listens there expects TLS.
+    Encrypted {
+        /// The address.
+        address: AdminAddress,
     },
     /// What listens there does not respond as Steelyard does.
     Foreign {
@@ -115,8 +146,7 @@ pub struct Event {
 pub fn events(client: &Client, path: &str) -> Result<EventStream, ClientError> {
     let address = client.address.clone();
     let broken = |source| ClientError::Broken { address: client.address.clone(), source };
-    let mut connected =
-        connect(&client.address).map_err(|source| ClientError::Connect { address: address.clone(), source })?;
+    let mut connected = connect(client).map_err(|source| ClientError::Connect { address: address.clone(), source })?;
     send(&mut connected, "GET", path, "", client.token.as_ref()).map_err(broken)?;
     let mut lines = BufReader::new(connected);
     let mut head = String::new();
@@ -186,6 +216,7 @@ impl EventStream {
 #[derive(Debug)]
 enum Connected {
     Tcp(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
     Unix(UnixStream),
 }
 
@@ -193,6 +224,7 @@ impl Read for Connected {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
             Self::Unix(stream) => stream.read(buffer),
         }
     }
@@ -202,24 +234,30 @@ impl Write for Connected {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => Ok(()),
+            Self::Tls(stream) => stream.flush(),
+        }
     }
 }
 
 /// Connects, and sets how long the other side may be silent.
-fn connect(address: &AdminAddress) -> io::Result<Connected> {
+fn connect(client: &Client) -> io::Result<Connected> {
     let timeout = Some(SILENCE_TIMEOUT);
-    match address {
+    match &client.address {
         AdminAddress::Socket(socket) => {
             let stream = TcpStream::connect_timeout(socket, CONNECT_TIMEOUT)?;
             stream.set_read_timeout(timeout)?;
             stream.set_write_timeout(timeout)?;
-            Ok(Connected::Tcp(stream))
+            let Some(ClientTls { config, name }) = &client.tls else { return Ok(Connected::Tcp(stream)) };
+            let tls = ClientConnection::new(Arc::clone(config), name.clone()).map_err(io::Error::other)?;
+            Ok(Connected::Tls(Box::new(StreamOwned::new(tls, stream))))
         }
         AdminAddress::Path(socket) => {
             let stream = UnixStream::connect(socket)?;
@@ -276,9 +314,12 @@ pub fn trace_path(question: &TraceQuestion) -> String {
 
 fn ask(client: &Client, method: &str, path: &str, body: &str) -> Result<Vec<u8>, ClientError> {
     let address = &client.address;
-    let connected = connect(address).map_err(|source| ClientError::Connect { address: address.clone(), source })?;
+    let connected = connect(client).map_err(|source| ClientError::Connect { address: address.clone(), source })?;
     let exchanged = exchange(connected, method, path, body, client.token.as_ref());
     let answer = exchanged.map_err(|source| ClientError::Broken { address: address.clone(), source })?;
+    if answer.starts_with(TLS_ALERT) {
+        return Err(ClientError::Encrypted { address: address.clone() });
+    }
     let (status, body) = read(&answer).ok_or_else(|| ClientError::Foreign { address: address.clone() })?;
     match status {
         200 => Ok(body.to_vec()),
@@ -307,7 +348,8 @@ fn send(stream: &mut Connected, method: &str, path: &str, body: &str, token: Opt
         "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{token}{ADMIN_HEADER}: 1\r\nContent-Length: \
          {length}\r\n\r\n{body}"
     );
-    stream.write_all(request.as_bytes())
+    stream.write_all(request.as_bytes())?;
+    stream.flush()
 }
 
 /// Returns status and body of a complete response; `None` if it is not HTTP, was cut short, or is an error on an HTML page. Errors of
@@ -356,6 +398,12 @@ impl fmt::Display for ClientError {
                     "{address} accepted the connection but did not respond: {source}; is this the address of `admin:`?"
                 )
             }
+            Self::Encrypted { address } => {
+                write!(
+                    f,
+                    "{address} expects TLS: write `--admin https://NAME:PORT`, with a name that its certificate has"
+                )
+            }
             Self::Foreign { address } => {
                 write!(
                     f,
@@ -373,7 +421,7 @@ impl std::error::Error for ClientError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Connect { source, .. } | Self::Broken { source, .. } => Some(source),
-            Self::Foreign { .. } | Self::Refused { .. } => None,
+            Self::Encrypted { .. } | Self::Foreign { .. } | Self::Refused { .. } => None,
         }
     }
 }

@@ -1,24 +1,32 @@
 //! The stream of events at `/events`: one update a second for everybody who looks, and single requests.
 //!
-//! The events are written once and shared by all viewers. A viewer that does not read misses events: it has room for a few, and no event waits
-//! for it.
+//! The events are written once and shared by all viewers. A viewer that does not read misses events: what waits for it is bounded in bytes, no
+//! event waits for it, and after some time its connection ends.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fmt;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use hyper::body::{Body, Bytes, Frame};
 use serde::Serialize;
 use telemetry::Seen;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::{Duration, Instant};
 
+use crate::access::{Access, Proof};
 use crate::history::{Point, Verdict};
+use crate::server::Place;
 
 /// Viewers at a time. Further ones are answered 503. They are fewer than the connections of the server, so that commands always get through.
 pub const VIEWERS_MAX: usize = 32;
-/// Events that a viewer may be behind.
-const BEHIND_MAX: usize = 16;
+/// Bytes of events that may wait for a viewer. A single event may be larger: the counters of thousands of routes are.
+const BEHIND_BYTES_MAX: usize = 512 * 1024;
+/// The same for all viewers together, even if the events of each are its own.
+const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// A viewer that misses events for this time is gone, or will never catch up.
+const BEHIND_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// What a viewer looks at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,13 +44,62 @@ pub struct Wanted {
 /// The viewers.
 #[derive(Debug, Default)]
 pub struct Feed {
-    viewers: Mutex<Vec<Viewer>>,
+    viewers: Mutex<Viewers>,
+}
+
+#[derive(Debug, Default)]
+struct Viewers {
+    all: Vec<Viewer>,
+    refused: u64,
+    ended_behind: u64,
+    ended_access: u64,
+}
+
+/// How many viewers there are and were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FeedCounts {
+    /// Those of now.
+    pub viewers: u64,
+    /// Those that were too many.
+    pub refused: u64,
+    /// Those whose streams ended because they did not read.
+    pub ended_behind: u64,
+    /// Those whose streams ended because the configuration no longer admits them.
+    pub ended_access: u64,
 }
 
 #[derive(Debug)]
 struct Viewer {
     wanted: Wanted,
-    events: Sender<Bytes>,
+    admitted: Admitted,
+    queue: Arc<Queue>,
+}
+
+/// Whose stream it is.
+#[derive(Clone)]
+pub(crate) struct Admitted {
+    /// What it was admitted with; `None` if nothing was demanded.
+    pub(crate) proof: Option<Proof>,
+    /// Whether only programs on this host can use the address of its connection.
+    pub(crate) is_local: bool,
+    /// Its connection.
+    pub(crate) place: Arc<Place>,
+}
+
+/// The events that wait for a viewer.
+#[derive(Debug, Default)]
+struct Queue(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<Bytes>,
+    bytes: usize,
+    /// Since when it has missed events; `None` if the last one found room.
+    behind_since: Option<Instant>,
+    waker: Option<Waker>,
+    has_ended: bool,
+    /// Nobody takes any.
+    is_gone: bool,
 }
 
 /// The event `second`.
@@ -124,9 +181,8 @@ impl From<&Seen> for RequestSeen {
 impl Feed {
     /// What all viewers together look at. Viewers that are gone are forgotten.
     pub fn wanted(&self) -> Wanted {
-        let mut viewers = self.viewers.lock().unwrap_or_else(PoisonError::into_inner);
-        viewers.retain(|viewer| !viewer.events.is_closed());
-        viewers.iter().fold(Wanted::default(), |all, Viewer { wanted, .. }| Wanted {
+        let viewers = self.viewers();
+        viewers.all.iter().fold(Wanted::default(), |all, Viewer { wanted, .. }| Wanted {
             overview: all.overview || wanted.overview,
             counters: all.counters || wanted.counters,
             requests: all.requests || wanted.requests,
@@ -134,87 +190,268 @@ impl Feed {
         })
     }
 
+    /// How many viewers there are and were.
+    pub fn counts(&self) -> FeedCounts {
+        let Viewers { all, refused, ended_behind, ended_access } = &*self.viewers();
+        FeedCounts {
+            viewers: all.len() as u64,
+            refused: *refused,
+            ended_behind: *ended_behind,
+            ended_access: *ended_access,
+        }
+    }
+
     /// Sends an event to those who look at it.
     pub fn send(&self, event: &str, data: &impl Serialize, is_for: impl Fn(&Wanted) -> bool) {
-        let mut viewers = self.viewers.lock().unwrap_or_else(PoisonError::into_inner);
-        if !viewers.iter().any(|viewer| is_for(&viewer.wanted)) {
+        if !self.viewers().all.iter().any(|viewer| is_for(&viewer.wanted)) {
             return;
         }
         // JSON has no line breaks, so the event is one line of data.
         let Ok(json) = serde_json::to_string(data) else { return };
-        let bytes = Bytes::from(format!("event: {event}\ndata: {json}\n\n"));
-        viewers.retain(|viewer| {
-            if is_for(&viewer.wanted) {
-                // A viewer that is behind misses it.
-                let _ = viewer.events.try_send(bytes.clone());
+        self.send_at(Instant::now(), Bytes::from(format!("event: {event}\ndata: {json}\n\n")), is_for);
+    }
+
+    fn send_at(&self, now: Instant, event: Bytes, is_for: impl Fn(&Wanted) -> bool) {
+        let mut viewers = self.viewers();
+        let Viewers { all, ended_behind, .. } = &mut *viewers;
+        let mut waiting: usize = all.iter().map(|viewer| viewer.queue.waiting().bytes).sum();
+        all.retain(|Viewer { wanted, queue, admitted }| {
+            if !is_for(wanted) {
+                return true;
             }
-            !viewer.events.is_closed()
+            let found_room = waiting + event.len() <= ALL_BYTES_MAX && queue.push(&event);
+            if found_room {
+                waiting += event.len();
+                return true;
+            }
+            let reads = now.duration_since(queue.behind_since(now)) < BEHIND_TIME_MAX;
+            if !reads {
+                *ended_behind += 1;
+                admitted.place.end();
+            }
+            reads
+        });
+    }
+
+    /// Ends the streams of those whom the configuration no longer admits.
+    pub fn review(&self, access: &Access) {
+        let mut viewers = self.viewers();
+        let Viewers { all, ended_access, .. } = &mut *viewers;
+        all.retain(|Viewer { admitted: Admitted { proof, is_local, place }, .. }| {
+            let stays = access.still_admits(proof.as_ref(), *is_local);
+            if !stays {
+                *ended_access += 1;
+                place.end();
+            }
+            stays
         });
     }
 
     /// Ends all streams.
     pub fn end(&self) {
-        self.viewers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.viewers().all.clear();
     }
 
     /// A new stream; `None` if there are too many.
-    pub(crate) fn join(&self, wanted: Wanted) -> Option<Events> {
-        let mut viewers = self.viewers.lock().unwrap_or_else(PoisonError::into_inner);
-        viewers.retain(|viewer| !viewer.events.is_closed());
-        if viewers.len() >= VIEWERS_MAX {
+    pub(crate) fn join(&self, wanted: Wanted, admitted: Admitted) -> Option<Events> {
+        let mut viewers = self.viewers();
+        if viewers.all.len() >= VIEWERS_MAX {
+            viewers.refused += 1;
             return None;
         }
-        let (events, stream) = channel(BEHIND_MAX);
+        let queue = Arc::new(Queue::default());
         // The first bytes come at once, so that a viewer knows that it is connected.
-        let _ = events.try_send(Bytes::from_static(b"retry: 2000\n\n"));
-        viewers.push(Viewer { wanted, events });
-        Some(Events(stream))
+        queue.push(&Bytes::from_static(b"retry: 2000\n\n"));
+        viewers.all.push(Viewer { wanted, admitted, queue: Arc::clone(&queue) });
+        Some(Events(queue))
+    }
+
+    /// Those who are not gone.
+    fn viewers(&self) -> MutexGuard<'_, Viewers> {
+        let mut viewers = self.viewers.lock().unwrap_or_else(PoisonError::into_inner);
+        viewers.all.retain(|viewer| !viewer.queue.waiting().is_gone);
+        viewers
+    }
+}
+
+impl fmt::Debug for Admitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admitted").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        let mut waiting = self.queue.waiting();
+        waiting.has_ended = true;
+        let waker = waiting.waker.take();
+        drop(waiting);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Queue {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns false if there is no room. If nothing waits, there is room for any event.
+    fn push(&self, event: &Bytes) -> bool {
+        let mut waiting = self.waiting();
+        if !waiting.events.is_empty() && waiting.bytes + event.len() > BEHIND_BYTES_MAX {
+            return false;
+        }
+        waiting.behind_since = None;
+        waiting.bytes += event.len();
+        waiting.events.push_back(event.clone());
+        let waker = waiting.waker.take();
+        drop(waiting);
+        waker.into_iter().for_each(Waker::wake);
+        true
+    }
+
+    /// Since when it misses events.
+    fn behind_since(&self, now: Instant) -> Instant {
+        *self.waiting().behind_since.get_or_insert(now)
     }
 }
 
 /// The events of one viewer.
 #[derive(Debug)]
-pub(crate) struct Events(Receiver<Bytes>);
+pub(crate) struct Events(Arc<Queue>);
 
 impl Body for Events {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let mut waiting = self.0.waiting();
+        if let Some(event) = waiting.events.pop_front() {
+            waiting.bytes -= event.len();
+            return Poll::Ready(Some(Ok(Frame::data(event))));
+        }
+        if waiting.has_ended {
+            return Poll::Ready(None);
+        }
+        waiting.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.0.waiting().is_gone = true;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Doubt, Role, User, Users};
 
     const OVERVIEW: Wanted = Wanted { overview: true, counters: false, requests: false, all_requests: false };
+
+    fn from(token: Option<&str>) -> Admitted {
+        let proof = token.map(|token| Proof::Token(token.as_bytes().to_vec()));
+        Admitted { proof, is_local: true, place: Place::of_a_test() }
+    }
+
+    fn next(events: &mut Events) -> Option<String> {
+        let mut cx = Context::from_waker(Waker::noop());
+        match Pin::new(events).poll_frame(&mut cx) {
+            Poll::Ready(Some(Ok(frame))) => Some(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()),
+            Poll::Ready(_) => Some("end".to_owned()),
+            Poll::Pending => None,
+        }
+    }
 
     #[test]
     fn a_viewer_gets_what_it_looks_at_and_one_that_does_not_read_misses_the_rest() {
         let feed = Feed::default();
-        let mut reads = feed.join(OVERVIEW).unwrap();
-        let mut other = feed.join(Wanted { requests: true, ..Wanted::default() }).unwrap();
-        for number in 0..1000 {
-            feed.send("second", &number, |wanted| wanted.overview);
+        let mut reads = feed.join(OVERVIEW, from(None)).unwrap();
+        let mut other = feed.join(Wanted { requests: true, ..Wanted::default() }, from(None)).unwrap();
+        let event = "x".repeat(1000);
+        for _ in 0..1000 {
+            feed.send("second", &event, |wanted| wanted.overview);
         }
-        let mut next = || reads.0.try_recv().ok().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap());
-        assert_eq!(next().as_deref(), Some("retry: 2000\n\n"));
-        assert_eq!(next().as_deref(), Some("event: second\ndata: 0\n\n"));
-        assert_eq!(std::iter::from_fn(next).count(), BEHIND_MAX - 2);
-        assert!(other.0.try_recv().is_ok() && other.0.try_recv().is_err());
+        assert_eq!(next(&mut reads).as_deref(), Some("retry: 2000\n\n"));
+        assert_eq!(next(&mut reads), Some(format!("event: second\ndata: \"{event}\"\n\n")));
+        let waited: usize = std::iter::from_fn(|| next(&mut reads)).map(|event| event.len()).sum();
+        assert!((BEHIND_BYTES_MAX - 3000..=BEHIND_BYTES_MAX).contains(&waited), "{waited}");
+        assert!(next(&mut other).is_some() && next(&mut other).is_none());
         assert!(feed.wanted().requests);
         drop(other);
         assert_eq!(feed.wanted(), OVERVIEW);
+        feed.end();
+        assert_eq!(next(&mut reads).as_deref(), Some("end"));
+    }
+
+    #[tokio::test]
+    async fn a_viewer_that_does_not_read_ends() {
+        let feed = Feed::default();
+        let (slow, begin) = (from(None), Instant::now());
+        let _stream = feed.join(OVERVIEW, slow.clone()).unwrap();
+        let large = Bytes::from(vec![b'x'; BEHIND_BYTES_MAX]);
+        let send = |now| feed.send_at(now, large.clone(), |wanted| wanted.overview);
+        send(begin);
+        send(begin + BEHIND_TIME_MAX - Duration::from_millis(1));
+        assert!(!slow.place.must_end().await);
+        send(begin + BEHIND_TIME_MAX);
+        assert!(slow.place.must_end().await);
+        assert_eq!(feed.counts(), FeedCounts { ended_behind: 1, ..FeedCounts::default() });
+    }
+
+    #[test]
+    fn all_viewers_together_hold_a_bounded_number_of_bytes() {
+        let feed = Feed::default();
+        let mut streams: Vec<_> = (0..VIEWERS_MAX).map(|_| feed.join(OVERVIEW, from(None)).unwrap()).collect();
+        // Larger than what may wait, and taken if nothing does.
+        for events in &mut streams {
+            assert!(next(events).is_some());
+            feed.send_at(Instant::now(), vec![b'x'; 3 << 20].into(), |wanted| wanted.overview);
+            let held: usize = feed.viewers().all.iter().map(|viewer| viewer.queue.waiting().bytes).sum();
+            assert!(held <= ALL_BYTES_MAX, "{held}");
+        }
     }
 
     #[test]
     fn a_thousand_viewers_are_too_many() {
         let feed = Feed::default();
-        let streams: Vec<_> = (0..1000).map(|_| feed.join(OVERVIEW)).collect();
+        let streams: Vec<_> = (0..1000).map(|_| feed.join(OVERVIEW, from(None))).collect();
         assert_eq!(streams.iter().flatten().count(), VIEWERS_MAX);
+        let refused = 1000 - VIEWERS_MAX as u64;
+        assert_eq!(feed.counts(), FeedCounts { viewers: VIEWERS_MAX as u64, refused, ..FeedCounts::default() });
         drop(streams);
-        assert!(feed.join(OVERVIEW).is_some());
+        assert!(feed.join(OVERVIEW, from(None)).is_some());
+    }
+
+    /// Admits this token.
+    struct Only(&'static str);
+
+    impl Users for Only {
+        fn known(&self, proof: &Proof) -> Option<User> {
+            let is_known = *proof == Proof::Token(self.0.as_bytes().to_vec());
+            is_known.then_some(User { name: Some(self.0.to_owned()), role: Role::Read })
+        }
+
+        fn identify<'u>(&'u self, proof: &'u Proof) -> Pin<Box<dyn Future<Output = Result<User, Doubt>> + Send + 'u>> {
+            Box::pin(async move { self.known(proof).ok_or(Doubt::Wrong) })
+        }
+    }
+
+    #[tokio::test]
+    async fn streams_end_with_the_rights_of_their_viewers() {
+        let feed = Feed::default();
+        let access = |users: Option<Only>| Access {
+            users: users.map(|users| Arc::new(users) as Arc<dyn Users>),
+            ..Access::default()
+        };
+        let all = [from(None), from(Some("a")), from(Some("b"))];
+        let _streams: Vec<_> = all.iter().map(|from| feed.join(OVERVIEW, from.clone()).unwrap()).collect();
+        feed.review(&access(None));
+        assert_eq!(feed.counts().viewers, 3);
+        feed.review(&access(Some(Only("b"))));
+        assert_eq!(feed.counts(), FeedCounts { viewers: 1, ended_access: 2, ..FeedCounts::default() });
+        assert!(all[0].place.must_end().await && all[1].place.must_end().await && !all[2].place.must_end().await);
     }
 }

@@ -1,25 +1,31 @@
 //! Answers a request.
 
+mod origin;
+mod who;
+
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN,
-    REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, REFERRER_POLICY,
+    RETRY_AFTER, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
-use tokio::time::Instant;
+use tokio::sync::oneshot;
 
-use crate::access::{self, Access, Doubt, Limiter, RefusedFor, Role, User};
-use crate::feed::{Events, Wanted};
+use self::origin::{host_is_ours, is_of_this_origin, only};
+use self::who::authorize;
+use crate::access::{Proof, User};
+use crate::feed::{Admitted, Events, Wanted};
 use crate::page::{self, Action, Form, View, Wish};
 use crate::query::Query;
+use crate::server::{Place, Shared};
 use crate::{ADMIN_HEADER, ChangeRefused, Control, Pages, RouteQuestion, TraceQuestion, VipChange, Within};
 
 /// The limit on the body of a request, in bytes. A body describes one vip, and no description written by a person is
@@ -46,6 +52,7 @@ enum Page {
     Script,
     Events,
     History,
+    Overview,
     Route,
     Do,
     DebugRoute,
@@ -77,6 +84,7 @@ const PAGES: &[(&str, Page, &str)] = &[
         Page::Events,
         "?[overview=1][&counters=1][&requests=1][&all=1]: a stream of events, one update a second and single requests",
     ),
+    ("/overview", Page::Overview, "the figures of the last second as JSON, without a word of the configuration"),
     ("/history", Page::History, "the last minute by seconds and the last hour by ten seconds, as JSON"),
     (
         "/route",
@@ -138,18 +146,43 @@ const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.
 /// The connection that a request came on.
 #[derive(Clone, Copy)]
 pub(crate) struct Connection<'c> {
-    pub(crate) control: &'c dyn Control,
-    /// How often clients were wrong about who they are.
-    pub(crate) limiter: &'c Limiter,
-    pub(crate) pages: Pages,
+    pub(crate) shared: &'c Arc<Shared>,
+    pub(crate) place: &'c Arc<Place>,
     /// The client's address; `None` for a Unix socket.
     pub(crate) client: Option<IpAddr>,
     /// Whether only programs on this host can use the address of the connection.
     pub(crate) is_local: bool,
-    /// What forms of the page must send back.
-    pub(crate) form_token: &'c str,
-    /// Set if the response has no end.
-    pub(crate) streams: &'c AtomicBool,
+    /// The client's certificate, which was verified.
+    pub(crate) certificate: Option<&'c [u8]>,
+}
+
+impl<'c> Connection<'c> {
+    pub(crate) fn new(shared: &'c Arc<Shared>, place: &'c Arc<Place>, client: Option<IpAddr>, is_local: bool) -> Self {
+        Self { shared, place, client, is_local, certificate: None }
+    }
+
+    fn control(&self) -> &'c dyn Control {
+        &*self.shared.control
+    }
+
+    /// Makes something large on another thread, so that the control thread can go on. Few are made at a time.
+    async fn apart<T: Send + 'static>(
+        &self,
+        make: impl FnOnce(&dyn Control) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        // The semaphore is never closed, and only a bug in `make` ends it early.
+        let unmade = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "cannot make the response: no thread for it");
+        let permit = Arc::clone(&self.shared.large).acquire_owned().await.map_err(|_| unmade())?;
+        let shared = Arc::clone(self.shared);
+        let (done, made) = oneshot::channel();
+        let work = move || {
+            // The client may be gone before the end: it must not be able to begin more of these.
+            let _permit = permit;
+            let _ = done.send(make(&*shared.control));
+        };
+        std::thread::Builder::new().name("large-response".to_owned()).spawn(work).map_err(|_| unmade())?;
+        made.await.map_err(|_| unmade())
+    }
 }
 
 /// The body of a response.
@@ -184,36 +217,42 @@ impl Body for Reply {
     }
 }
 
-/// Answers a request. It reads the body only for `/vip/add`, the one page that has one.
+/// Answers a request. It reads the body only for `/vip/add` and `/do`, the pages that have one.
 pub(crate) async fn handle(
     connection: Connection<'_>,
     request: Request<Incoming>,
 ) -> Result<Response<Reply>, Infallible> {
-    let access = connection.control.access();
-    let (page, user) = match admit(&request, connection.pages, connection.is_local, &access.hosts) {
+    let Connection { shared, client, is_local, .. } = connection;
+    let access = connection.control().access();
+    let (page, (user, proof)) = match admit(&request, shared.pages, is_local, &access.hosts) {
         Err(refusal) => return Ok(refusal.response()),
         Ok(page) => match authorize(connection, &request, page, &access).await {
-            Ok(user) => (page, user),
+            Ok(who) => (page, who),
             Err(refusal) => return Ok(refusal.response()),
         },
     };
+    if shared.pages == Pages::All && !page.is_for_probes() {
+        connection.place.prove();
+    }
     let mut action = page.changes_state().then(|| request.uri().to_string());
     let query = request.uri().query().unwrap_or("").to_owned();
+    let control = connection.control();
     let response = match page {
-        Page::VipAdd => add_vip(connection.control, request).await,
+        Page::VipAdd => add_vip(control, request).await,
         Page::Do => match form(connection, request).await {
             Ok(form) => {
                 action = Some(format!("{:?}", form.action));
-                act(connection.control, form.action).await
+                act(control, form.action).await
             }
             Err(refusal) => refusal.response(),
         },
-        Page::Index => index(connection, &user, &query),
-        Page::Events => events(connection, &query),
-        page => answer(connection.control, page, &query).await,
+        Page::Index => index(connection, user.clone(), query).await,
+        Page::Events => events(connection, &query, proof),
+        Page::Metrics | Page::Status | Page::Counters | Page::DebugConfiguration => large(connection, page).await,
+        page => answer(control, page, &query).await,
     };
     if let Some(action) = action {
-        let client = connection.client.map_or_else(|| "unix".to_owned(), |client| client.to_string());
+        let client = client.map_or_else(|| "unix".to_owned(), |client| client.to_string());
         tracing::info!(%user, client, action, status = response.status().as_u16(), "action through the admin address");
     }
     Ok(response)
@@ -225,7 +264,7 @@ async fn form(connection: Connection<'_>, request: Request<Incoming>) -> Result<
     let body = Limited::new(request.into_body(), FORM_BYTES_MAX).collect().await;
     let body = body.map_err(|error| bad(format!("cannot read the form: {error}")))?.to_bytes();
     let form = Form::parse(std::str::from_utf8(&body).unwrap_or_default()).map_err(bad)?;
-    if form.token != connection.form_token {
+    if form.token != connection.shared.form_token {
         let why = "this form is not of the page as it is now: reload the page, and try again";
         return Err(Refusal::new(StatusCode::FORBIDDEN, why));
     }
@@ -255,27 +294,44 @@ async fn act(control: &dyn Control, action: Action) -> Response<Reply> {
 }
 
 /// The page for people.
-fn index(connection: Connection<'_>, user: &User, query: &str) -> Response<Reply> {
-    let control = connection.control;
-    let wish = match Wish::parse(query) {
+async fn index(connection: Connection<'_>, user: User, query: String) -> Response<Reply> {
+    let wish = match Wish::parse(&query) {
         Ok(wish) => wish,
         Err(why) => return text(StatusCode::BAD_REQUEST, why + "\n"),
     };
-    let (points, verdict) = control.history();
-    let pages: Vec<_> = PAGES.iter().map(|(path, page, what)| (*path, page.changes_state(), *what)).collect();
-    let view = View {
-        status: &control.status(),
-        points: &points,
-        verdict: &verdict,
-        user,
-        wish: &wish,
-        route: wish.route.as_ref().map(|question| control.explain(question)),
-        packet: wish.packet.as_ref().map(|question| control.trace(question)),
-        form_token: connection.form_token,
-        drop_meaning: &|reason| control.drop_meaning(reason),
-        pages: page::list_of_pages(&pages),
-    };
-    html(StatusCode::OK, page::page(&view))
+    let form_token = connection.shared.form_token.clone();
+    let control = connection.control();
+    let replicas = if wish.replicas { Some(control.replicas().await) } else { None };
+    let replicas = control.has_replicas().then_some(replicas);
+    let made = connection.apart(move |control| {
+        let (points, verdict) = control.history();
+        let pages: Vec<_> = PAGES.iter().map(|(path, page, what)| (*path, page.changes_state(), *what)).collect();
+        page::page(&View {
+            status: &control.status(),
+            points: &points,
+            verdict: &verdict,
+            user: &user,
+            wish: &wish,
+            route: wish.route.as_ref().map(|question| control.explain(question)),
+            replicas: replicas.as_ref().map(Option::as_deref),
+            packet: wish.packet.as_ref().map(|question| control.trace(question)),
+            form_token: &form_token,
+            drop_meaning: &|reason| control.drop_meaning(reason),
+            pages: page::list_of_pages(&pages),
+        })
+    });
+    made.await.map_or_else(Refusal::response, |page| html(StatusCode::OK, page))
+}
+
+/// Pages that grow with the configuration.
+async fn large(connection: Connection<'_>, page: Page) -> Response<Reply> {
+    let made = connection.apart(move |control| match page {
+        Page::Metrics => response(StatusCode::OK, PROMETHEUS, control.metrics()),
+        Page::Status => json(&control.status()),
+        Page::Counters => json(&control.counters()),
+        _ => text(StatusCode::OK, control.configuration()),
+    });
+    made.await.unwrap_or_else(Refusal::response)
 }
 
 fn html(status: StatusCode, body: String) -> Response<Reply> {
@@ -285,7 +341,7 @@ fn html(status: StatusCode, body: String) -> Response<Reply> {
 }
 
 /// The stream of events.
-fn events(connection: Connection<'_>, query: &str) -> Response<Reply> {
+fn events(connection: Connection<'_>, query: &str, proof: Option<Proof>) -> Response<Reply> {
     let query = match Query::parse(query, &["overview", "counters", "requests", "all"]) {
         Ok(query) => query,
         Err(why) => return text(StatusCode::BAD_REQUEST, why + "\n"),
@@ -298,13 +354,18 @@ fn events(connection: Connection<'_>, query: &str) -> Response<Reply> {
         requests: is("requests") || all,
         all_requests: all,
     };
-    let Some(events) = connection.control.feed().and_then(|feed| feed.join(wanted)) else {
+    // The right may have ended while a password was checked, and then nothing would end the stream.
+    if !connection.control().access().still_admits(proof.as_ref(), connection.is_local) {
+        return text(StatusCode::FORBIDDEN, "the configuration no longer admits you\n".to_owned());
+    }
+    let admitted = Admitted { proof, is_local: connection.is_local, place: Arc::clone(connection.place) };
+    let Some(events) = connection.control().feed().and_then(|feed| feed.join(wanted, admitted)) else {
         let why = "too many are looking: close another page or `steelyard top`\n".to_owned();
         let mut response = text(StatusCode::SERVICE_UNAVAILABLE, why);
         response.headers_mut().insert(RETRY_AFTER, 10.into());
         return response;
     };
-    connection.streams.store(true, Relaxed);
+    connection.place.stream();
     let mut response = response(StatusCode::OK, EVENTS, String::new());
     *response.body_mut() = Reply::Events(events);
     response
@@ -328,65 +389,6 @@ impl Refusal {
     }
 }
 
-/// Says who a request is from, if they may have the page.
-async fn authorize<B>(
-    Connection { control, limiter, pages, client, is_local, .. }: Connection<'_>,
-    request: &Request<B>,
-    page: Page,
-    access: &Access,
-) -> Result<User, Refusal> {
-    // Probes of an orchestrator have no credentials, and learn nothing but whether the process is ready.
-    if pages == Pages::ForAnyone || page.is_for_probes() {
-        return Ok(User::LOCAL);
-    }
-    let Some(users) = &access.users else {
-        // A reload may have closed an address beyond this host, and with it have removed its users, while this connection was open.
-        let why = "nobody may use this address from other hosts: `admin_access` names nobody";
-        return if is_local { Ok(User::LOCAL) } else { Err(Refusal::new(StatusCode::FORBIDDEN, why)) };
-    };
-    let missing = |status_why: &str, reason| {
-        control.note_refused(reason);
-        Refusal::new(StatusCode::UNAUTHORIZED, status_why)
-            .header(WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"Steelyard\", charset=\"UTF-8\""))
-            .header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"Steelyard\""))
-    };
-    let proof = access::proof(request.headers());
-    if proof == Ok(None) {
-        return Err(missing("say who you are: send a token or a password (`--admin-token-file`)", RefusedFor::Missing));
-    }
-    if let Err(wait) = limiter.attempt(client, Instant::now()) {
-        control.note_refused(RefusedFor::TooOften);
-        limiter.log(client, Instant::now());
-        let why = "too many wrong tokens or passwords came from this address: wait";
-        let seconds = wait.as_secs() + 1;
-        return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, why).header(RETRY_AFTER, seconds.into()));
-    }
-    let user = match proof {
-        Ok(Some(proof)) => users.identify(&proof).await,
-        Ok(None) | Err(_) => Err(Doubt::Wrong),
-    };
-    match user {
-        Ok(user) => {
-            limiter.was_right(client, Instant::now());
-            if page.changes_state() && user.role < Role::Act {
-                control.note_refused(RefusedFor::Role);
-                let why = format!("{user} may see everything and change nothing: `admin_access.act` has those who may");
-                return Err(Refusal::new(StatusCode::FORBIDDEN, why));
-            }
-            Ok(user)
-        }
-        Err(Doubt::Wrong) => {
-            limiter.log(client, Instant::now());
-            Err(missing("the token or the password is wrong", RefusedFor::Wrong))
-        }
-        Err(Doubt::Busy) => {
-            limiter.was_right(client, Instant::now());
-            let why = "too many passwords wait to be checked: try again";
-            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why).header(RETRY_AFTER, 1.into()))
-        }
-    }
-}
-
 /// Returns the requested page if a request like this may have it, whoever it is from. `hosts` are the names of the address.
 fn admit<B>(request: &Request<B>, pages: Pages, is_local: bool, hosts: &[String]) -> Result<Page, Refusal> {
     let refusal = |status, why: String| Err(Refusal::new(status, why));
@@ -401,6 +403,10 @@ fn admit<B>(request: &Request<B>, pages: Pages, is_local: bool, hosts: &[String]
                    `admin_access.hosts`; otherwise web pages could send requests in your name";
         return refusal(StatusCode::MISDIRECTED_REQUEST, why.into());
     }
+    if request.headers().get_all(HOST).iter().count() > 1 {
+        // RFC 9112 section 3.2.
+        return refusal(StatusCode::BAD_REQUEST, "the request has more than one Host header".to_owned());
+    }
     let (allowed, allow): (&[Method], _) =
         if page.changes_state() { (&[Method::POST], "POST") } else { (&[Method::GET, Method::HEAD], "GET, HEAD") };
     if !allowed.contains(request.method()) {
@@ -413,8 +419,8 @@ fn admit<B>(request: &Request<B>, pages: Pages, is_local: bool, hosts: &[String]
         return refusal(StatusCode::FORBIDDEN, why);
     }
     // Forms have no such header. They have a token instead, which is looked at with the rest of the form.
-    if page.changes_state() && *page != Page::Do && request.headers().get(ADMIN_HEADER).is_none_or(|value| value != "1")
-    {
+    let is_marked = || only(request, ADMIN_HEADER).is_ok_and(|value| value == Some("1"));
+    if page.changes_state() && *page != Page::Do && !is_marked() {
         let why = format!("send the header `{ADMIN_HEADER}: 1`, so that web pages cannot send requests in your name");
         return refusal(StatusCode::FORBIDDEN, why);
     }
@@ -436,18 +442,15 @@ async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Repl
         Page::Style => response(StatusCode::OK, CSS, page::STYLE.to_owned()),
         Page::Script => response(StatusCode::OK, JAVASCRIPT, page::SCRIPT.to_owned()),
         Page::History => json(&control.history().0),
+        Page::Overview => json(&control.overview()),
         Page::Route => route(control, query).unwrap_or_else(|why| text(StatusCode::BAD_REQUEST, why + "\n")),
         Page::DebugRoute => debug_route(control, query).unwrap_or_else(|why| text(StatusCode::BAD_REQUEST, why + "\n")),
         Page::DebugLog => text(StatusCode::OK, control.log_lines()),
-        Page::DebugConfiguration => text(StatusCode::OK, control.configuration()),
-        Page::Metrics => response(StatusCode::OK, PROMETHEUS, control.metrics()),
         Page::Health => text(StatusCode::OK, "ok\n".into()),
         Page::Ready => match control.ready() {
             Ok(()) => text(StatusCode::OK, "ok\n".into()),
             Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, why + "\n"),
         },
-        Page::Status => json(&control.status()),
-        Page::Counters => json(&control.counters()),
         Page::Reload => match control.reload().await {
             Ok(generation) => response(StatusCode::OK, JSON, format!("{{\"generation\":{generation}}}\n")),
             Err(errors) => text(StatusCode::UNPROCESSABLE_ENTITY, errors),
@@ -463,10 +466,15 @@ async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Repl
             Err(why) => text(StatusCode::BAD_REQUEST, why + "\n"),
         },
         Page::VipDetach => change_vips(control, VipChange::Detach).await,
-        // These are answered elsewhere: they have a body, or belong to a connection.
-        Page::Index | Page::Events | Page::Do | Page::VipAdd => {
-            text(StatusCode::BAD_REQUEST, "this request needs a body\n".into())
-        }
+        // These are answered elsewhere: they have a body, belong to a connection, or are large.
+        Page::Index
+        | Page::Events
+        | Page::Do
+        | Page::VipAdd
+        | Page::Metrics
+        | Page::Status
+        | Page::Counters
+        | Page::DebugConfiguration => text(StatusCode::BAD_REQUEST, "this request needs a body\n".into()),
     }
 }
 
@@ -610,7 +618,7 @@ fn json(value: &impl Serialize) -> Response<Reply> {
 impl Page {
     /// The page changes nothing and shows nothing of the configuration but names.
     fn is_for_anyone(self) -> bool {
-        matches!(self, Page::Metrics | Page::Health | Page::Ready)
+        matches!(self, Page::Metrics | Page::Overview | Page::Health | Page::Ready)
     }
 
     fn is_for_probes(self) -> bool {
@@ -635,6 +643,7 @@ impl Page {
             | Page::Script
             | Page::Events
             | Page::History
+            | Page::Overview
             | Page::Route
             | Page::DebugLog
             | Page::DebugConfiguration
@@ -647,38 +656,6 @@ impl Page {
             | Page::Trace => false,
         }
     }
-}
-
-/// Whether every host that the request names is one of `hosts`, `localhost`, or an address, which must be one of the loopback if only this
-/// host can connect. A request that names none (HTTP/1.0) does not come from a browser.
-fn host_is_ours<B>(request: &Request<B>, is_local: bool, hosts: &[String]) -> bool {
-    let is_ours = |host: &str| is_ours(host, is_local, hosts);
-    let target = request.uri().authority().is_none_or(|authority| is_ours(authority.as_str()));
-    target && request.headers().get_all(HOST).iter().all(|host| host.to_str().is_ok_and(is_ours))
-}
-
-fn is_ours(host: &str, is_local: bool, hosts: &[String]) -> bool {
-    let fits = |address: IpAddr| !is_local || address.to_canonical().is_loopback();
-    if let Some(rest) = host.strip_prefix('[') {
-        let address = rest.split_once(']').and_then(|(address, _)| address.parse::<Ipv6Addr>().ok());
-        return address.is_some_and(|address| fits(address.into()));
-    }
-    let name = host.split_once(':').map_or(host, |(name, _)| name);
-    name.parse::<Ipv4Addr>().is_ok_and(|address| fits(address.into()))
-        || name.eq_ignore_ascii_case("localhost")
-        || hosts.iter().any(|known| name.eq_ignore_ascii_case(known))
-}
-
-/// Whether a request does not come from a web page of another origin, as far as browsers say so. Programs say nothing.
-fn is_of_this_origin<B>(request: &Request<B>) -> bool {
-    let text = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or_default());
-    let site = text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
-    let host = text(HOST.as_str()).unwrap_or_default();
-    let is_here = |origin: &str| {
-        let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-        rest.is_some_and(|rest| !host.is_empty() && rest.eq_ignore_ascii_case(host))
-    };
-    site && text(ORIGIN.as_str()).is_none_or(is_here)
 }
 
 fn text(status: StatusCode, body: String) -> Response<Reply> {

@@ -20,6 +20,7 @@ mod history;
 mod listener;
 mod page;
 mod query;
+mod replicas;
 mod route;
 mod server;
 mod show;
@@ -30,18 +31,19 @@ use std::pin::Pin;
 
 pub use access::{Access, Doubt, Proof, RefusedFor, Role, User, Users};
 pub use client::{
-    Client, ClientError, Event, EventStream, debug_route_path, endpoint_path, events, events_path, flows_path, get,
-    maintenance_path, post, trace_path, vip_add_path, vip_remove_path,
+    Client, ClientError, ClientTls, Event, EventStream, debug_route_path, endpoint_path, events, events_path,
+    flows_path, get, maintenance_path, post, trace_path, vip_add_path, vip_remove_path,
 };
 pub use counters::{
     COUNTERS_VERSION, Counters, EndpointCounts, EndpointRates, ListenerCounts, ListenerRates, Rates, RouteCounts,
     RouteRates, VipCounts, VipEndpointCounts, VipEndpointRates, VipRow, listener_counts, rates_between, route_counts,
     vip_endpoint_counts,
 };
-pub use feed::{Feed, Overview, RequestSeen, VIEWERS_MAX, Wanted};
+pub use feed::{Feed, FeedCounts, Overview, RequestSeen, VIEWERS_MAX, Wanted};
 pub use findings::{Finding, Severity, findings};
 pub use history::{History, Point, Points, Verdict, Who};
 pub use listener::Listener;
+pub use replicas::{OVERVIEW_VERSION, OverviewStatus, Replica};
 pub use route::{OTHERS_MAX, OtherRoute, RouteQuestion, RouteReport};
 pub use server::serve;
 pub use show::{
@@ -49,10 +51,11 @@ pub use show::{
     render_vips_text, visible,
 };
 pub use status::{
-    AboutStatus, CertificateStatus, ChangesStatus, ClusterStatus, EndpointRecent, EndpointState, EndpointStatus,
-    InvalidCertificate, KeySetStatus, ListenerRecent, ListenerStatus, MaintenanceStatus, MethodStatus, PasswordStatus,
-    Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION, ServiceFaultStatus, Status, Turn, ZoneStatus,
-    listener_statuses, method_statuses, quantiles, route_statuses, route_target,
+    AboutStatus, CertificateStatus, ChangesStatus, ClusterStatus, EndpointCause, EndpointRecent, EndpointState,
+    EndpointStatus, InvalidCertificate, KeySetStatus, ListenerRecent, ListenerStatus, MaintenanceStatus, MethodStatus,
+    PasswordStatus, ProbeStatus, Quantiles, RefusedObjectStatus, Reload, RouteRecent, RouteStatus, STATUS_VERSION,
+    ServiceFaultStatus, Status, Turn, ZoneStatus, listener_statuses, method_statuses, quantiles, route_statuses,
+    route_target,
 };
 pub use vip::{
     AnnouncementState, AnnouncementStatus, ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, SocketsStatus,
@@ -80,6 +83,19 @@ pub trait Control: Send + Sync + 'static {
 
     /// The last hour, and who is to blame for errors and latency now.
     fn history(&self) -> (Points, Verdict);
+
+    /// What this process tells anyone about itself.
+    fn overview(&self) -> OverviewStatus;
+
+    /// Whether it knows how to find the other processes that serve the same.
+    fn has_replicas(&self) -> bool {
+        false
+    }
+
+    /// Asks all processes that serve the same, this one included, for their figures.
+    fn replicas(&self) -> Pin<Box<dyn Future<Output = Vec<Replica>> + Send + '_>> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
 
     /// Those who look at the stream of events; `None` if there is no stream.
     fn feed(&self) -> Option<&Feed> {
@@ -158,7 +174,7 @@ pub trait Control: Send + Sync + 'static {
 pub enum Pages {
     /// All pages, for those whom [`Control::access`] admits.
     All,
-    /// `/metrics`, `/healthz` and `/readyz`.
+    /// `/metrics`, `/overview`, `/healthz` and `/readyz`.
     ForAnyone,
 }
 

@@ -12,7 +12,10 @@
 //! - no other page can show these in a frame.
 //!
 //! # Who may use it
-//! If the configuration names users, every request must prove who it is from; `access` reads the proof.
+//! If the configuration names users, every request must prove who it is from; `access` reads the proof. A connection whose client has proved
+//! nothing is the first to end where there is no place; see `places`.
+
+mod places;
 
 use std::collections::hash_map::RandomState;
 use std::fs::File;
@@ -21,27 +24,34 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
+use self::places::Places;
 use crate::access::Limiter;
 use crate::handle::{Connection, handle};
 use crate::listener::{Listener, Stream, Watched};
 use crate::{Control, Pages};
 
+pub(crate) use self::places::Place;
+
 /// Limits on what clients may use.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// The maximum number of open connections. Further ones wait to be accepted.
+    /// The maximum number of open connections. Further ones take the place of those whose clients have proved nothing, or wait.
     connections_max: usize,
-    /// The time from accept to the end of the request's head.
+    /// The same for those of one address whose clients have proved nothing.
+    of_address_max: usize,
+    /// The time for the handshake of TLS, and that for the request's head.
     header_timeout: Duration,
     /// The time from accept to the end of the response. The slowest request is a reload.
     connection_timeout: Duration,
@@ -51,7 +61,8 @@ struct Limits {
 
 const LIMITS: Limits = Limits {
     connections_max: 64,
-    header_timeout: Duration::from_secs(5),
+    of_address_max: 16,
+    header_timeout: Duration::from_secs(3),
     connection_timeout: Duration::from_secs(60),
     stream_timeout: Duration::from_secs(3600),
 };
@@ -61,14 +72,23 @@ const HEADER_BYTES_MAX: usize = 8192;
 /// from the threads that can free them.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Large responses that are made at a time, on threads of their own. Each may need some MiB.
+const LARGE_MAX: usize = 2;
+/// The time for the end of TLS, which the client may leave out.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// EMFILE of errno(3): the process has reached its limit on open descriptors.
 const DESCRIPTORS_USED_UP: i32 = 24;
 
 /// What the connections of an address share.
-struct Shared {
-    limiter: Limiter,
+pub(crate) struct Shared {
+    pub(crate) control: Arc<dyn Control>,
+    pub(crate) pages: Pages,
+    pub(crate) limiter: Limiter,
     /// What forms of the page must send back. A page of another origin cannot read it.
-    form_token: String,
+    pub(crate) form_token: String,
+    /// Permits for large responses.
+    pub(crate) large: Arc<Semaphore>,
 }
 
 /// A text that nobody can guess: the keys of hash maps are random.
@@ -91,21 +111,29 @@ pub async fn serve(listener: Listener, control: Arc<dyn Control>, pages: Pages) 
 }
 
 async fn serve_with(listener: Watched, control: Arc<dyn Control>, pages: Pages, limits: Limits) {
-    let places = Arc::new(Semaphore::new(limits.connections_max));
-    let shared = Arc::new(Shared { limiter: Limiter::default(), form_token: random_text() });
+    let places = Places::new(limits.connections_max, limits.of_address_max);
+    let (limiter, large) = (Limiter::default(), Arc::new(Semaphore::new(LARGE_MAX)));
+    let shared = Arc::new(Shared { control, pages, limiter, form_token: random_text(), large });
     let mut spare = open_spare();
-    // The semaphore is never closed.
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+    loop {
         match accept(&listener, &mut spare).await {
             Ok((stream, false)) => {
-                let (control, shared) = (Arc::clone(&control), Arc::clone(&shared));
+                let (client, is_local) = stream.client();
+                let Some(taken) = places.take(client).await else { return };
+                let shared = Arc::clone(&shared);
                 tokio::spawn(async move {
-                    connection(stream, &*control, &shared, pages, limits).await;
-                    drop(place);
+                    let connection = Connection::new(&shared, &taken.place, client, is_local);
+                    serve_connection(stream, connection, limits).await;
+                    drop(taken);
                 });
             }
             // With only this descriptor left, connections are served one after the other.
-            Ok((stream, true)) => spare = connection(stream, &*control, &shared, pages, limits).await,
+            Ok((stream, true)) => {
+                let (client, is_local) = stream.client();
+                let Some(taken) = places.take(client).await else { return };
+                let connection = Connection::new(&shared, &taken.place, client, is_local);
+                spare = serve_connection(stream, connection, limits).await;
+            }
             Err(error) => {
                 tracing::warn!("the admin address cannot accept a connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -142,21 +170,47 @@ async fn accept(listener: &Watched, spare: &mut Option<OwnedFd>) -> io::Result<(
 
 /// Answers one request. Returns the descriptor of the finished connection still open, because any thread could take a
 /// closed one.
-async fn connection(
-    stream: Stream,
-    control: &dyn Control,
-    Shared { limiter, form_token }: &Shared,
-    pages: Pages,
-    limits: Limits,
-) -> Option<OwnedFd> {
-    let (client, is_local) = stream.client();
-    let streams = AtomicBool::new(false);
-    let connection = Connection { control, limiter, pages, client, is_local, form_token, streams: &streams };
-    let ended = match stream {
-        Stream::Tcp(stream) => Stream::Tcp(answer(stream, connection, limits).await),
-        Stream::Unix(stream) => Stream::Unix(answer(stream, connection, limits).await),
+async fn serve_connection(stream: Stream, connection: Connection<'_>, limits: Limits) -> Option<OwnedFd> {
+    let tls = match connection.shared.pages {
+        Pages::All => connection.shared.control.access().tls,
+        Pages::ForAnyone => None,
+    };
+    let ended = match (stream, tls) {
+        (Stream::Tcp(stream), Some(tls)) => {
+            let secured = secure(stream, tls, connection.place, limits).await?;
+            let certificate = secured.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let certificate = certificate.map(|certificate| certificate.to_vec());
+            let connection = Connection { certificate: certificate.as_deref(), ..connection };
+            let mut ended = answer(secured, connection, limits).await;
+            // Without this, clients could not tell the end from a cut.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, ended.shutdown()).await;
+            Stream::Tcp(ended.into_inner().0)
+        }
+        (Stream::Tcp(stream), None) => Stream::Tcp(answer(stream, connection, limits).await),
+        (Stream::Unix(stream), _) => Stream::Unix(answer(stream, connection, limits).await),
     };
     ended.end()
+}
+
+/// Does the handshake. `None`: the client aborted it, was too slow, or had to make place.
+async fn secure(
+    stream: TcpStream,
+    tls: Arc<rustls::ServerConfig>,
+    place: &Place,
+    limits: Limits,
+) -> Option<TlsStream<TcpStream>> {
+    let handshake = tokio::time::timeout(limits.header_timeout, TlsAcceptor::from(tls).accept(stream));
+    tokio::select! {
+        secured = handshake => match secured {
+            Ok(Ok(secured)) => Some(secured),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "no TLS at the admin address");
+                None
+            }
+            Err(_) => None,
+        },
+        () = place.ended() => None,
+    }
 }
 
 async fn answer<S>(stream: S, connection: Connection<'_>, limits: Limits) -> S
@@ -173,9 +227,15 @@ where
         .serve_connection(TokioIo::new(stream), service);
     // The result does not matter here: the client has its response, went away, or was too slow.
     let mut ended = poll_fn(|cx| http.poll_without_shutdown(cx));
-    let timed_out = tokio::time::timeout(limits.connection_timeout, &mut ended).await.is_err();
-    if timed_out && connection.streams.load(Relaxed) {
-        let _ = tokio::time::timeout(limits.stream_timeout, ended).await;
+    let served = async {
+        let timed_out = tokio::time::timeout(limits.connection_timeout, &mut ended).await.is_err();
+        if timed_out && connection.place.streams() {
+            let _ = tokio::time::timeout(limits.stream_timeout, ended).await;
+        }
+    };
+    tokio::select! {
+        () = served => {}
+        () = connection.place.ended() => {}
     }
     http.into_parts().io.into_inner()
 }

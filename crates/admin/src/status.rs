@@ -3,17 +3,20 @@
 //! [`STATUS_VERSION`] grows when the meaning of a field changes or a field is removed. New fields may appear without a
 //! new version, and readers ignore fields that they do not know.
 
+mod endpoint;
+
 use std::collections::BTreeMap;
 
 use model::{Algorithm, Protocol, RouteAction, Snapshot, WeightedCluster};
 use serde::{Deserialize, Serialize};
 use telemetry::{
-    Distribution, EndpointOutcomes, ListenerTotals, MethodKey, MethodTotals, Outcomes, ReasonTotals, RouteOutcomes,
-    Spans, Totals,
+    Distribution, ListenerTotals, MethodKey, MethodTotals, Outcomes, ReasonTotals, RouteOutcomes, Spans, Totals,
 };
 
 use crate::findings::Finding;
 use crate::vip::{KernelPlaneStatus, VipStatus};
+
+pub use self::endpoint::{EndpointCause, EndpointRecent, EndpointState, EndpointStatus, ProbeStatus, ZoneStatus};
 
 /// The version of the JSON. Since version 2, an endpoint that nothing has checked is `unchecked`; version 1 called it
 /// `healthy`.
@@ -119,6 +122,25 @@ pub struct AboutStatus {
     pub certificates: Vec<CertificateStatus>,
     /// What the last change of the configuration changed; `None` if there was none.
     pub changes: Option<ChangesStatus>,
+    /// Objects of a Kubernetes cluster that are not served as they say, at most 256.
+    #[serde(default)]
+    pub refused_objects: Vec<RefusedObjectStatus>,
+    /// The number of those that are left out.
+    #[serde(default)]
+    pub refused_objects_more: usize,
+}
+
+/// An object of a Kubernetes cluster that is not served as it says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedObjectStatus {
+    /// Kind, namespace and name: `HTTPRoute shop/cart`.
+    pub object: String,
+    /// The type of the condition that reports this; empty if only an Event does.
+    pub condition: String,
+    /// The reason in the condition.
+    pub reason: String,
+    /// For people.
+    pub message: String,
 }
 
 /// A certificate that Steelyard shows.
@@ -373,111 +395,9 @@ pub struct Turn {
     pub zone_share: Option<f64>,
 }
 
-/// Where an endpoint is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ZoneStatus {
-    /// Its zone or that of this process is not known.
-    #[default]
-    Unknown,
-    /// In the zone of this process.
-    Own,
-    /// In another zone.
-    Other,
-}
-
-/// An endpoint.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EndpointStatus {
-    /// Its address.
-    pub address: String,
-    /// The weight relative to the others. An endpoint of weight 0 gets no new work.
-    pub weight: u32,
-    /// Endpoints of the lowest number get the requests while enough of them are usable.
-    #[serde(default)]
-    pub priority: u8,
-    /// Whether it is in the zone of this process.
-    #[serde(default)]
-    pub zone: ZoneStatus,
-    /// Whether it takes new work.
-    pub state: EndpointState,
-    /// What led to the state, or the last failure.
-    pub why: Option<String>,
-    /// Requests in progress.
-    pub in_flight: u64,
-    /// Connections open to it.
-    pub connections: u64,
-    /// Requests, or TCP connections, sent to it.
-    pub requests: u64,
-    /// Those of them that failed.
-    pub failures: u64,
-    /// The time until its response head; `None` if nothing was measured yet.
-    #[serde(default)]
-    pub upstream_us: Option<Quantiles>,
-    /// The last minute.
-    #[serde(default)]
-    pub recent: EndpointRecent,
-    /// The last 5 to 10 seconds.
-    #[serde(default)]
-    pub latest: EndpointRecent,
-}
-
-/// What happened at an endpoint in a period.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EndpointRecent {
-    /// Requests, or TCP connections, sent to it.
-    pub requests: u64,
-    /// Requests for which no connection could be made.
-    pub unreachable: u64,
-    /// Requests that it answered with 500 to 599.
-    pub errors: u64,
-    /// Requests for which it closed or reset the connection before the end of the response, or sent a malformed
-    /// response.
-    pub resets: u64,
-    /// Requests for which it was silent for too long.
-    pub timeouts: u64,
-}
-
-/// Whether an endpoint takes new work, and what decides that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EndpointState {
-    /// It takes work: its health check succeeds.
-    Healthy,
-    /// It takes work, but nothing has checked it: its cluster has no health check, or no probe has finished yet.
-    Unchecked,
-    /// Its health check fails.
-    Unhealthy,
-    /// Outlier ejection has taken it out for a while because of what requests met there.
-    Ejected,
-    /// An operator wants it to get no new work.
-    Draining,
-}
-
-impl EndpointState {
-    /// Whether it takes new work.
-    pub fn takes_work(self) -> bool {
-        matches!(self, Self::Healthy | Self::Unchecked)
-    }
-}
-
-impl EndpointRecent {
-    /// All failures.
-    pub fn failures(&self) -> u64 {
-        self.unreachable + self.errors + self.resets + self.timeouts
-    }
-}
-
 impl From<RouteOutcomes> for RouteRecent {
     fn from(RouteOutcomes { responses, errors }: RouteOutcomes) -> Self {
         Self { responses, errors }
-    }
-}
-
-impl From<EndpointOutcomes> for EndpointRecent {
-    fn from(outcomes: EndpointOutcomes) -> Self {
-        let EndpointOutcomes { requests, unreachable, errors, resets, timeouts } = outcomes;
-        Self { requests, unreachable, errors, resets, timeouts }
     }
 }
 

@@ -329,6 +329,13 @@ impl ClusterState {
         self.weights.get(index).copied().unwrap_or(0)
     }
 
+    /// For how much longer the endpoint gets less than its share because it has just come into service; `None` if it does not.
+    pub fn slow_start_left_ms(&self, index: usize, now_ms: u64) -> Option<u64> {
+        let since_ms = self.endpoints().get(index)?.usable_since_ms.load(Relaxed);
+        let left = self.slow_start_ms.saturating_sub(now_ms.saturating_sub(since_ms));
+        (since_ms > 0 && left > 0 && self.usable(index, now_ms)).then_some(left)
+    }
+
     pub(crate) fn slow_start_ms(&self) -> u64 {
         self.slow_start_ms
     }

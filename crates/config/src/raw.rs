@@ -425,7 +425,7 @@ mod tracing;
 mod via;
 mod vip;
 
-pub use admin::{RawAdminAccess, RawAdminRole};
+pub use admin::{RawAdminAccess, RawAdminRole, RawAdminTls};
 pub use auth::{RawApiKey, RawAuth, RawAuthObject, RawBasic};
 pub use compression::RawCompress;
 pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject, RawHttpAuth};

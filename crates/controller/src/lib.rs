@@ -26,7 +26,7 @@ pub use read::{Seen, read_nginx};
 pub use reconciler::{Outcome, Refusal, Update};
 pub use settings::{INGRESS_CONTROLLER, IngressNginx, Pool, Published, SecretRef, ServiceName, Settings};
 pub use start::{Handle, NodeLeases, Options, start};
-pub use translate::{DRAIN_TIMEOUT, FLOWS_MAX, ServiceFault};
+pub use translate::{DRAIN_TIMEOUT, FLOWS_MAX, RefusedObject, ServiceFault};
 pub use webhook::{Review, WebhookOptions, serve_webhook};
 
 #[cfg(test)]

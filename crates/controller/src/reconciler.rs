@@ -22,7 +22,9 @@ use tokio::time::Instant;
 
 use crate::index::{Index, Kind, Name};
 use crate::settings::Settings;
-use crate::translate::{self, Circumstances, Memory, Notice, RefusedVip, ServiceFault, Translation, translate};
+use crate::translate::{
+    self, Circumstances, Memory, Notice, RefusedObject, RefusedVip, ServiceFault, Translation, translate,
+};
 use crate::watch::{News, Scoped, Unreadable};
 use crate::write::Writer;
 use contest::{Contest, Verdict};
@@ -63,6 +65,8 @@ pub struct Update {
     pub wants_no_vip: bool,
     /// What is wrong with Services that this node serves.
     pub service_faults: Vec<ServiceFault>,
+    /// The objects that are not served as they say, and the number of those that were left out.
+    pub refused_objects: (Vec<RefusedObject>, usize),
     /// The channel for the outcome.
     pub outcome: oneshot::Sender<Outcome>,
 }
@@ -322,7 +326,7 @@ impl Reconciler {
         let (keep_vips, kernel_refusal) = (kernel.is_some(), kernel.clone());
         let wants_no_vip =
             snapshot.vips.is_empty() && !keep_vips && vips.is_empty() && self.index.unreadable.is_empty();
-        let service_faults = self.translation.service_faults();
+        let (service_faults, refused_objects) = (self.translation.service_faults(), self.translation.refused_objects());
         let update = Update {
             snapshot,
             endpoints_only,
@@ -330,6 +334,7 @@ impl Reconciler {
             kernel_refusal,
             wants_no_vip,
             service_faults,
+            refused_objects,
             outcome: sender,
         };
         // There is room: the next snapshot is only sent after the outcome of the previous one.

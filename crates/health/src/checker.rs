@@ -46,6 +46,15 @@ pub struct LastFailure {
     pub at_ms: u64,
 }
 
+/// The last probe of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastProbe {
+    /// When it ended, by the clock given to [`Checker::new`].
+    pub at_ms: u64,
+    /// Whether it succeeded.
+    pub is_success: bool,
+}
+
 /// All active probes of the process. Dropping it ends them.
 pub struct Checker {
     /// By the address probed. There are several if clusters have different checks.
@@ -75,6 +84,7 @@ struct State {
     proven: bool,
     /// The last failure and its time; `None` once a probe has succeeded and the verdict is healthy.
     failure: Option<(Failure, u64)>,
+    last: Option<LastProbe>,
     targets: Vec<ProbeTarget>,
 }
 
@@ -125,7 +135,7 @@ impl Checker {
         // An endpoint that an earlier process or another check has found dead stays dead until probes succeed.
         let healthy = !targets.iter().any(|target| target.cluster.probes_fail(target.index));
         let machine = HealthMachine::new(&check, healthy);
-        let state = Arc::new(Mutex::new(State { machine, proven: false, failure: None, targets }));
+        let state = Arc::new(Mutex::new(State { machine, proven: false, failure: None, last: None, targets }));
         let rng = Rng::new(self.rng.next_u64());
         let run = run(address, check.clone(), transport.clone(), Arc::clone(&state), Arc::clone(&self.common), rng);
         Some(Running { check, transport, state, task: tokio::spawn(run) })
@@ -146,6 +156,19 @@ impl Checker {
         }
         failures.sort_by(|a, b| (&a.cluster, a.address).cmp(&(&b.cluster, b.address)));
         failures
+    }
+
+    /// The last probe of each endpoint that was probed.
+    pub fn last_probes(&self) -> HashMap<(Arc<str>, SocketAddr), LastProbe> {
+        let mut probes = HashMap::new();
+        for running in self.running.values().flatten() {
+            let state = lock(&running.state);
+            let Some(last) = state.last else { continue };
+            probes.extend(
+                state.targets.iter().map(|target| ((target.cluster_name.as_str().into(), target.address), last)),
+            );
+        }
+        probes
     }
 
     /// Cluster and address of the endpoints of which no probe has ended yet. They are assumed to be healthy.
@@ -252,6 +275,7 @@ impl State {
 
     fn conclude(&mut self, result: Result<(), Failure>, now_ms: u64) {
         let is_success = result.is_ok();
+        self.last = Some(LastProbe { at_ms: now_ms, is_success });
         // A connection alone proves nothing, except for an endpoint that did not even accept one before.
         let is_answer =
             self.failure.is_some() || self.targets.first().is_some_and(|target| target.check.probe != Probe::Tcp);
@@ -395,6 +419,8 @@ mod tests {
         until(&checker, &cluster, EndpointStatus::Unhealthy).await;
         let failure = LastFailure { cluster: "web".to_owned(), address, why: "connect refused".to_owned(), at_ms: 7 };
         assert_eq!(checker.last_failures(), [failure]);
+        let key: (Arc<str>, SocketAddr) = ("web".into(), address);
+        assert_eq!(checker.last_probes()[&key], LastProbe { at_ms: 7, is_success: false });
 
         let _listener = listen(socket);
         until(&checker, &cluster, EndpointStatus::Healthy).await;

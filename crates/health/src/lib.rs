@@ -17,5 +17,5 @@ mod h2_tests;
 mod probe;
 mod transport;
 
-pub use checker::{Checker, LastFailure, PROBES_AT_ONCE_MAX, ProbeTarget};
+pub use checker::{Checker, LastFailure, LastProbe, PROBES_AT_ONCE_MAX, ProbeTarget};
 pub use transport::{Handshake, Handshaking, ProbeTransport, Stream};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::{Keys, Users};
+use crate::{Certificate, Keys, Pem, SubjectAltName, TlsVersion, Users};
 
 /// The prefix of a Unix socket's path in an operator's notation.
 pub const UNIX_PREFIX: &str = "unix:";
@@ -37,6 +37,19 @@ pub struct AdminAccess {
     pub read: AdminRole,
     /// Those who may also change things.
     pub act: AdminRole,
+    /// How connections are encrypted; `None`: they are not.
+    pub tls: Option<AdminTls>,
+}
+
+/// The TLS of the admin address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminTls {
+    /// At least one. The name that the client asks for decides which one is presented; the first is used if none matches.
+    pub certificates: Vec<Certificate>,
+    /// The CA of the certificates that clients may show; `None`: they are not asked for any.
+    pub client_ca: Option<Pem>,
+    /// The oldest version that is accepted.
+    pub min_version: TlsVersion,
 }
 
 /// The holders of a role.
@@ -46,6 +59,17 @@ pub struct AdminRole {
     pub tokens: Vec<Keys>,
     /// Users with passwords.
     pub users: Vec<Users>,
+    /// What the certificate of a client must have, each with the name of its holder.
+    pub certificates: Vec<(String, HolderMatcher)>,
+}
+
+/// Whose certificate it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HolderMatcher {
+    /// It has this DNS name or URI.
+    Name(SubjectAltName),
+    /// Its whole subject is this, in the form of RFC 4514: `CN=ann,O=ops`.
+    Subject(String),
 }
 
 impl AdminAccess {
@@ -54,16 +78,30 @@ impl AdminAccess {
 
     /// Whether requests must prove who they are from.
     pub fn demands(&self) -> bool {
-        [&self.read, &self.act].iter().any(|role| !role.tokens.is_empty() || !role.users.is_empty())
+        [&self.read, &self.act].iter().any(|role| !role.is_empty())
     }
 
     /// The files that it names.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        [&self.read, &self.act].into_iter().flat_map(AdminRole::files)
+        let tls = self.tls.iter().flat_map(AdminTls::files);
+        [&self.read, &self.act].into_iter().flat_map(AdminRole::files).chain(tls)
+    }
+}
+
+impl AdminTls {
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let pairs = self.certificates.iter().flat_map(|pair| [&pair.cert, &pair.key]);
+        let ocsp = self.certificates.iter().filter_map(|pair| pair.ocsp.as_deref());
+        pairs.chain(&self.client_ca).filter_map(Pem::file).chain(ocsp)
     }
 }
 
 impl AdminRole {
+    /// Whether nobody has it.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty() && self.users.is_empty() && self.certificates.is_empty()
+    }
+
     fn files(&self) -> impl Iterator<Item = &Path> {
         let tokens = self.tokens.iter().filter_map(|keys| match keys {
             Keys::File(path) => Some(path.as_path()),

@@ -44,6 +44,7 @@ mod global_rate_limit;
 mod jwk;
 mod jwt;
 mod listener;
+mod masked;
 mod matcher;
 mod policy;
 mod request_body;
@@ -61,7 +62,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use addresses::AddressRules;
-pub use admin::{AdminAccess, AdminAddress, AdminRole, UNIX_PREFIX};
+pub use admin::{AdminAccess, AdminAddress, AdminRole, AdminTls, HolderMatcher, UNIX_PREFIX};
 pub use auth::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, PasswordHash, Secret, Users};
 pub use cluster::{
     Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,
@@ -81,6 +82,7 @@ pub use listener::{
     Bandwidth, ClientLimits, ForwardPath, ForwardedHeaders, HttpListener, KeepRequestId, Listener, ListenerLimits,
     MinRate, PathRules, Ping, Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute,
 };
+pub use masked::HIDDEN;
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{
     Changes, HeaderChanges, Mirror, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, Retry, Rewrite,

@@ -64,7 +64,7 @@ pub use auth::operators::{Busy, Operator, Operators};
 pub use auth::passwords::PasswordCounts;
 pub use exchange::explain::{Explanation, RouteQuestion, WhyNot};
 pub use named_files::{Fault, NamedFiles};
-pub use tls::{ClientKeys, OwnCertificate};
+pub use tls::{ClientKeys, OwnCertificate, client_config};
 pub use worker::heartbeat::Progress;
 pub use worker::plane::{BindError, Plane};
 pub use worker::snapshot::{ClusterPlan, Compiled, ListenerPlan};

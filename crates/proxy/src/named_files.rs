@@ -52,6 +52,11 @@ impl NamedFiles {
         self.operators.as_ref()
     }
 
+    /// The TLS of the admin address; `None` if it has none.
+    pub fn admin_tls(&self) -> Option<&Arc<rustls::ServerConfig>> {
+        self.keys.admin()
+    }
+
     /// The certificates that are shown to others, each with its user, such as "listener web" or "cluster app".
     pub fn certificates(&self) -> impl Iterator<Item = (String, &OwnCertificate)> {
         self.keys.certificates()

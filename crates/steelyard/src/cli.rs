@@ -5,9 +5,10 @@ mod cluster;
 #[cfg(feature = "controller")]
 mod migrate;
 mod sidecar;
+mod target;
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,10 +17,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 pub(crate) use cluster::ControllerArgs;
 #[cfg(feature = "controller")]
 pub(crate) use migrate::{CompareArgs, CompareFormat, IngressNginxArgs, MigrateCommand, MigrateTo};
-use model::{AdminAddress, UNIX_PREFIX};
+use model::AdminAddress;
 #[cfg(feature = "controller")]
 pub(crate) use sidecar::SidecarWebhookArgs;
 pub(crate) use sidecar::{InjectedArgs, SidecarCommand, SidecarInitArgs, SidecarInjectArgs};
+pub(crate) use target::AdminArgs;
 
 /// The default address of the control API, both for the process that serves it and for the commands that use it.
 pub(crate) const ADMIN_DEFAULT: AdminAddress =
@@ -200,65 +202,10 @@ pub(crate) struct RunArgs {
     /// warn,proxy=debug
     #[arg(long, value_name = "LEVEL", env = "STEELYARD_LOG", default_value = "info")]
     pub(crate) log: String,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct AdminArgs {
-    /// The admin address of the running Steelyard: an address and port, or unix:PATH
-    #[arg(long, value_name = "ADDRESS", env = "STEELYARD_ADMIN", default_value_t = ADMIN_DEFAULT, value_parser = admin_address)]
-    pub(crate) admin: AdminAddress,
-    /// A file with the token for the admin address, if the configuration has `admin_access`; the variable STEELYARD_ADMIN_TOKEN can have the
-    /// token itself
-    #[arg(long, value_name = "FILE", env = "STEELYARD_ADMIN_TOKEN_FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) admin_token_file: Option<PathBuf>,
-}
-
-/// The variable with the token itself.
-const ADMIN_TOKEN: &str = "STEELYARD_ADMIN_TOKEN";
-
-impl AdminArgs {
-    /// The running Steelyard that is meant, and the token for it.
-    ///
-    /// # Errors
-    /// Says why the file cannot be used.
-    pub(crate) fn client(&self) -> Result<admin::Client, String> {
-        let written = match &self.admin_token_file {
-            Some(path) => {
-                let text = std::fs::read_to_string(path);
-                Some(text.map_err(|error| format!("cannot read {}: {error}", path.display()))?)
-            }
-            None => std::env::var(ADMIN_TOKEN).ok(),
-        };
-        let token = written.as_deref().map(str::trim).filter(|token| !token.is_empty());
-        let token = token.map(model::Secret::api_key).transpose();
-        let place = || self.admin_token_file.as_ref().map_or(ADMIN_TOKEN.to_owned(), |path| path.display().to_string());
-        let token = token.map_err(|why| format!("{}: this is not a token: {why}", place()))?;
-        Ok(admin::Client { address: self.admin.clone(), token })
-    }
-}
-
-/// Parses a Unix socket, an address and port, or a name and port. Of a name's addresses it takes the first IPv4 one if
-/// there is one, because `admin:` is mostly an IPv4 address.
-fn admin_address(text: &str) -> Result<AdminAddress, String> {
-    if text.starts_with(UNIX_PREFIX) {
-        return config::parse_admin(text);
-    }
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return Ok(address.into());
-    }
-    let example = "write an address and port, such as 127.0.0.1:9900";
-    let (name, port) = text.rsplit_once(':').ok_or_else(|| format!("the port is missing; {example}"))?;
-    if port.parse::<u16>().is_err() || name.contains('/') {
-        return Err(example.to_owned());
-    }
-    // In the file, `:9900` means every address of this host.
-    let name = if name.is_empty() { "localhost" } else { name };
-    let found = (name, port.parse().unwrap_or_default())
-        .to_socket_addrs()
-        .map_err(|error| format!("{name}: {error}; {example}"))?;
-    let mut found: Vec<SocketAddr> = found.collect();
-    found.sort_by_key(SocketAddr::is_ipv6);
-    found.first().copied().map(AdminAddress::from).ok_or_else(|| format!("{name} has no address; {example}"))
+    /// A name and port at which all processes that serve the same answer /overview, as with `metrics: :9902`. The page at the admin
+    /// address then adds up their figures on request
+    #[arg(long, value_name = "NAME:PORT", env = "STEELYARD_REPLICAS")]
+    pub(crate) replicas: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -646,23 +593,5 @@ mod tests {
         for bad in ["", "s", "0", "99ms", "2h", "1 s", "1d", "-1", "1.2.3"] {
             check(bad, None);
         }
-    }
-
-    #[test]
-    fn admin_addresses() {
-        let check = |text: &str, expect: &str| {
-            let found = admin_address(text).map_or_else(|error| error, |address| address.to_string());
-            assert_eq!(found, expect, "{text}");
-        };
-        check("127.0.0.1:9900", "127.0.0.1:9900");
-        check("[::1]:9900", "[::1]:9900");
-        check("unix:/run/steelyard/admin.sock", "unix:/run/steelyard/admin.sock");
-        check("unix:admin.sock", "\"admin.sock\" is not an absolute path; write unix:/run/steelyard/admin.sock");
-        check("localhost:9900", "127.0.0.1:9900");
-        check(":9900", "127.0.0.1:9900");
-        check("9900", "the port is missing; write an address and port, such as 127.0.0.1:9900");
-        check("localhost", "the port is missing; write an address and port, such as 127.0.0.1:9900");
-        check("http://localhost:9900", "write an address and port, such as 127.0.0.1:9900");
-        check("localhost:x", "write an address and port, such as 127.0.0.1:9900");
     }
 }

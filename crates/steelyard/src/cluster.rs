@@ -129,14 +129,21 @@ impl Running {
 
     /// Puts a snapshot of the cluster to use and reports the outcome.
     pub(crate) async fn follow_cluster(&mut self, update: Update) -> Result<(), Refused> {
-        let Update { snapshot, endpoints_only, keep_vips, kernel_refusal, wants_no_vip, service_faults, outcome } =
-            update;
+        let Update { snapshot, endpoints_only, keep_vips, kernel_refusal, wants_no_vip, .. } = update;
+        let Update { service_faults, refused_objects: (refused, more_refused), outcome, .. } = update;
         let told = service_faults.into_iter().map(|fault| admin::ServiceFaultStatus {
             service: fault.service,
             reason: fault.reason,
             message: fault.message,
         });
         self.control.set_service_faults(told.collect());
+        let told = refused.into_iter().map(|refused| admin::RefusedObjectStatus {
+            object: refused.object,
+            condition: refused.condition,
+            reason: refused.reason,
+            message: refused.message,
+        });
+        self.control.set_refused_objects(told.collect(), more_refused);
         self.keep_vips = keep_vips;
         let wanted = Snapshot { generation: self.control.next_generation(), ..snapshot };
         let adopted =

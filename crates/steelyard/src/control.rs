@@ -6,6 +6,7 @@ pub(crate) mod answers;
 mod keys;
 pub(crate) mod operators;
 mod redact;
+mod replicas;
 mod trace;
 
 use std::collections::BTreeMap;
@@ -44,8 +45,8 @@ pub(crate) enum Order {
     ChangeVips(VipChange, oneshot::Sender<Result<u64, Refused>>),
 }
 
-/// State that the main loop writes and the control API reads. Both are on the main thread; the lock only satisfies the
-/// compiler.
+/// State that the main loop writes and the control API reads. The main thread does both, except that large responses are made on other threads: who holds
+/// the lock of `state` must not wait for that of `kernel`, because the main thread takes them in the other order.
 pub(crate) struct Control {
     registry: Arc<Registry>,
     workers: usize,
@@ -67,8 +68,12 @@ pub(crate) struct Control {
     stalls: Arc<AtomicU64>,
     /// Those who look at the stream of events.
     feed: admin::Feed,
+    /// The counters are being written for them.
+    counting: AtomicBool,
     /// Where the configuration comes from.
     source: String,
+    /// The name, with a port, at which all processes that serve the same tell their figures.
+    replicas: Option<String>,
     state: Mutex<State>,
     kernel: Mutex<KernelPlane>,
 }
@@ -97,6 +102,8 @@ struct State {
     own_certificates: Vec<(String, OwnCertificate)>,
     /// See the field of the status.
     service_faults: Vec<admin::ServiceFaultStatus>,
+    /// See the fields of the status.
+    refused_objects: (Vec<admin::RefusedObjectStatus>, usize),
     /// See the field of the status.
     kernel_refusal: Option<String>,
 }
@@ -128,6 +135,7 @@ impl Control {
         traces: Numbers,
         orders: mpsc::Sender<Order>,
         source: String,
+        replicas: Option<String>,
     ) -> Self {
         let seed = u64::from(std::process::id()) ^ clock::now_us();
         Self {
@@ -145,7 +153,9 @@ impl Control {
             admin_refused: Default::default(),
             stalls: Arc::default(),
             feed: admin::Feed::default(),
+            counting: AtomicBool::new(false),
             source,
+            replicas,
             state: Mutex::new(State {
                 history: admin::History::default(),
                 worker_times: about::WorkerTimes::default(),
@@ -164,6 +174,7 @@ impl Control {
                 files: Vec::new(),
                 own_certificates: Vec::new(),
                 service_faults: Vec::new(),
+                refused_objects: (Vec::new(), 0),
                 kernel_refusal: None,
             }),
             kernel: Mutex::new(KernelPlane::new()),
@@ -237,6 +248,12 @@ impl Control {
         self.state().service_faults = faults;
     }
 
+    /// Sets the objects of the cluster that are not served as they say, and how many more there are.
+    #[cfg(feature = "controller")]
+    pub(crate) fn set_refused_objects(&self, refused: Vec<admin::RefusedObjectStatus>, more: usize) {
+        self.state().refused_objects = (refused, more);
+    }
+
     /// Sets why the kernel plane does not serve what the cluster wants; `None` if it does.
     #[cfg(feature = "controller")]
     pub(crate) fn set_kernel_refusal(&self, why: Option<String>) {
@@ -244,7 +261,7 @@ impl Control {
     }
 
     /// Samples the counters, and tells those who look. The caller calls this about once a second.
-    pub(crate) fn sample(&self) {
+    pub(crate) fn sample(self: &Arc<Self>) {
         let now_ms = clock::now_ms();
         let overall = self.registry.overall();
         {
@@ -254,6 +271,23 @@ impl Control {
             state.worker_times.look(now_ms);
         }
         self.tell_viewers();
+        self.tell_counters();
+    }
+
+    /// Sends the counters to those who look at them. With thousands of routes they take a moment, which this thread does not have.
+    fn tell_counters(self: &Arc<Self>) {
+        if !self.feed.wanted().counters || self.counting.swap(true, Relaxed) {
+            return;
+        }
+        let control = self.clone();
+        let work = move || {
+            control.feed.send("counters", &admin::Control::counters(&*control), |wanted| wanted.counters);
+            control.counting.store(false, Relaxed);
+        };
+        // Without a thread, viewers wait for the next second.
+        if std::thread::Builder::new().name("counters".to_owned()).spawn(work).is_err() {
+            self.counting.store(false, Relaxed);
+        }
     }
 
     /// Sends one event of each kind that somebody looks at, and the requests since the last call.
@@ -273,9 +307,6 @@ impl Control {
                 };
                 self.feed.send("second", &overview, |wanted| wanted.overview);
             }
-        }
-        if wanted.counters {
-            self.feed.send("counters", &admin::Control::counters(self), |wanted| wanted.counters);
         }
         if wanted.requests || !routes.is_empty() {
             let (seen, passed_over) = self.registry.tail().take();
@@ -358,9 +389,12 @@ impl Control {
         self.stalls.clone()
     }
 
-    /// Sets who may use the admin address from now on.
+    /// Sets who may use the admin address from now on. The streams of those who no longer may end.
     pub(crate) fn set_access(&self, access: admin::Access) {
-        self.state().access = access;
+        let old = std::mem::replace(&mut self.state().access, access.clone());
+        let address = |access: &admin::Access| access.tls.as_ref().map(Arc::as_ptr);
+        // With another CA of clients, the same certificate may no longer count.
+        if address(&old) == address(&access) { self.feed.review(&access) } else { self.feed.end() }
     }
 
     /// Records the outcome of a reload.
@@ -420,6 +454,9 @@ impl Control {
         };
         if let Some(old) = std::mem::replace(self.state().server(pages), server) {
             old.task.abort();
+            if pages == Pages::All {
+                self.feed.end();
+            }
         }
     }
 

@@ -73,25 +73,34 @@ fn collect(client: &Client) -> Result<Vec<(String, Vec<u8>)>, String> {
         );
         add("changes.txt", changes.into_bytes());
     }
-    add("status.json", status);
+    add("status.json", status.clone());
     add("configuration.txt", get("/debug/configuration"));
     add("metrics.txt", get("/metrics"));
     add("history.json", get("/history"));
     add("log.txt", get("/debug/log"));
+    add("kernel-plane.json", kernel_plane(&status));
     add("flows.json", get(&admin::flows_path(None, FLOWS)));
-    add("versions.txt", versions().into_bytes());
+    add("versions.txt", versions(&status).into_bytes());
     Ok(files)
 }
 
-/// The versions of this program and of the host.
-fn versions() -> String {
+/// The tables of the kernel plane but for its flows: vips with their endpoints and drops, and what belongs to no vip.
+fn kernel_plane(status: &[u8]) -> Vec<u8> {
+    let status: serde_json::Value = serde_json::from_slice(status).unwrap_or_default();
+    let tables = serde_json::json!({"kernel_plane": status["kernel_plane"], "vips": status["vips"]});
+    format!("{tables:#}\n").into_bytes()
+}
+
+/// The versions of this program and of the host, and of the process that was asked.
+fn versions(status: &[u8]) -> String {
     let host = rustix::system::uname();
     let kernel_plane = match l4::built() {
         Ok(_) => "built in".to_owned(),
         Err(refusal) => refusal.to_string(),
     };
+    let process = Status::parse(status).map_or_else(|why| why, |status| status.steelyard);
     format!(
-        "steelyard {} (of the command)\nkernel {} {} {}\nkernel plane: {kernel_plane}\n",
+        "steelyard {process} (of the process)\nsteelyard {} (of the command)\nkernel {} {} {}\nkernel plane: {kernel_plane}\n",
         env!("CARGO_PKG_VERSION"),
         host.sysname().to_string_lossy(),
         host.release().to_string_lossy(),

@@ -147,7 +147,8 @@ pub(crate) fn run(source: Source, cluster: Option<Handle>, args: &RunArgs) -> Ex
     };
     let workers = args.workers.map_or_else(net::worker::available_cpus, usize::from);
     runtime.block_on(async {
-        let mut running = match Running::new(source, cluster, file.snapshot.clone(), workers, inherited) {
+        let replicas = args.replicas.clone();
+        let mut running = match Running::new(source, cluster, file.snapshot.clone(), workers, replicas, inherited) {
             Ok(running) => running,
             Err(error) => return cannot(error.into()),
         };
@@ -234,6 +235,7 @@ impl Running {
         cluster: Option<Handle>,
         snapshot: Snapshot,
         workers: usize,
+        replicas: Option<String>,
         inherited: Inherited,
     ) -> Result<Self, String> {
         let begun = Instant::now();
@@ -248,7 +250,8 @@ impl Running {
         let exporter = Exporter::new(traces);
         let (orders_tx, orders) = mpsc::channel(ORDERS_MAX);
         let watch = Watch::new(source.file());
-        let control = Arc::new(Control::new(registry, workers, exporter.numbers(), orders_tx, source.name()));
+        let numbers = exporter.numbers();
+        let control = Arc::new(Control::new(registry, workers, numbers, orders_tx, source.name(), replicas));
         // The last minute starts here.
         control.sample();
         let mut collect = tokio::time::interval(COLLECT_EVERY);

@@ -1,15 +1,17 @@
 //! `steelyard top`: live rates, errors and latencies of a running Steelyard, by listener, route and endpoint.
 //!
-//! Job: fetch the counters at intervals, and print a table for each interval or redraw it on a terminal. Not its job: computing rates and
+//! Job: get the counters at intervals, and print a table for each interval or redraw it on a terminal. Not its job: computing rates and
 //! laying out tables, which the crate `admin` does.
 
 mod screen;
+mod source;
 
 use std::io::{IsTerminal, Write};
 
 use admin::{Client, Counters, Rates, TopOptions, TopSort, TopView, rates_between, render_top_text};
 use tokio::time::{Interval, MissedTickBehavior};
 
+use self::source::Source;
 use crate::cli::TopArgs;
 use crate::exit::Exit;
 
@@ -78,10 +80,17 @@ async fn plain(args: &TopArgs, first: Counters) -> Result<(), String> {
     let (mut before, mut is_first) = (first, true);
     let mut ticks = ticks(args);
     let client = args.admin.client()?;
+    let mut source = Source::new(&client, args.interval);
     ticks.tick().await;
     while left > 0 {
-        ticks.tick().await;
-        let now = ask(&client)?;
+        let now = match &mut source {
+            // Nothing else waits for this thread. The stream ends when another process takes over, which has one of its own.
+            Some(source) => source.next(&before).or_else(|_| source.next(&before))?,
+            None => {
+                ticks.tick().await;
+                ask(&client)?
+            }
+        };
         // There are no rates if another process has taken over: its first interval begins with these counters.
         if let Some(rates) = rates_between(&before, &now) {
             let text = match args.json {

@@ -97,6 +97,9 @@ spec:
         - {{ printf "--ingress-class=%s" .Values.ingressClass.name | quote }}
         {{- end }}
         - {{ printf "--lease-name=%s" (include "steelyard.name" .) | quote }}
+        {{- if not $kernel }}
+        - {{ printf "--replicas=%s-replicas.%s:9902" (include "steelyard.name" .) .Release.Namespace | quote }}
+        {{- end }}
         {{- range .Values.publishAddresses }}
         - {{ printf "--publish-address=%s" . | quote }}
         {{- end }}

@@ -1,5 +1,6 @@
 //! Who may ask for which page, and how.
 
+use super::origin::is_ours;
 use super::*;
 
 #[test]
@@ -21,6 +22,13 @@ fn hosts() {
     check("127.0.0.1.evil.example", false);
     check("[evil.example]", false);
     check("[::1", false);
+    check("[::1]x", false);
+    check("[::1]:80:80", false);
+    check("127.0.0.1:x@evil.example", false);
+    check("127.0.0.1:80@evil.example", false);
+    check("evil.example@127.0.0.1", false);
+    check("localhost:", false);
+    check("localhost:99999", false);
     check("", false);
     // Browsers accept these as addresses. We do not, and refuse them.
     check("127.1", false);
@@ -81,6 +89,13 @@ fn who_may_ask_for_what() {
     check("POST", "/reload", &[ours, admin, ("origin", "null")], true, 403);
     check("POST", "/reload", &[ours, admin, ("sec-fetch-site", "cross-site")], true, 403);
     check("POST", "/reload", &[ours, admin, ("sec-fetch-site", "same-site")], true, 403);
+    // What stands there twice can be read in two ways.
+    let (here, there) = (("origin", "http://127.0.0.1:9900"), ("origin", "http://evil.example"));
+    check("POST", "/reload", &[ours, admin, here, there], true, 403);
+    check("POST", "/reload", &[ours, admin, ("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site")], true, 403);
+    check("POST", "/reload", &[ours, admin, (ADMIN_HEADER, "0")], true, 403);
+    check("POST", "/reload", &[ours, admin, admin], true, 403);
+    check("GET", "/status", &[ours, ours], true, 400);
 }
 
 #[test]
@@ -91,7 +106,7 @@ fn what_anyone_may_have() {
             .map_or_else(|refusal| refusal.status.as_u16(), |_| 200);
         assert_eq!(have, expect, "{method} {uri} {host} {over_loopback}");
     };
-    for page in ["/metrics", "/healthz", "/readyz"] {
+    for page in ["/metrics", "/overview", "/healthz", "/readyz"] {
         check("GET", page, "steelyard.example:9901", false, 200);
         check("GET", page, "127.0.0.1:9901", true, 200);
         check("GET", page, "evil.example", true, 421);

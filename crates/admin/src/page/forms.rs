@@ -94,6 +94,7 @@ pub(super) fn questions(view: &View<'_>) -> Markup {
     let asked = view.wish.route.clone().unwrap_or_default();
     let packet = view.wish.packet.clone();
     let (vip, from) = packet.as_ref().map_or(("", ""), |packet| (packet.vip.as_str(), packet.from.as_str()));
+    let interface = packet.as_ref().and_then(|packet| packet.interface.clone()).unwrap_or_default();
     let flags = packet.as_ref().and_then(|packet| packet.flags.clone()).unwrap_or_default();
     let method = if asked.method.is_empty() { "GET" } else { asked.method.as_str() };
     html! {
@@ -119,6 +120,7 @@ pub(super) fn questions(view: &View<'_>) -> Markup {
                 form method="get" action="/#questions" {
                     label { "Vip, or address and port" input name="vip" value=(vip) required; }
                     label { "From IP[:PORT]" input name="from" value=(from) required; }
+                    label { "Interface, if not the usual one" input name="interface" value=(interface); }
                     label { "TCP flags" input name="flags" value=(flags) placeholder="syn"; }
                     button { "Trace" }
                 }

@@ -17,7 +17,7 @@ use crate::history::{Point, Points, Verdict, Who};
 use crate::query::Query;
 use crate::show::{duration, time, visible};
 use crate::status::{Quantiles, Status};
-use crate::{RouteReport, TraceReport};
+use crate::{Replica, RouteReport, TraceReport};
 
 pub(crate) use forms::{Action, Form};
 
@@ -43,6 +43,8 @@ pub(crate) struct Wish {
     routes_page: usize,
     endpoints_page: usize,
     hour: bool,
+    /// Whether the figures of all replicas are wanted.
+    pub(crate) replicas: bool,
     /// The question to the routes: listener, method, host, path, header fields.
     pub(crate) route: Option<crate::RouteQuestion>,
     /// The question to the kernel plane.
@@ -79,6 +81,7 @@ impl Wish {
             "routes",
             "endpoints",
             "span",
+            "replicas",
             "listener",
             "method",
             "host",
@@ -108,7 +111,8 @@ impl Wish {
             flags: optional("flags"),
         });
         let (routes_page, endpoints_page) = (page("routes"), page("endpoints"));
-        Ok(Self { find: text("find"), sort, routes_page, endpoints_page, hour: text("span") == "hour", route, packet })
+        let (hour, replicas) = (text("span") == "hour", text("replicas") == "1");
+        Ok(Self { find: text("find"), sort, routes_page, endpoints_page, hour, replicas, route, packet })
     }
 
     /// A link to the same page with one thing changed.
@@ -142,6 +146,8 @@ pub(crate) struct View<'v> {
     pub(crate) wish: &'v Wish,
     pub(crate) route: Option<Result<RouteReport, String>>,
     pub(crate) packet: Option<Result<TraceReport, String>>,
+    /// `None`: this process does not know how to find the others. `Some(None)`: it was not asked for their figures.
+    pub(crate) replicas: Option<Option<&'v [Replica]>>,
     /// What a form must send back, so that no other page can send one.
     pub(crate) form_token: &'v str,
     /// What a reason of drops means.
@@ -162,6 +168,7 @@ pub(crate) fn page(view: &View<'_>) -> String {
             (verdict(view.verdict))
             section id="problems" data-live aria-label="Problems" { (problem_list(status)) }
             (now(view))
+            @if let Some(replicas) = view.replicas { (tables::replicas(status, replicas)) }
             (saturation(status))
             section id="routes" data-live aria-label="Routes" { (tables::routes(view)) }
             section id="endpoints" data-live aria-label="Endpoints" { (tables::endpoints(view)) }
@@ -357,13 +364,13 @@ fn configuration(status: &Status) -> Markup {
             }
             @if let Some(changes) = &about.changes {
                 h3 { "What generation " (changes.generation) " changed" }
-                @if changes.lines.is_empty() { p { "Nothing but its number." } } @else {
+                @if changes.lines.is_empty() { p { "Nothing in the configuration itself. Files that it names may have changed." } } @else {
                     pre tabindex="0" { @for line in changes.lines.iter().take(CHANGES) { (visible(line)) "\n" } }
                 }
                 @if changes.more > 0 { p { "and " (changes.more) " more lines" } }
             }
             @if !about.certificates.is_empty() { (tables::certificates(status)) }
-            @if !status.service_faults.is_empty() { (tables::faults(status)) }
+            @if !about.refused_objects.is_empty() { (tables::refused(status)) }
         }
     }
 }

@@ -3,6 +3,8 @@
   const $ = (id) => document.getElementById(id);
   const time = (us) => us == null ? "-" : us < 1e3 ? us.toFixed(0) + " us" : us < 1e6 ? (us / 1e3).toFixed(1) + " ms" : (us / 1e6).toFixed(1) + " s";
   const rate = (value) => value >= 100 ? value.toFixed(0) : value.toFixed(1);
+  const span = (s) => s < 60 ? s + " s" : s < 3600 ? Math.floor(s / 60) + " min " + s % 60 + " s" :
+    s < 86400 ? Math.floor(s / 3600) + " h " + Math.floor(s / 60) % 60 + " min" : Math.floor(s / 86400) + " d " + Math.floor(s / 3600) % 24 + " h";
   const reads = {
     requests: [(p) => p.requests_per_second],
     errors: [(p) => p.errors_per_second],
@@ -42,7 +44,7 @@
     text("live", "live");
     text("verdict", now.verdict.text);
     $("verdict").className = now.verdict.who;
-    text("uptime", now.uptime_seconds + " s");
+    text("uptime", span(now.uptime_seconds));
     text("now-requests", rate(point.requests_per_second) + "/s");
     text("now-errors", rate(point.errors_per_second) + "/s");
     text("now-added", time(point.added_us && point.added_us.p50) + " / " + time(point.added_us && point.added_us.p99));
@@ -69,7 +71,10 @@
   // The tables come from the server as they are, so that this script needs to know nothing about them.
   setInterval(() => {
     if (document.visibilityState !== "visible") return;
-    fetch(location.href, { headers: { accept: "text/html" } }).then((answer) => answer.ok ? answer.text() : "").then((html) => {
+    const here = new URL(location.href);
+    // The other replicas are only asked when somebody wants it.
+    here.searchParams.delete("replicas");
+    fetch(here, { headers: { accept: "text/html" } }).then((answer) => answer.ok ? answer.text() : "").then((html) => {
       const page = html && new DOMParser().parseFromString(html, "text/html");
       if (!page) return;
       for (const part of document.querySelectorAll("[data-live]")) {

@@ -4,9 +4,14 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
-use super::{ROWS, Sort, View, Wish, mark, quantiles};
-use crate::show::{state_name, visible};
-use crate::status::{ClusterStatus, EndpointStatus, ListenerStatus, RouteStatus, Status, ZoneStatus};
+use super::{ROWS, Sort, View, Wish, mark, per_second, quantiles};
+use crate::Replica;
+use crate::history::Point;
+use crate::replicas::sum;
+use crate::show::{duration, state_name, visible};
+use crate::status::{
+    ClusterStatus, EndpointCause, EndpointState, EndpointStatus, ListenerStatus, RouteStatus, Status, ZoneStatus,
+};
 use crate::vip::VipStatus;
 
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -164,7 +169,7 @@ fn endpoint(cluster: &ClusterStatus, of: &EndpointStatus, requests: u64) -> Mark
             td { (visible(&cluster.name)) @if cluster.panic { " " (mark("panic: health is ignored", "warn")) } }
             td {
                 (mark(state_name(of.state), if takes_work { "good" } else { "bad" }))
-                @if let Some(why) = &of.why { br; span class="dim" { (visible(why)) } }
+                @for line in causes(of) { br; span class="dim" { (visible(&line)) } }
             }
             td class="n" { (percent(of.recent.requests, requests)) }
             td class="n" { (percent(of.weight.into(), weights)) }
@@ -177,6 +182,23 @@ fn endpoint(cluster: &ClusterStatus, of: &EndpointStatus, requests: u64) -> Mark
             td class="n" { (of.failures) }
         }
     }
+}
+
+/// What led to the state of an endpoint, each as a sentence without a period.
+fn causes(of: &EndpointStatus) -> Vec<String> {
+    let EndpointCause { last_probe, ejected_seconds_left: _, slow_start_seconds_left } = of.cause;
+    let mut lines: Vec<String> = Vec::new();
+    if of.state == EndpointState::Draining {
+        lines.push(format!("an operator drains it; requests in progress: {}", of.in_flight));
+    }
+    // For an ejected endpoint, this has the time when it ends.
+    lines.extend(of.why.clone());
+    lines.extend(last_probe.map(|probe| {
+        let result = if probe.is_success { "succeeded" } else { "failed" };
+        format!("the last probe {result}, {} ago", duration(probe.seconds_ago))
+    }));
+    lines.extend(slow_start_seconds_left.map(|left| format!("slow start: gets less than its share for {left} s")));
+    lines
 }
 
 pub(super) fn listeners(status: &Status) -> Markup {
@@ -272,11 +294,64 @@ pub(super) fn certificates(status: &Status) -> Markup {
     }
 }
 
-pub(super) fn faults(status: &Status) -> Markup {
+pub(super) fn refused(status: &Status) -> Markup {
+    let about = &status.about;
     html! {
         h3 { "Objects of the cluster that are not served as they say" }
-        dl { @for fault in &status.service_faults {
-            dt { (visible(&fault.service)) } dd { (visible(&fault.reason)) ": " (visible(&fault.message)) }
+        div class="scroll" tabindex="0" { table {
+            thead { tr { th scope="col" { "OBJECT" } th scope="col" { "CONDITION" } th scope="col" { "REASON" } th scope="col" { "WHY" } } }
+            tbody { @for refused in &about.refused_objects { tr {
+                td class="name" { (visible(&refused.object)) }
+                td { (if refused.condition.is_empty() { "(Event)".to_owned() } else { visible(&refused.condition) }) }
+                td { (visible(&refused.reason)) } td { (visible(&refused.message)) }
+            } } }
         } }
+        @if about.refused_objects_more > 0 { p { "and " (about.refused_objects_more) " more" } }
+    }
+}
+
+/// The figures of all processes that serve the same.
+pub(super) fn replicas(status: &Status, replicas: Option<&[Replica]>) -> Markup {
+    let figures = |of: &Point| {
+        html! {
+            td class="n" { (per_second(of.requests_per_second)) } td class="n" { (per_second(of.errors_per_second)) }
+            td class="n" { (per_second(of.retries_per_second)) }
+            td class="n" { (of.connections_open) } td class="n" { (of.pending) }
+            td class="n" { (quantiles(of.added_us)) } td class="n" { (quantiles(of.upstream_us)) }
+        }
+    };
+    let row = |replica: &Replica| {
+        html! { tr {
+            @match &replica.overview {
+                Ok(of) => {
+                    td class="name" { (visible(&of.host)) @if of.pid == status.pid && of.host == status.about.host { " (this one)" } }
+                    td class="n" { (of.generation) } (figures(&of.point)) td { (of.verdict.text) }
+                }
+                Err(why) => { td class="name" { (visible(&replica.address)) } td colspan="9" { (mark(&visible(why), "bad")) } }
+            }
+        } }
+    };
+    html! {
+        section id="replicas" aria-label="Replicas" {
+            h2 { "All replicas" }
+            @match replicas {
+                None => { p { "Everything else on this page is about one process. " a href="/?replicas=1#replicas" { "Add up the figures of all replicas" } } }
+                Some(all) => {
+                    @let answered = all.iter().filter(|replica| replica.overview.is_ok()).count();
+                    p { "The last second of each process. Of quantiles, which cannot be added up, the worst counts. " a href="/?replicas=1#replicas" { "Ask again" } }
+                    div class="scroll" tabindex="0" { table {
+                        thead { tr {
+                            th scope="col" { "REPLICA" } th scope="col" class="n" { "GENERATION" } th scope="col" class="n" { "REQUESTS" } th scope="col" class="n" { "5xx" }
+                            th scope="col" class="n" { "RETRIES" } th scope="col" class="n" { "CONNS" } th scope="col" class="n" { "PENDING" }
+                            th scope="col" class="n" { "ADDED p50 / p99" } th scope="col" class="n" { "ENDPOINT p50 / p99" } th scope="col" { "VERDICT" }
+                        } }
+                        tbody {
+                            @for replica in all { (row(replica)) }
+                            tr { td class="name" { strong { "All " (answered) " that answered" } } td {} (figures(&sum(all))) td {} }
+                        }
+                    } }
+                }
+            }
+        }
     }
 }

@@ -15,6 +15,7 @@ fn render(status: &Status, wish: &Wish, user: &User) -> String {
         wish,
         route: None,
         packet: None,
+        replicas: Some(Some(&[Replica { address: NASTY.into(), overview: Err(NASTY.into()) }])),
         form_token: "t0k3n",
         drop_meaning: &|_| None,
         pages: list_of_pages(&[("/status", false, "the status")]),
@@ -46,8 +47,12 @@ fn every_name_is_escaped() {
     }
     status.findings =
         vec![crate::Finding { severity: Severity::Wrong, kind: "a".into(), about: NASTY.into(), text: NASTY.into() }];
-    status.service_faults =
-        vec![crate::ServiceFaultStatus { service: NASTY.into(), reason: NASTY.into(), message: NASTY.into() }];
+    status.about.refused_objects = vec![crate::RefusedObjectStatus {
+        object: NASTY.into(),
+        condition: NASTY.into(),
+        reason: NASTY.into(),
+        message: NASTY.into(),
+    }];
     status.about.host = NASTY.into();
     status.about.source = NASTY.into();
     status.about.certificates =

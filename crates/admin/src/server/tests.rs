@@ -53,6 +53,18 @@ impl Control for Scripted {
         (crate::Points::default(), crate::History::default().verdict())
     }
 
+    fn overview(&self) -> crate::OverviewStatus {
+        crate::OverviewStatus {
+            version: crate::OVERVIEW_VERSION,
+            host: "edge-1".into(),
+            pid: 1,
+            uptime_seconds: 2,
+            generation: 3,
+            verdict: crate::History::default().verdict(),
+            point: crate::Point::default(),
+        }
+    }
+
     fn feed(&self) -> Option<&crate::Feed> {
         Some(&self.feed)
     }
@@ -139,6 +151,7 @@ fn status() -> Status {
         requests: 2,
         failures: 3,
         upstream_us: None,
+        cause: crate::EndpointCause::default(),
         recent: crate::EndpointRecent::default(),
         latest: crate::EndpointRecent::default(),
     };
@@ -423,15 +436,24 @@ fn what_is_not_steelyard_is_told_apart() {
 struct Two;
 
 impl Users for Two {
+    fn known(&self, proof: &Proof) -> Option<User> {
+        let (name, role) = match proof {
+            Proof::Token(token) if token == b"0123456789abcdef" => ("graphs", Role::Read),
+            Proof::Token(token) if token == b"fedcba9876543210" => ("oncall", Role::Act),
+            _ => return None,
+        };
+        Some(User { name: Some(name.to_owned()), role })
+    }
+
     fn identify<'u>(&'u self, proof: &'u Proof) -> Pin<Box<dyn Future<Output = Result<User, Doubt>> + Send + 'u>> {
         Box::pin(async move {
-            let (name, role) = match proof {
-                Proof::Token(token) if token == b"0123456789abcdef" => ("graphs", Role::Read),
-                Proof::Password { user, password } if user == "ann" && password == b"secret" => ("ann", Role::Act),
-                Proof::Token(token) if token == b"fedcba9876543210" => ("oncall", Role::Act),
-                Proof::Token(_) | Proof::Password { .. } => return Err(Doubt::Wrong),
-            };
-            Ok(User { name: Some(name.to_owned()), role })
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            match proof {
+                Proof::Password { user, password } if user == "ann" && password == b"secret" => {
+                    Ok(User { name: Some("ann".to_owned()), role: Role::Act })
+                }
+                _ => Err(Doubt::Wrong),
+            }
         })
     }
 }
@@ -482,4 +504,71 @@ fn an_address_that_is_often_wrong_is_not_looked_at() {
     // Even if the host is so slow that one more may be tried.
     assert!(answers[10..].iter().filter(|status| *status == "429").count() > 30, "{answers:?}");
     assert!(server.control.refused.lock().unwrap().contains(&RefusedFor::TooOften));
+    // Those who know a token share the address with the guesser.
+    assert_eq!(ask("0123456789abcdef"), "200");
+}
+
+#[test]
+fn many_right_passwords_at_a_time_are_all_taken() {
+    let access = Access { users: Some(Arc::new(Two)), ..Access::default() };
+    let server = Server::start(Scripted { access, ..Scripted::default() }, LIMITS);
+    let request = "GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic YW5uOnNlY3JldA==\r\n\r\n";
+    let mut streams: Vec<_> = (0..12).map(|_| server.connect()).collect();
+    streams.iter_mut().for_each(|stream| stream.write_all(request.as_bytes()).unwrap());
+    for mut stream in streams {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
+
+#[test]
+fn idle_connections_starve_nobody() {
+    let access = Access { users: Some(Arc::new(Two)), ..Access::default() };
+    // So long that the test would not end if anybody waited for it.
+    let limits = Limits { header_timeout: Duration::from_secs(600), ..LIMITS };
+    let server = Server::start(Scripted { access, ..Scripted::default() }, limits);
+    let mut idle: Vec<_> = (0..200).map(|_| server.connect()).collect();
+    assert_eq!(text(get(&server.address.into(), "/readyz")), Ok("ok\n".into()));
+    // All but the newest of the address have ended, and with the last one, so has another.
+    let mut rest = Vec::new();
+    for stream in &mut idle[..200 - LIMITS.of_address_max + 1] {
+        assert_eq!(stream.read_to_end(&mut rest).unwrap_or_default(), 0);
+    }
+    let newest = idle.last_mut().unwrap();
+    newest.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();
+    newest.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest.get(8..12), Some(b" 200".as_slice()));
+}
+
+/// Admits nobody.
+struct Nobody;
+impl Users for Nobody {
+    fn known(&self, _: &Proof) -> Option<User> {
+        None
+    }
+
+    fn identify<'u>(&'u self, _: &'u Proof) -> Pin<Box<dyn Future<Output = Result<User, Doubt>> + Send + 'u>> {
+        Box::pin(async { Err(Doubt::Wrong) })
+    }
+}
+
+#[test]
+fn those_who_may_see_everything_keep_their_places() {
+    let access = Access { users: Some(Arc::new(Two)), ..Access::default() };
+    let limits = Limits { connections_max: 2, ..LIMITS };
+    let server = Server::start(Scripted { access, ..Scripted::default() }, limits);
+    let mut viewer = server.connect();
+    let token = "Authorization: Bearer 0123456789abcdef";
+    write!(viewer, "GET /events?overview=1 HTTP/1.1\r\nHost: localhost\r\n{token}\r\n\r\n").unwrap();
+    let mut head = [0; 12];
+    viewer.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    let _idle: Vec<_> = (0..20).map(|_| server.connect()).collect();
+    assert_eq!(text(get(&server.address.into(), "/readyz")), Ok("ok\n".into()));
+    assert_eq!(server.control.feed.counts().viewers, 1);
+    // Until the configuration takes the right away. Then the connection ends at once, although its response has no end.
+    server.control.feed.review(&Access { users: Some(Arc::new(Nobody)), ..Access::default() });
+    viewer.read_to_end(&mut Vec::new()).unwrap();
+    assert_eq!(server.control.feed.counts().ended_access, 1);
 }

@@ -21,6 +21,7 @@ pub(crate) fn endpoint(address: &str, state: EndpointState, why: Option<&str>) -
         requests: 1000,
         failures: 12,
         upstream_us: None,
+        cause: crate::EndpointCause::default(),
         recent: EndpointRecent::default(),
         latest: EndpointRecent::default(),
     }

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use model::{AdminAccess, AdminAddress, AdminRole, Keys, Users};
+use model::{AdminAccess, AdminAddress, AdminRole, AdminTls, HolderMatcher, Keys, Users};
 
-use super::files::file;
+use super::files::{file, pem};
 use super::route::listed;
+use super::tls;
+use crate::defaults;
 use crate::diagnostic::{Report, Wrong, quoted};
-use crate::raw::{RawAdminAccess, RawAdminRole};
+use crate::raw::{RawAdminAccess, RawAdminRole, RawAdminTls};
 use crate::read::Located;
 
 /// Who may use the admin address. An address that other hosts can reach needs somebody in it.
@@ -42,20 +44,62 @@ pub fn access(
         }
         _ => {}
     }
+    if let (Some(raw), Some(Located { value: AdminAddress::Path(_), .. })) = (raw, admin)
+        && let Some(tls) = &raw.value.tls
+    {
+        let wrong = Wrong::new("`tls` has no effect at a Unix socket, which never leaves this host");
+        report.add(tls.location, wrong.hint("remove it, or give `admin` an address and port"));
+    }
     access
 }
 
 fn lowered(raw: &RawAdminAccess, base: &Path, report: &mut Report) -> AdminAccess {
     let mut holders = HashMap::new();
-    let mut of = |role: &Option<Located<RawAdminRole>>| {
-        role.as_ref().map(|role| self::role(&role.value, base, &mut holders, report)).unwrap_or_default()
+    let mut of = |name: &str, role: &Option<Located<RawAdminRole>>| {
+        let Some(Located { location, value }) = role else { return AdminRole::default() };
+        let role = self::role(value, base, &mut holders, report);
+        // A key that is there and names nobody is a mistake: nobody would be admitted, or everybody.
+        if role.is_empty() {
+            let hint = "add `tokens`, `token_file`, `users`, `user_file` or `certificates`, or remove it";
+            report.add(*location, Wrong::new(format!("`{name}` names nobody")).hint(hint));
+        }
+        role
     };
-    let (read, act) = (of(&raw.read), of(&raw.act));
+    let (read, act) = (of("read", &raw.read), of("act", &raw.act));
+    let tls = raw.tls.as_ref().map(|tls| encrypted(&tls.value, base));
+    check_certificates(raw, [&read, &act], tls.as_ref(), report);
     let host = |host: &crate::text::HostHeader| {
         let bare = host.0.rsplit_once(':').map_or(host.0.as_str(), |(name, _)| name);
         bare.to_ascii_lowercase()
     };
-    AdminAccess { hosts: listed(&raw.hosts, host), read, act }
+    AdminAccess { hosts: listed(&raw.hosts, host), read, act, tls }
+}
+
+fn encrypted(raw: &RawAdminTls, base: &Path) -> AdminTls {
+    let certificates = raw.certificates.iter().flat_map(|written| &written.value.0);
+    AdminTls {
+        certificates: certificates.filter_map(|raw| tls::certificate(&raw.value, base)).collect(),
+        client_ca: pem(&raw.client_ca, base),
+        min_version: raw.min_version.as_ref().map_or(defaults::TLS_MIN_VERSION, |version| version.value.0),
+    }
+}
+
+/// Certificates of clients need a CA, and the CA needs somebody with a certificate.
+fn check_certificates(raw: &RawAdminAccess, roles: [&AdminRole; 2], tls: Option<&AdminTls>, report: &mut Report) {
+    let ca = raw.tls.as_ref().and_then(|tls| tls.value.client_ca.as_ref());
+    let has_ca = tls.is_some_and(|tls| tls.client_ca.is_some());
+    let written = [&raw.read, &raw.act].into_iter().flatten().filter_map(|role| role.value.certificates.as_ref());
+    for certificates in written.filter(|_| !has_ca) {
+        let wrong = Wrong::new("`certificates` has no effect without `tls.client_ca`: clients are not asked for any");
+        report.add(
+            certificates.location,
+            wrong.hint("add `tls: {certificates: [...], client_ca: FILE}` to `admin_access`"),
+        );
+    }
+    if let Some(ca) = ca.filter(|_| roles.iter().all(|role| role.certificates.is_empty())) {
+        let wrong = Wrong::new("`client_ca` has no effect: no role has `certificates`");
+        report.add(ca.location, wrong.hint("add `certificates: {ann: 'CN=ann'}` to `read` or `act`, or remove it"));
+    }
 }
 
 /// `holders` has the tokens so far, each with its holder.
@@ -77,15 +121,26 @@ fn role(raw: &RawAdminRole, base: &Path, holders: &mut HashMap<String, String>, 
             }
             found.push((name.clone(), token.value.0.clone()));
         }
-        tokens.push(Keys::Inline(found.into()));
+        if !found.is_empty() {
+            tokens.push(Keys::Inline(found.into()));
+        }
     }
     tokens.extend(file(&raw.token_file, base).map(Keys::File));
     if let Some(written) = &raw.users {
         let entry = |user: &crate::read::NamedEntry<crate::text::UserName, crate::text::HashText>| {
             Some((user.name.0.clone(), user.value.as_ref()?.0.clone()))
         };
-        users.push(Users::Inline(written.value.0.iter().filter_map(entry).collect()));
+        let found: Vec<_> = written.value.0.iter().filter_map(entry).collect();
+        if !found.is_empty() {
+            users.push(Users::Inline(found.as_slice().into()));
+        }
     }
     users.extend(file(&raw.user_file, base).map(Users::File));
-    AdminRole { tokens, users }
+    AdminRole { tokens, users, certificates: certificates(raw) }
+}
+
+fn certificates(raw: &RawAdminRole) -> Vec<(String, HolderMatcher)> {
+    let entries = raw.certificates.iter().flat_map(|written| &written.value.0);
+    let named = entries.filter_map(|entry| Some((&entry.name.0, entry.value.as_ref()?)));
+    named.flat_map(|(name, holders)| holders.0.iter().map(|holder| (name.clone(), holder.value.0.clone()))).collect()
 }

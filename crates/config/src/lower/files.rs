@@ -19,6 +19,13 @@ pub fn locations(raw: &RawFile, base: &Path) -> HashMap<(String, Option<PathBuf>
             locations.file("admin_access", role.value.token_file.as_ref());
             locations.file("admin_access", role.value.user_file.as_ref());
         }
+        if let Some(tls) = &access.value.tls {
+            locations.add("admin_access", None, tls.location);
+            for certificate in tls.value.certificates.iter().flat_map(|certificates| &certificates.value.0) {
+                locations.certificate("admin_access", &certificate.value);
+            }
+            locations.file("admin_access", tls.value.client_ca.as_ref());
+        }
     }
     for NamedEntry { name, value } in raw.listeners.iter().flat_map(|listeners| &listeners.value.0) {
         let Some(listener) = value else { continue };

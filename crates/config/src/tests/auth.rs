@@ -167,6 +167,29 @@ fn who_may_use_the_admin_address() {
         "{read: {tokens: {a: 0123456789abcdef}}, act: {tokens: {b: 0123456789abcdef}}}",
         "`a` and `b` have the same token",
     );
+    check(
+        "{act: {}}",
+        "`act` names nobody; add `tokens`, `token_file`, `users`, `user_file` or `certificates`, or remove it",
+    );
+    check("{read: {tokens: {}}, act: {token_file: t}}", "`read` names nobody");
+    let pair = "certificates: [{cert: c.pem, key: k.pem}]";
+    let mutual = format!(
+        "{{tls: {{{pair}, client_ca: ca.pem}}, act: {{certificates: {{ann: ['CN=ann,O=ops', ann.example.com]}}}}}}"
+    );
+    let access = parse("f", &file(&mutual), Generation(1)).unwrap_or_else(|errors| panic!("{errors}")).admin_access;
+    let files: Vec<_> = access.files().filter_map(std::path::Path::to_str).collect();
+    assert_eq!(files, ["c.pem", "k.pem", "ca.pem"]);
+    assert!(access.demands() && access.act.certificates.iter().all(|(name, _)| name == "ann"));
+    check("{act: {certificates: {ann: CN=ann}}}", "`certificates` has no effect without `tls.client_ca`");
+    check(
+        &format!("{{tls: {{{pair}}}, act: {{certificates: {{ann: CN=ann}}}}}}"),
+        "`certificates` has no effect without `tls.client_ca`",
+    );
+    check(&format!("{{tls: {{{pair}, client_ca: ca.pem}}, act: {{token_file: t}}}}"), "`client_ca` has no effect");
+    check(&format!("{{tls: {{{pair}}}}}"), "nothing says who may use it");
+    let unix = format!("admin: 'unix:/a'\nadmin_access: {{tls: {{{pair}}}, act: {{token_file: t}}}}\nvips: {{}}");
+    let errors = parse("f", &unix, Generation(1)).unwrap_err().to_string();
+    assert!(errors.contains("`tls` has no effect at a Unix socket"), "{errors}");
     let alone = "admin_access: {act: {token_file: t}}\nvips: {}";
     let errors = parse("f", alone, Generation(1)).unwrap_err().to_string();
     assert!(errors.contains("`admin_access` has no effect without `admin`"), "{errors}");

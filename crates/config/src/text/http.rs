@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
-use model::{HostMatcher, Page, SubjectAltName};
+use model::{HolderMatcher, HostMatcher, Page, SubjectAltName};
 use regex::{Regex, RegexBuilder};
 
 use super::dns_name;
@@ -65,6 +65,10 @@ pub struct HostText(pub HostMatcher);
 /// A name in a certificate: a DNS name, which may begin with `*.`, or a URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateName(pub SubjectAltName);
+
+/// What the certificate of a client must have: a name, or its whole subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HolderText(pub HolderMatcher);
 
 /// The content of a `Host` header: a host, with an optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -280,6 +284,25 @@ impl Formed for CertificateName {
             None => dns_name(text)?,
         };
         Ok(Self(SubjectAltName::Dns(name)))
+    }
+}
+
+impl Formed for HolderText {
+    const FORM: Form =
+        Form { noun: "a name in a certificate, or its subject", example: "CN=ann,O=ops", pattern: Some(r"^[ -~]+$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let Some((attribute, _)) = text.split_once('=').filter(|_| !text.contains("://")) else {
+            return CertificateName::parse(text).map(|CertificateName(name)| Self(HolderMatcher::Name(name)));
+        };
+        let is_attribute =
+            !attribute.is_empty() && attribute.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.');
+        let is_printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        if !is_attribute || !is_printable || text.contains(", ") {
+            let wrong = Wrong::new(format!("{} is not the subject of a certificate", quoted(text)));
+            return Err(wrong.hint("write it as `openssl x509 -noout -subject -nameopt RFC2253` does: CN=ann,O=ops"));
+        }
+        Ok(Self(HolderMatcher::Subject(text.to_owned())))
     }
 }
 
@@ -505,6 +528,18 @@ mod tests {
         }
         let wrong = "is not a name in a certificate; write a URI such as spiffe://example.com/shop";
         for text in ["spiffe://", "://shop", "1x://shop", "spiffe://a b"] {
+            check(text, &format!("\"{text}\" {wrong}"));
+        }
+    }
+
+    #[test]
+    fn holders_of_certificates() {
+        let check = |text: &str, expect: &str| check(text, expect, |HolderText(holder)| format!("{holder:?}"));
+        check("graphs.example.com", r#"Name(Dns("graphs.example.com"))"#);
+        check("spiffe://example.com/a?b=c", r#"Name(Uri("spiffe://example.com/a?b=c"))"#);
+        check("CN=ann,O=ops", r#"Subject("CN=ann,O=ops")"#);
+        let wrong = "is not the subject of a certificate; write it as `openssl x509 -noout -subject -nameopt RFC2253` does: CN=ann,O=ops";
+        for text in ["=ann", "C N=ann", "CN=ann, O=ops", "CN=J\u{fc}rgen"] {
             check(text, &format!("\"{text}\" {wrong}"));
         }
     }

@@ -19,8 +19,8 @@ pub use address::{
 };
 pub use grpc::{GrpcName, GrpcService};
 pub use http::{
-    BodyText, CertificateName, CookieName, FileName, Folder, HeaderName, HostHeader, HostText, HttpPath, Label,
-    LogFile, Method, Pattern, ProbeText, QueryName, RouteName, RoutePath, StatusRange, Text,
+    BodyText, CertificateName, CookieName, FileName, Folder, HeaderName, HolderText, HostHeader, HostText, HttpPath,
+    Label, LogFile, Method, Pattern, ProbeText, QueryName, RouteName, RoutePath, StatusRange, Text,
 };
 pub use jwt::{ClaimName, JwksText, JwksUrlText};
 pub use media::MediaText;

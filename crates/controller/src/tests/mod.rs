@@ -706,6 +706,8 @@ fn what_the_kernel_plane_has_no_room_for() {
     let reasons: Vec<&str> = translation.notices.iter().map(|notice| &*notice.reason).collect();
     assert_eq!(reasons, ["TooManyEndpoints"]);
     assert_eq!(translation.service_faults().len(), 1);
+    let (refused, 0) = translation.refused_objects() else { panic!("too many") };
+    assert_eq!((refused[0].object.as_str(), refused[0].reason.as_str()), ("Service shop/large", "TooManyEndpoints"));
     index.apply(object(slice("large", 10)));
     translation.follow(&index, &[Name::new("shop", "large")].into());
     assert!(translation.outgrew(), "all fit again");

@@ -56,7 +56,7 @@ use std::time::Duration;
 use model::{Dns, Generation, Listener, Snapshot, Vip};
 
 use crate::index::{Index, Kind, Meta, Name};
-use crate::objects::{AncestorStatus, GatewayClassStatus, GatewayStatus, ParentStatus, Text};
+use crate::objects::{AncestorStatus, Condition, GatewayClassStatus, GatewayStatus, ParentStatus, Text};
 use crate::settings::{Published, Settings};
 use parameters::{Classes, LastGood};
 use reference::Why;
@@ -171,6 +171,19 @@ pub struct ServiceFault {
 
 /// A status is for people, who need not read more of them at once.
 const SERVICE_FAULTS_MAX: usize = 256;
+
+/// An object that is not served as it says, and the condition that reports this.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedObject {
+    /// Kind, namespace and name: `HTTPRoute shop/cart`.
+    pub object: String,
+    /// The type of the condition; empty if the object's status has no place for it, and an Event reports it.
+    pub condition: String,
+    /// For machines.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
 
 /// The result of the translation.
 #[derive(Default)]
@@ -295,6 +308,37 @@ impl Translation {
         let is_closed = |notice: &Notice| is_ingress(notice) && ["Closed", "NotServed"].contains(&&*notice.reason);
         let is_it = |notice: &&Notice| is_service(notice) || is_closed(notice);
         self.notices.iter().filter(is_it).take(SERVICE_FAULTS_MAX).map(of).collect()
+    }
+
+    /// The objects that are not served as they say, at most [`SERVICE_FAULTS_MAX`], and the number of the others.
+    pub(crate) fn refused_objects(&self) -> (Vec<RefusedObject>, usize) {
+        let of = |notice: &Notice| {
+            let (kind, name) = &notice.about;
+            RefusedObject {
+                object: format!("{} {name}", kind.told().1),
+                condition: self.condition_of(notice).map(|condition| condition.kind.to_string()).unwrap_or_default(),
+                reason: notice.reason.to_string(),
+                message: notice.message.clone(),
+            }
+        };
+        let first = self.notices.iter().take(SERVICE_FAULTS_MAX).map(of).collect();
+        (first, self.notices.len().saturating_sub(SERVICE_FAULTS_MAX))
+    }
+
+    /// The condition that a notice is made from.
+    fn condition_of(&self, notice: &Notice) -> Option<&Condition> {
+        let is_it =
+            |condition: &&Condition| condition.reason == notice.reason && notice.message.ends_with(&*condition.message);
+        match self.statuses.get(&notice.about)? {
+            Desired::Class(status) => status.conditions.iter().find(is_it),
+            Desired::Gateway(status) => {
+                let of_listeners = status.listeners.iter().flat_map(|listener| &listener.conditions);
+                status.conditions.iter().chain(of_listeners).find(is_it)
+            }
+            Desired::Route(parents) => parents.iter().flat_map(|parent| &parent.conditions).find(is_it),
+            Desired::Policy(ancestors) => ancestors.iter().flat_map(|ancestor| &ancestor.conditions).find(is_it),
+            Desired::Ingress(_) | Desired::Service(_) => None,
+        }
     }
 
     /// Whether new endpoints of these Services change more than the endpoints of clusters and vips.

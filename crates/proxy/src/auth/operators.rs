@@ -7,13 +7,14 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use model::{AdminAccess, AdminRole, Keys, PasswordHash, Secret, Users};
+use model::{AdminAccess, AdminRole, HolderMatcher, Keys, PasswordHash, Secret, Users};
 
 use super::Logins;
 use super::files::load;
 use super::passwords::{Check, Known};
 use super::tag::Tag;
 use crate::named_files::Fault;
+use crate::tls::HolderOf;
 
 /// Checks of passwords by unknown clients share their turns with all others of that kind.
 const CLIENT: u64 = 0;
@@ -22,6 +23,8 @@ const CLIENT: u64 = 0;
 pub struct Operators {
     tokens: HashMap<Tag, Operator>,
     users: HashMap<Box<str>, (Operator, PasswordHash, Arc<Known>)>,
+    /// Those who may act come first.
+    certificates: Vec<(HolderOf, Operator)>,
     /// Is checked in vain for a user that does not exist, so that this takes as long as for one that does.
     stand_in: Option<PasswordHash>,
     logins: Logins,
@@ -73,12 +76,28 @@ impl Operators {
             (name, (operator, hash, known))
         };
         let users = listed.into_iter().map(user).collect();
-        Ok(Self { tokens, users, stand_in, logins })
+        let mut certificates = Vec::new();
+        for (role, may_act) in roles.into_iter().rev() {
+            let found = certificates_of(role, may_act);
+            certificates.extend(found.map_err(|why| vec![("admin_access".to_owned(), Fault::from(why))])?);
+        }
+        Ok(Self { tokens, users, certificates, stand_in, logins })
     }
 
     /// Whether there are any.
     pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty() && self.users.is_empty()
+        self.tokens.is_empty() && self.users.is_empty() && self.certificates.is_empty()
+    }
+
+    /// The holder of a certificate in DER, which the CA of clients has signed.
+    pub fn by_certificate(&self, der: &[u8]) -> Option<Operator> {
+        HolderOf::first(&self.certificates, der).cloned()
+    }
+
+    /// The same as [`Operators::by_password`] if no check is needed for that: the password was right before, or is a token.
+    pub fn by_known_password(&self, name: &str, password: &[u8]) -> Option<Operator> {
+        let Some((operator, _, known)) = self.users.get(name) else { return self.by_token(password) };
+        known.is(Tag::of(&[b"password", password])?).then(|| operator.clone())
     }
 
     /// The holder of a token.
@@ -146,6 +165,13 @@ fn users_of(
     listed.flat_map(|users| users.iter().map(entry)).collect()
 }
 
+fn certificates_of(role: &AdminRole, may_act: bool) -> Result<Vec<(HolderOf, Operator)>, String> {
+    let entry = |(name, holder): &(String, HolderMatcher)| {
+        Ok((HolderOf::new(holder)?, Operator { name: name.clone(), may_act }))
+    };
+    role.certificates.iter().map(entry).collect()
+}
+
 fn short_token(path: &std::path::Path, tokens: &[(String, Secret)]) -> Option<Fault> {
     let min = AdminAccess::TOKEN_LENGTH_MIN;
     let (name, _) = tokens.iter().find(|(_, token)| token.0.len() < min)?;
@@ -166,11 +192,13 @@ mod tests {
         let hash = PasswordHash::parse(SHA_OF_PASSWORD).unwrap();
         let access = AdminAccess {
             hosts: Vec::new(),
-            read: AdminRole { tokens: tokens("graphs", "0123456789abcdef"), users: Vec::new() },
+            read: AdminRole { tokens: tokens("graphs", "0123456789abcdef"), ..AdminRole::default() },
             act: AdminRole {
                 tokens: tokens("oncall", "fedcba9876543210"),
                 users: vec![Users::Inline([("ann".to_owned(), hash)].as_slice().into())],
+                ..AdminRole::default()
             },
+            tls: None,
         };
         Operators::load(&access, None).unwrap_or_else(|faults| panic!("{faults:?}"))
     }
@@ -195,6 +223,10 @@ mod tests {
         assert_eq!(name("ann", "password"), Some(("ann".to_owned(), true)));
         assert_eq!((name("ann", "letmein"), name("eve", "password")), (None, None));
         assert_eq!(name("anybody", "0123456789abcdef"), Some(("graphs".to_owned(), false)));
+        // What was right once needs no check.
+        let known = |user: &str, password: &str| operators.by_known_password(user, password.as_bytes()).is_some();
+        assert!(known("ann", "password") && known("anybody", "0123456789abcdef"));
+        assert!(!known("ann", "letmein") && !known("ann", "0123456789abcdef") && !known("eve", "password"));
         // A user that exists has its own password.
         assert_eq!(name("ann", "0123456789abcdef"), None);
     }
@@ -203,7 +235,7 @@ mod tests {
     fn short_tokens_of_a_file_are_refused() {
         let path = std::env::temp_dir().join(format!("steelyard-operators-{}", std::process::id()));
         std::fs::write(&path, "graphs:short\n").unwrap();
-        let read = AdminRole { tokens: vec![Keys::File(path.clone())], users: Vec::new() };
+        let read = AdminRole { tokens: vec![Keys::File(path.clone())], ..AdminRole::default() };
         let access = AdminAccess { read, ..AdminAccess::default() };
         let faults = Operators::load(&access, None).err().unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -279,7 +279,7 @@ pub(crate) async fn accept(keys: Arc<ServerKeys>, socket: Socket) -> io::Result<
 
 /// The certificates of a listener, by the names in them.
 #[derive(Default)]
-struct Certificates {
+pub(super) struct Certificates {
     all: Vec<Arc<CertifiedKey>>,
     exact: HashMap<String, Vec<usize>>,
     /// Holds `*.example.com` as `example.com`. A wildcard stands for one label (RFC 9525 section 6.3).
@@ -288,7 +288,7 @@ struct Certificates {
 }
 
 impl Certificates {
-    fn add(&mut self, certified: CertifiedKey) {
+    pub(super) fn add(&mut self, certified: CertifiedKey) {
         let index = self.all.len();
         if let Some(leaf) = certified.cert.first()
             && let Ok(leaf) = webpki::EndEntityCert::try_from(leaf)

@@ -70,45 +70,7 @@ impl ClientKeys {
         provider: &Provider,
     ) -> Result<Arc<Self>, Fault> {
         let mut contents = Contents::default();
-        let builder = ClientConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(versions(model::TlsVersion::V1_2))
-            .map_err(|error| error.to_string())?;
-        let builder = match &settings.ca {
-            _ if !settings.verify => {
-                builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyEndpoint(provider.clone())))
-            }
-            ca => {
-                let roots = match ca {
-                    Some(ca) => files::roots(ca, &mut contents)?,
-                    None => roots_of_the_host()?,
-                };
-                match settings.subject_alt_names.as_slice() {
-                    [] => builder.with_root_certificates(roots),
-                    names => {
-                        let names = names.iter().map(Name::new).collect::<Result<_, _>>()?;
-                        let verifier = NamedEndpoint { names, roots, provider: provider.clone() };
-                        builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
-                    }
-                }
-            }
-        };
-        // A sidecar has one certificate, whose id is not the name of a host.
-        let is_sidecar = |name: &SubjectAltName| matches!(name, SubjectAltName::Spiffe(_));
-        let is_sidecar = settings.subject_alt_names.iter().any(is_sidecar);
-        let mut own = None;
-        let mut config = match &settings.certificate {
-            None => builder.with_no_client_auth(),
-            Some(pair) => {
-                let certified = files::certified(pair, &mut contents, provider)?;
-                if is_sidecar {
-                    files::check_spiffe_id(pair, &certified)?;
-                }
-                own = OwnCertificate::of(&pair.cert, &certified);
-                builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)))
-            }
-        };
-        config.alpn_protocols = vec![alpn(protocol).to_vec()];
-        config.enable_sni = !is_sidecar;
+        let (config, own) = config(settings, protocol, &mut contents, provider)?;
         let name = settings.server_name.clone().map(|name| {
             ServerName::try_from(name.clone()).map_err(|_| format!("server_name: {name} is not a name or an address"))
         });
@@ -166,6 +128,65 @@ impl ClientKeys {
     }
 }
 
+/// The TLS of a client that speaks HTTP/1.1 and is no part of the data path: what it trusts, and what it shows. See [`ClusterTls`].
+///
+/// # Errors
+/// What is wrong with a file, or that this host has no roots.
+pub fn client_config(settings: &ClusterTls) -> Result<Arc<ClientConfig>, Fault> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let (config, _) = config(settings, ClusterProtocol::H1, &mut Contents::default(), &provider)?;
+    Ok(Arc::new(config))
+}
+
+/// What such settings and the content of their files mean, and the certificate that is shown.
+fn config(
+    settings: &ClusterTls,
+    protocol: ClusterProtocol,
+    contents: &mut Contents,
+    provider: &Provider,
+) -> Result<(ClientConfig, Option<OwnCertificate>), Fault> {
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions(model::TlsVersion::V1_2))
+        .map_err(|error| error.to_string())?;
+    let builder = match &settings.ca {
+        _ if !settings.verify => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyEndpoint(provider.clone())))
+        }
+        ca => {
+            let roots = match ca {
+                Some(ca) => files::roots(ca, contents)?,
+                None => roots_of_the_host()?,
+            };
+            match settings.subject_alt_names.as_slice() {
+                [] => builder.with_root_certificates(roots),
+                names => {
+                    let names = names.iter().map(Name::new).collect::<Result<_, _>>()?;
+                    let verifier = NamedEndpoint { names, roots, provider: provider.clone() };
+                    builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+                }
+            }
+        }
+    };
+    // A sidecar has one certificate, whose id is not the name of a host.
+    let is_sidecar = |name: &SubjectAltName| matches!(name, SubjectAltName::Spiffe(_));
+    let is_sidecar = settings.subject_alt_names.iter().any(is_sidecar);
+    let mut own = None;
+    let mut config = match &settings.certificate {
+        None => builder.with_no_client_auth(),
+        Some(pair) => {
+            let certified = files::certified(pair, contents, provider)?;
+            if is_sidecar {
+                files::check_spiffe_id(pair, &certified)?;
+            }
+            own = OwnCertificate::of(&pair.cert, &certified);
+            builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)))
+        }
+    };
+    config.alpn_protocols = vec![alpn(protocol).to_vec()];
+    config.enable_sni = !is_sidecar;
+    Ok((config, own))
+}
+
 fn alpn(protocol: ClusterProtocol) -> &'static [u8] {
     match protocol {
         ClusterProtocol::H1 => H1,
@@ -193,7 +214,7 @@ struct NamedEndpoint {
 
 /// A name that an endpoint's certificate may have.
 #[derive(Debug)]
-enum Name {
+pub(crate) enum Name {
     Dns(ServerName<'static>),
     /// `example.com` for `*.example.com`.
     Wildcard(String),
@@ -202,7 +223,7 @@ enum Name {
 }
 
 impl Name {
-    fn new(name: &SubjectAltName) -> Result<Self, String> {
+    pub(super) fn new(name: &SubjectAltName) -> Result<Self, String> {
         Ok(match name {
             SubjectAltName::Uri(uri) => Self::Uri(uri.clone()),
             SubjectAltName::Spiffe(matcher) => Self::Spiffe(matcher.clone()),
@@ -216,7 +237,7 @@ impl Name {
         })
     }
 
-    fn is_in(&self, leaf: &webpki::EndEntityCert<'_>) -> bool {
+    pub(super) fn is_in(&self, leaf: &webpki::EndEntityCert<'_>) -> bool {
         match self {
             // A wildcard in the certificate counts for the names that it stands for.
             Self::Dns(name) => leaf.verify_is_valid_for_subject_name(name).is_ok(),

@@ -7,6 +7,7 @@
 mod signatures;
 
 mod accept;
+mod admin;
 mod any;
 mod client_certificate;
 mod connect;
@@ -26,7 +27,8 @@ use telemetry::Reason;
 use crate::named_files::Fault;
 
 pub(crate) use accept::{Secured, ServerKeys, accept};
-pub use connect::ClientKeys;
+pub(crate) use admin::{AdminKeys, HolderOf};
+pub use connect::{ClientKeys, client_config};
 pub(crate) use socket::Socket;
 pub use validity::OwnCertificate;
 
@@ -35,6 +37,7 @@ pub use validity::OwnCertificate;
 pub(crate) struct Keys {
     listeners: HashMap<String, Arc<ServerKeys>>,
     clusters: HashMap<String, Arc<ClientKeys>>,
+    admin: Option<Arc<AdminKeys>>,
 }
 
 impl Keys {
@@ -69,6 +72,12 @@ impl Keys {
                 Err(fault) => errors.push((format!("cluster {}", cluster.name), fault)),
             }
         }
+        if let Some(tls) = &snapshot.admin_access.tls {
+            match AdminKeys::load(tls, previous.and_then(|previous| previous.admin.as_ref()), &provider) {
+                Ok(made) => keys.admin = Some(made),
+                Err(faults) => errors.extend(faults.into_iter().map(|fault| ("admin_access".to_owned(), fault))),
+            }
+        }
         if errors.is_empty() { Ok(keys) } else { Err(errors) }
     }
 
@@ -82,7 +91,13 @@ impl Keys {
             .clusters
             .iter()
             .flat_map(|(name, keys)| keys.own_certificates().iter().map(move |own| (format!("cluster {name}"), own)));
-        listeners.chain(clusters)
+        let admin = self.admin.iter().flat_map(|keys| keys.own.iter().map(|own| ("the admin address".to_owned(), own)));
+        listeners.chain(clusters).chain(admin)
+    }
+
+    /// The TLS of the admin address.
+    pub(crate) fn admin(&self) -> Option<&Arc<rustls::ServerConfig>> {
+        self.admin.as_ref().map(|keys| &keys.config)
     }
 
     pub(crate) fn listener(&self, name: &str) -> Option<Arc<ServerKeys>> {

@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::Arc;
 
 use admin::{CertificateStatus, ChangesStatus, OTHERS_MAX, OtherRoute, RouteQuestion, RouteReport, STATUS_VERSION};
-use model::{Protocol, Route, Snapshot};
+use model::{Cluster, Listener, Protocol, Route, Snapshot, Vip};
 use proxy::{Compiled, Explanation, ListenerPlan, NamedFiles, WhyNot};
 
 use super::redact::without_secrets;
@@ -62,11 +62,10 @@ fn worker_ticks() -> HashMap<u32, u64> {
     tasks.flatten().take(THREADS_MAX).filter_map(ticks).collect()
 }
 
-/// The certificates of listeners, the first to expire first.
+/// The certificates that this process shows, the first to expire first.
 pub(crate) fn certificates(files: &NamedFiles) -> Vec<CertificateStatus> {
     let mut all: Vec<CertificateStatus> = files
         .certificates()
-        .filter(|(owner, _)| owner.starts_with("listener "))
         .map(|(owner, shown)| CertificateStatus {
             owner,
             names: shown.names.clone(),
@@ -79,8 +78,8 @@ pub(crate) fn certificates(files: &NamedFiles) -> Vec<CertificateStatus> {
 
 /// What a snapshot says, without secrets, for people.
 pub(super) fn text(snapshot: &Snapshot) -> String {
-    let parts = parts(snapshot, &Snapshot { listeners: Vec::new(), clusters: Vec::new(), ..snapshot.clone() });
-    parts.iter().map(|(name, text)| format!("{name}\n{text}\n\n")).collect()
+    let nothing = Snapshot { listeners: Vec::new(), clusters: Vec::new(), ..snapshot.clone() };
+    parts(snapshot, &nothing).values().map(|part| format!("{}\n{}\n\n", part.name, part.text)).collect()
 }
 
 /// What `now` has and `before` has not, and the reverse, as lines. No secret is in them.
@@ -89,15 +88,23 @@ pub(crate) fn changes(before: &Snapshot, now: &Snapshot) -> ChangesStatus {
     let mut more = 0;
     let mut add = |line: String| if lines.len() < LINES_MAX { lines.push(line) } else { more += 1 };
     let (old, new) = (parts(before, now), parts(now, before));
-    for name in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
-        match (old.get(name), new.get(name)) {
-            (Some(_), None) => add(format!("- {name}")),
-            (None, Some(_)) => add(format!("+ {name}")),
-            (Some(old), Some(new)) if old != new => {
-                add(format!("  {name}"));
-                let (was, is): (BTreeSet<&str>, BTreeSet<&str>) = (old.lines().collect(), new.lines().collect());
-                old.lines().filter(|line| !is.contains(line)).for_each(|line| add(format!("-   {}", line.trim())));
-                new.lines().filter(|line| !was.contains(line)).for_each(|line| add(format!("+   {}", line.trim())));
+    for key in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
+        match (old.get(key), new.get(key)) {
+            (Some(Part { name, .. }), None) => add(format!("- {name}")),
+            (None, Some(Part { name, .. })) => add(format!("+ {name}")),
+            (Some(old), Some(new)) if old.text != new.text => {
+                add(format!("  {}", new.name));
+                let (was, is): (BTreeSet<&str>, BTreeSet<&str>) =
+                    (old.text.lines().collect(), new.text.lines().collect());
+                old.text.lines().filter(|line| !is.contains(line)).for_each(|line| add(format!("-   {}", line.trim())));
+                new.text
+                    .lines()
+                    .filter(|line| !was.contains(line))
+                    .for_each(|line| add(format!("+   {}", line.trim())));
+            }
+            (Some(old), Some(new)) if old.of.differs(&new.of) => {
+                add(format!("  {}", new.name));
+                add("    values that are not shown here".to_owned());
             }
             _ => {}
         }
@@ -105,36 +112,84 @@ pub(crate) fn changes(before: &Snapshot, now: &Snapshot) -> ChangesStatus {
     ChangesStatus { generation: now.generation.0, lines, more }
 }
 
-/// The parts of a snapshot by their names, as text. Parts that are at the same place in memory in the other snapshot have not changed and are
-/// left out.
-fn parts(of: &Snapshot, other: &Snapshot) -> BTreeMap<String, String> {
+/// A part of a snapshot.
+struct Part<'s> {
+    /// For people.
+    name: String,
+    /// What it says, without secrets.
+    text: String,
+    of: Of<'s>,
+}
+
+/// What a part is about, with secrets.
+enum Of<'s> {
+    Cluster(&'s Cluster),
+    Route(&'s Route),
+    Listener(&'s Listener),
+    Vip(&'s Vip),
+    Settings(&'s Snapshot),
+}
+
+impl Of<'_> {
+    /// Whether they differ, although their texts do not.
+    fn differs(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Cluster(one), Self::Cluster(other)) => one != other,
+            // Regular expressions can only be compared as text, and secrets only as they are.
+            (Self::Route(one), Self::Route(other)) => {
+                one.policy != other.policy || one.to != other.to || format!("{one:?}") != format!("{other:?}")
+            }
+            (Self::Listener(one), Self::Listener(other)) => bare(one) != bare(other),
+            (Self::Vip(one), Self::Vip(other)) => one != other,
+            (Self::Settings(one), Self::Settings(other)) => one.admin_access != other.admin_access,
+            _ => true,
+        }
+    }
+}
+
+/// The text of a listener without its routes, which are parts of their own.
+fn bare(listener: &Listener) -> String {
+    let mut listener = listener.clone();
+    if let Protocol::Http(http) = &mut listener.protocol {
+        http.routes = Arc::default();
+    }
+    format!("{listener:#?}")
+}
+
+/// The parts of a snapshot by their names. Parts that are at the same place in memory in the other snapshot have not changed and are left out.
+fn parts<'s>(of: &'s Snapshot, other: &Snapshot) -> BTreeMap<String, Part<'s>> {
     let mut parts = BTreeMap::new();
     let others: BTreeSet<usize> = other.clusters.iter().map(|cluster| Arc::as_ptr(cluster) as usize).collect();
     for cluster in of.clusters.iter().filter(|cluster| !others.contains(&(Arc::as_ptr(cluster) as usize))) {
-        parts.insert(format!("cluster {}", cluster.name), without_secrets(&format!("{cluster:#?}")));
+        let name = format!("cluster {}", cluster.name);
+        let text = without_secrets(&format!("{:#?}", cluster.masked()));
+        parts.insert(name.clone(), Part { name, text, of: Of::Cluster(cluster) });
     }
     let routes_of = |snapshot: &'_ Snapshot, name: &str| -> Option<Arc<[Route]>> {
         let listener = snapshot.listeners.iter().find(|listener| listener.name == name)?;
         if let Protocol::Http(http) = &listener.protocol { Some(http.routes.clone()) } else { None }
     };
     for listener in &of.listeners {
-        let mut bare = listener.clone();
-        if let Protocol::Http(http) = &mut bare.protocol {
-            let routes = std::mem::take(&mut http.routes);
-            if !routes_of(other, &listener.name).is_some_and(|other| Arc::ptr_eq(&routes, &other)) {
-                for route in routes.iter() {
-                    let to = admin_target(of, route);
-                    parts.insert(
-                        format!("route {} of {}", route.name, listener.name),
-                        without_secrets(&format!("{to}\n{route:#?}")),
-                    );
-                }
+        if let Protocol::Http(http) = &listener.protocol
+            && !routes_of(other, &listener.name).is_some_and(|other| Arc::ptr_eq(&http.routes, &other))
+        {
+            for route in http.routes.iter() {
+                let masked = route.masked();
+                let name = format!("route {} of {}", masked.name, listener.name);
+                let text = without_secrets(&format!("{}\n{masked:#?}", admin_target(of, route)));
+                parts.insert(
+                    format!("route {} of {}", route.name, listener.name),
+                    Part { name, text, of: Of::Route(route) },
+                );
             }
         }
-        parts.insert(format!("listener {}", listener.name), without_secrets(&format!("{bare:#?}")));
+        let name = format!("listener {}", listener.name);
+        let text = without_secrets(&bare(&listener.masked()));
+        parts.insert(name.clone(), Part { name, text, of: Of::Listener(listener) });
     }
     for vip in &of.vips {
-        parts.insert(format!("vip {}", vip.name), without_secrets(&format!("{vip:#?}")));
+        let name = format!("vip {}", vip.name);
+        parts.insert(name.clone(), Part { name, text: without_secrets(&format!("{vip:#?}")), of: Of::Vip(vip) });
     }
     let settings = (
         &of.admin,
@@ -147,7 +202,8 @@ fn parts(of: &Snapshot, other: &Snapshot) -> BTreeMap<String, String> {
         of.flows_max,
         &of.announcing,
     );
-    parts.insert("the settings of the process".to_owned(), without_secrets(&format!("{settings:#?}")));
+    let (name, text) = ("the settings of the process".to_owned(), without_secrets(&format!("{settings:#?}")));
+    parts.insert(name.clone(), Part { name, text, of: Of::Settings(of) });
     parts
 }
 
@@ -244,6 +300,9 @@ mod tests {
         assert!(lines.contains("- route /a of l") && lines.contains("+ route /c of l"), "{lines}");
         assert!(lines.contains("  cluster web\n-   127.0.0.1:1,\n+   127.0.0.1:2,"), "{lines}");
         assert!(!lines.contains("hunter"), "{lines}");
+        // What is not shown is still said to have changed.
+        let found = changes(&before, &snapshot(&text.replace("hunter2", "hunter3"), 3));
+        assert_eq!(found.lines, ["  route /b of l", "    values that are not shown here"]);
         // Many lines are counted.
         let many: String = (0..1000).map(|route| format!("{{path: /p{route}, to: web}}, ")).collect();
         let found = changes(&before, &snapshot(&text.replace("{path: /a, to: web},", &many), 4));

@@ -1,23 +1,23 @@
 //! The responses of the control API.
 
-use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use admin::{
-    COUNTERS_VERSION, ChangeRefused, ClusterStatus, Counters, EndpointCounts, EndpointState, EndpointStatus, Flows,
-    InvalidCertificate, MaintenanceStatus, PasswordStatus, STATUS_VERSION, Status, TraceQuestion, TraceReport, Turn,
-    VipChange, VipCounts, Within, ZoneStatus, vip_endpoint_counts,
+    COUNTERS_VERSION, ChangeRefused, ClusterStatus, Counters, EndpointCause, EndpointCounts, EndpointState,
+    EndpointStatus, Flows, InvalidCertificate, MaintenanceStatus, PasswordStatus, ProbeStatus, STATUS_VERSION, Status,
+    TraceQuestion, TraceReport, Turn, VipChange, VipCounts, Within, ZoneStatus, vip_endpoint_counts,
 };
-use model::Zone;
+use model::{Snapshot, Zone};
 use net::clock;
-use proxy::{ClusterPlan, ListenerPlan, OwnCertificate, PasswordCounts};
+use proxy::{ClusterPlan, Compiled, KeySource, ListenerPlan, OwnCertificate, PasswordCounts};
 use telemetry::{Distribution, EndpointKey, EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals};
 use tokio::sync::oneshot;
 
-use super::{Control, Order, about, keys, operators, trace, unix_seconds};
+use super::{Control, Order, about, keys, operators, replicas, trace, unix_seconds};
 use crate::exit::Exit;
 use crate::handover;
 use crate::kernel;
@@ -41,9 +41,9 @@ impl admin::Control for Control {
 
     fn status(&self) -> Status {
         let totals = self.registry.totals();
-        let state = self.state();
-        let outcomes = state.recent.outcomes(&self.registry);
-        let probes = Probes { failures: state.checker.last_failures(), unproven: state.checker.unproven() };
+        // Other threads must not hold this lock while they wait for the kernel plane: the control thread takes them in the other order.
+        let (seen, probes) = self.seen();
+        let outcomes = &seen.outcomes;
         let (kernel_plane, vips) = {
             let mut kernel = self.kernel();
             // The result of a probe that has just finished is known here before the main loop has sent it to the
@@ -55,11 +55,11 @@ impl admin::Control for Control {
             kernel.status(&probes)
         };
         let OpenFiles { used, max } = telemetry::open_files();
-        let missing = state.files.iter().filter(|file| is_missing(file));
-        let snapshot = state.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
-        let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
-        let listeners = state.compiled.iter().flat_map(|compiled| &compiled.listeners);
-        let passwords = state.compiled.as_ref().and_then(|compiled| compiled.password_counts());
+        let missing = seen.files.iter().filter(|file| is_missing(file));
+        let snapshot = seen.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
+        let plans = seen.compiled.iter().flat_map(|compiled| &compiled.clusters);
+        let listeners = seen.compiled.iter().flat_map(|compiled| &compiled.listeners);
+        let passwords = seen.compiled.as_ref().and_then(|compiled| compiled.password_counts());
         let mut status = Status {
             version: STATUS_VERSION,
             steelyard: env!("CARGO_PKG_VERSION").to_owned(),
@@ -71,18 +71,18 @@ impl admin::Control for Control {
             ending: self.ending.load(Relaxed) && !self.draining.load(Relaxed),
             draining: self.draining.load(Relaxed),
             findings: Vec::new(),
-            last_reload: state.last_reload.clone(),
+            last_reload: seen.last_reload,
             missing_files: missing.map(|file| file.display().to_string()).collect(),
-            invalid_certificates: invalid(&state.own_certificates, unix_seconds()),
+            invalid_certificates: invalid(&seen.own_certificates, unix_seconds()),
             open_files: used,
             open_files_max: max,
             memory: net::memory::bytes_used(),
             memory_max: net::memory::bytes_max(),
             listeners: snapshot
                 .iter()
-                .flat_map(|snapshot| admin::listener_statuses(snapshot, &totals, &outcomes))
+                .flat_map(|snapshot| admin::listener_statuses(snapshot, &totals, outcomes))
                 .collect(),
-            routes: snapshot.iter().flat_map(|snapshot| admin::route_statuses(snapshot, &totals, &outcomes)).collect(),
+            routes: snapshot.iter().flat_map(|snapshot| admin::route_statuses(snapshot, &totals, outcomes)).collect(),
             maintenance: listeners.flat_map(|plan| in_maintenance(plan)).collect(),
             password_checks: passwords.map(|counts| PasswordStatus {
                 right: counts.right,
@@ -90,22 +90,21 @@ impl admin::Control for Control {
                 refused: counts.refused,
                 waiting: counts.waiting as u64,
             }),
-            key_sets: state.key_sources.iter().map(|source| keys::status(source)).collect(),
+            key_sets: seen.key_sources.iter().map(|source| keys::status(source)).collect(),
             methods: admin::method_statuses(&totals),
-            clusters: plans.map(|plan| cluster_status(plan, &totals, &outcomes, &probes)).collect(),
-            service_faults: state.service_faults.clone(),
-            kernel_refusal: state.kernel_refusal.clone(),
+            clusters: plans.map(|plan| cluster_status(plan, &totals, outcomes, &probes)).collect(),
+            service_faults: seen.service_faults,
+            kernel_refusal: seen.kernel_refusal,
             about: admin::AboutStatus {
-                host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+                host: host_name(),
                 source: self.source.clone(),
-                busiest_worker_percent: state.worker_times.busiest_percent(),
+                busiest_worker_percent: seen.busiest_worker_percent,
                 pending: totals.clusters.values().map(|cluster| cluster.pending).sum(),
-                connections_max: snapshot.as_ref().and_then(|snapshot| {
-                    let most = snapshot.listeners.iter().map(|listener| listener.connections_max as u64);
-                    most.reduce(u64::saturating_add)
-                }),
-                certificates: state.certificates.clone(),
-                changes: state.changes.clone(),
+                connections_max: snapshot.as_deref().and_then(connections_max),
+                certificates: seen.certificates,
+                changes: seen.changes,
+                refused_objects: seen.refused_objects.0,
+                refused_objects_more: seen.refused_objects.1,
             },
             vips_left: kernel_plane.is_none() && kernel::are_vips_left(),
             kernel_plane,
@@ -117,16 +116,19 @@ impl admin::Control for Control {
 
     fn counters(&self) -> Counters {
         let totals = self.registry.totals();
-        let state = self.state();
+        let (compiled, unproven) = {
+            let state = self.state();
+            (state.compiled.clone(), state.checker.unproven())
+        };
         // This response does not include the failures of probes, only the states of endpoints.
-        let probes = Probes { failures: Vec::new(), unproven: state.checker.unproven() };
+        let probes = Probes { failures: Vec::new(), unproven, last: HashMap::new() };
         let (_, vips) = {
             let mut kernel = self.kernel();
             kernel.follow_verdicts(&|| probes.unproven.clone());
             kernel.status(&probes)
         };
-        let snapshot = state.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
-        let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
+        let snapshot = compiled.as_ref().map(|compiled| compiled.snapshot.clone());
+        let plans = compiled.iter().flat_map(|compiled| &compiled.clusters);
         Counters {
             version: COUNTERS_VERSION,
             steelyard: env!("CARGO_PKG_VERSION").to_owned(),
@@ -147,6 +149,32 @@ impl admin::Control for Control {
     fn history(&self) -> (admin::Points, admin::Verdict) {
         let state = self.state();
         (state.history.points(), state.history.verdict())
+    }
+
+    fn overview(&self) -> admin::OverviewStatus {
+        let state = self.state();
+        admin::OverviewStatus {
+            version: admin::OVERVIEW_VERSION,
+            host: host_name(),
+            pid: std::process::id(),
+            uptime_seconds: clock::now_ms().saturating_sub(self.started_ms) / 1000,
+            generation: state.compiled.as_ref().map_or(0, |compiled| compiled.snapshot.generation.0),
+            verdict: state.history.verdict(),
+            point: state.history.latest().copied().unwrap_or_default(),
+        }
+    }
+
+    fn has_replicas(&self) -> bool {
+        self.replicas.is_some()
+    }
+
+    fn replicas(&self) -> Pin<Box<dyn Future<Output = Vec<admin::Replica>> + Send + '_>> {
+        Box::pin(async {
+            match &self.replicas {
+                Some(name) => replicas::ask(name).await,
+                None => Vec::new(),
+            }
+        })
     }
 
     fn feed(&self) -> Option<&admin::Feed> {
@@ -314,6 +342,18 @@ pub(crate) struct Probes {
     pub(crate) failures: Vec<health::LastFailure>,
     /// Cluster and address of the endpoints that are probed and whose first probe has not finished.
     pub(crate) unproven: HashSet<EndpointKey>,
+    /// The last probe of each endpoint.
+    pub(crate) last: HashMap<EndpointKey, health::LastProbe>,
+}
+
+/// The connections that all listeners together accept; `None` if there are none.
+fn connections_max(snapshot: &Snapshot) -> Option<u64> {
+    snapshot.listeners.iter().map(|listener| listener.connections_max as u64).reduce(u64::saturating_add)
+}
+
+/// The name of the host, or of the pod.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// The certificates that are not valid at this time, each once.
@@ -370,6 +410,7 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Spans<Outcomes
             requests: total.map_or(0, |total| total.requests),
             failures: total.map_or(0, EndpointTotals::failures),
             upstream_us: total.and_then(|total| admin::quantiles(&total.upstream)),
+            cause: cause(plan, index, probes.last.get(&key), now_ms),
             recent: in_span(&outcomes.minute),
             latest: in_span(&outcomes.latest),
         }
@@ -381,6 +422,20 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Spans<Outcomes
         zone_share: plan.state.zone_share(now_ms),
     };
     ClusterStatus::new(&plan.policy, totals, turn, endpoints)
+}
+
+fn cause(plan: &ClusterPlan, index: usize, last: Option<&health::LastProbe>, now_ms: u64) -> EndpointCause {
+    let seconds_ago = |at_ms: u64| now_ms.saturating_sub(at_ms) / 1000;
+    let ejected = match plan.state.status(index, now_ms) {
+        Some(balance::EndpointStatus::Ejected { until_ms }) => Some(until_ms.saturating_sub(now_ms)),
+        _ => None,
+    };
+    let slow_start = plan.state.slow_start_left_ms(index, now_ms);
+    EndpointCause {
+        last_probe: last.map(|last| ProbeStatus { seconds_ago: seconds_ago(last.at_ms), is_success: last.is_success }),
+        ejected_seconds_left: ejected.map(|left| left.div_ceil(1000)),
+        slow_start_seconds_left: slow_start.map(|left| left.div_ceil(1000)),
+    }
 }
 
 fn endpoint_state(plan: &ClusterPlan, index: usize, key: &EndpointKey, now_ms: u64, probes: &Probes) -> EndpointState {
@@ -417,9 +472,50 @@ fn endpoint_counts(plan: &ClusterPlan, totals: &Totals, probes: &Probes) -> Vec<
     plan.state.endpoints().iter().enumerate().map(counts).collect()
 }
 
+/// What a status needs of the state, so that nothing else waits while it is written.
+struct Seen {
+    outcomes: Spans<Outcomes>,
+    compiled: Option<Arc<Compiled>>,
+    last_reload: Option<admin::Reload>,
+    files: Vec<PathBuf>,
+    own_certificates: Vec<(String, OwnCertificate)>,
+    key_sources: Vec<Arc<KeySource>>,
+    service_faults: Vec<admin::ServiceFaultStatus>,
+    refused_objects: (Vec<admin::RefusedObjectStatus>, usize),
+    kernel_refusal: Option<String>,
+    busiest_worker_percent: Option<f64>,
+    certificates: Vec<admin::CertificateStatus>,
+    changes: Option<admin::ChangesStatus>,
+}
+
 impl Control {
-    fn samples(&self) -> Vec<Sample> {
+    fn seen(&self) -> (Seen, Probes) {
         let state = self.state();
+        let seen = Seen {
+            outcomes: state.recent.outcomes(&self.registry),
+            compiled: state.compiled.clone(),
+            last_reload: state.last_reload.clone(),
+            files: state.files.clone(),
+            own_certificates: state.own_certificates.clone(),
+            key_sources: state.key_sources.clone(),
+            service_faults: state.service_faults.clone(),
+            refused_objects: state.refused_objects.clone(),
+            kernel_refusal: state.kernel_refusal.clone(),
+            busiest_worker_percent: state.worker_times.busiest_percent(),
+            certificates: state.certificates.clone(),
+            changes: state.changes.clone(),
+        };
+        let checker = &state.checker;
+        let (failures, unproven, last) = (checker.last_failures(), checker.unproven(), checker.last_probes());
+        (seen, Probes { failures, unproven, last })
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        let (compiled, key_sources, access_log, has_users) = {
+            let state = self.state();
+            let has_users = state.access.users.is_some();
+            (state.compiled.clone(), state.key_sources.clone(), state.access_log.clone(), has_users)
+        };
         let gauge = |name, help, value: f64| Sample { name, help, kind: Kind::Gauge, labels: Vec::new(), value };
         let reloads = |result: &str, count: &AtomicU64| Sample {
             name: "steelyard_reloads_total",
@@ -428,7 +524,7 @@ impl Control {
             labels: vec![("result", result.to_owned())],
             value: count.load(Relaxed) as f64,
         };
-        let generation = state.compiled.as_ref().map_or(0, |compiled| compiled.snapshot.generation.0);
+        let generation = compiled.as_ref().map_or(0, |compiled| compiled.snapshot.generation.0);
         let mut samples = vec![
             gauge("steelyard_generation", "The generation of the snapshot in use.", generation as f64),
             gauge("steelyard_workers", "Threads that carry traffic.", self.workers as f64),
@@ -445,7 +541,7 @@ impl Control {
             help: "Clients that rate limits forgot too early because more were active at once than are remembered.",
             kind: Kind::Counter,
             labels: Vec::new(),
-            value: state.compiled.as_ref().map_or(0, |compiled| compiled.rate_limit_forgotten()) as f64,
+            value: compiled.as_ref().map_or(0, |compiled| compiled.rate_limit_forgotten()) as f64,
         });
         samples.push(Sample {
             name: "steelyard_worker_stalls_total",
@@ -454,15 +550,16 @@ impl Control {
             labels: Vec::new(),
             value: self.stalls.load(Relaxed) as f64,
         });
-        if state.access.users.is_some() {
+        if has_users {
             samples.extend(operators::samples(&self.admin_refused));
         }
-        let passwords = state.compiled.as_ref().and_then(|compiled| compiled.password_counts());
+        samples.extend(operators::viewers(self.feed.counts()));
+        let passwords = compiled.as_ref().and_then(|compiled| compiled.password_counts());
         samples.extend(passwords.into_iter().flat_map(password_samples));
-        samples.extend(keys::samples(&state.key_sources));
-        samples.extend(state.access_log.iter().flat_map(|log| log.samples()));
+        samples.extend(keys::samples(&key_sources));
+        samples.extend(access_log.iter().flat_map(|log| log.samples()));
         samples.extend(self.traces.samples());
-        let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
+        let plans = compiled.iter().flat_map(|compiled| &compiled.clusters);
         samples.extend(endpoint_samples(plans));
         let kernel = self.kernel();
         samples.extend(vip_endpoint_samples(kernel.vips()));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use admin::{Access, Doubt, Proof, RefusedFor, Role, User, Users};
+use admin::{Access, Doubt, FeedCounts, Proof, RefusedFor, Role, User, Users};
 use model::Snapshot;
 use proxy::{NamedFiles, Operator, Operators};
 use telemetry::{Kind, Sample};
@@ -13,24 +13,36 @@ use telemetry::{Kind, Sample};
 /// What a snapshot and its files say.
 pub(crate) fn access(snapshot: &Snapshot, files: &NamedFiles) -> Access {
     let users = files.operators().map(|operators| Arc::new(Judge(operators.clone())) as Arc<dyn Users>);
-    Access { hosts: snapshot.admin_access.hosts.as_slice().into(), users }
+    Access { hosts: snapshot.admin_access.hosts.as_slice().into(), users, tls: files.admin_tls().cloned() }
 }
 
 struct Judge(Arc<Operators>);
 
 impl Users for Judge {
+    fn known(&self, proof: &Proof) -> Option<User> {
+        let found = match proof {
+            Proof::Token(token) => self.0.by_token(token),
+            Proof::Password { user, password } => self.0.by_known_password(user, password),
+            Proof::Certificate(der) => self.0.by_certificate(der),
+        };
+        found.map(user)
+    }
+
     fn identify<'u>(&'u self, proof: &'u Proof) -> Pin<Box<dyn Future<Output = Result<User, Doubt>> + Send + 'u>> {
         Box::pin(async move {
             let found = match proof {
-                Proof::Token(token) => self.0.by_token(token),
                 Proof::Password { user, password } => {
-                    self.0.by_password(user, password).await.map_err(|_| Doubt::Busy)?
+                    self.0.by_password(user, password).await.map_err(|_| Doubt::Busy)?.map(self::user)
                 }
+                Proof::Token(_) | Proof::Certificate(_) => self.known(proof),
             };
-            let Operator { name, may_act } = found.ok_or(Doubt::Wrong)?;
-            Ok(User { name: Some(name), role: if may_act { Role::Act } else { Role::Read } })
+            found.ok_or(Doubt::Wrong)
         })
     }
+}
+
+fn user(Operator { name, may_act }: Operator) -> User {
+    User { name: Some(name), role: if may_act { Role::Act } else { Role::Read } }
 }
 
 /// Counts a request that was refused.
@@ -50,4 +62,26 @@ pub(super) fn samples(counters: &[AtomicU64; RefusedFor::ALL.len()]) -> impl Ite
         labels: vec![("reason", reason.name().to_owned())],
         value: counter.load(Relaxed) as f64,
     })
+}
+
+/// The metrics of the stream of events.
+pub(super) fn viewers(
+    FeedCounts { viewers, refused, ended_behind, ended_access }: FeedCounts,
+) -> impl Iterator<Item = Sample> {
+    let open = Sample {
+        name: "steelyard_admin_viewers",
+        help: "Streams of events that are open at the admin address.",
+        kind: Kind::Gauge,
+        labels: Vec::new(),
+        value: viewers as f64,
+    };
+    let ended = |(reason, count): (&str, u64)| Sample {
+        name: "steelyard_admin_streams_ended_total",
+        help: "Streams of events that were refused because there are too many, or ended because the viewer did not read or lost its right.",
+        kind: Kind::Counter,
+        labels: vec![("reason", reason.to_owned())],
+        value: count as f64,
+    };
+    let reasons = [("too_many", refused), ("behind", ended_behind), ("access", ended_access)];
+    std::iter::once(open).chain(reasons.map(ended))
 }

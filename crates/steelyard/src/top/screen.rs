@@ -8,6 +8,7 @@ use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tc
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::source::Source;
 use super::{Pressed, View, ask, ticks};
 use crate::cli::TopArgs;
 
@@ -64,7 +65,7 @@ struct Shown {
 
 async fn shown(args: &TopArgs, first: Counters) -> io::Result<()> {
     let mut keys = keys();
-    let (questions, mut answers) = answers(args);
+    let (questions, mut answers) = answers(args, first.clone());
     let mut ticks = ticks(args);
     ticks.tick().await;
     let mut resized = signal(SignalKind::window_change())?;
@@ -83,7 +84,7 @@ async fn shown(args: &TopArgs, first: Counters) -> io::Result<()> {
                 Some(Pressed::Changed(view)) => screen.view = view,
             },
             _ = ticks.tick() => {
-                // If an earlier request still waits for its answer, that answer will do.
+                // If an earlier request still waits for its answer, or if a stream brings the counters, that answer will do.
                 let _ = questions.try_send(());
                 continue;
             }
@@ -151,15 +152,25 @@ fn keys() -> mpsc::Receiver<u8> {
     keys
 }
 
-/// A channel that requests the counters, and one that delivers them. A thread fetches them, so that a Steelyard that hangs does not block
-/// the keys. The thread ends with the process.
-fn answers(args: &TopArgs) -> (mpsc::Sender<()>, mpsc::Receiver<Result<Counters, String>>) {
+/// A channel that requests the counters, and one that delivers them. A thread gets them, so that a Steelyard that hangs does not block the keys.
+/// A stream delivers them without being asked, as long as it lasts. The thread ends with the process.
+fn answers(args: &TopArgs, first: Counters) -> (mpsc::Sender<()>, mpsc::Receiver<Result<Counters, String>>) {
     let (questions, mut asked) = mpsc::channel(1);
     let (sender, answers) = mpsc::channel(1);
-    let client = args.admin.client();
+    let (client, interval) = (args.admin.client(), args.interval);
     std::thread::spawn(move || {
-        while asked.blocking_recv().is_some() {
-            if sender.blocking_send(client.clone().and_then(|client| ask(&client))).is_err() {
+        let mut source = client.as_ref().ok().and_then(|client| Source::new(client, interval));
+        let mut before = first;
+        let mut waits = source.is_none();
+        while !waits || asked.blocking_recv().is_some() {
+            let answer = match &mut source {
+                Some(source) => source.next(&before),
+                None => client.clone().and_then(|client| ask(&client)),
+            };
+            // After an error, the next try waits for the next tick.
+            waits = source.is_none() || answer.is_err();
+            before = answer.as_ref().unwrap_or(&before).clone();
+            if sender.blocking_send(answer).is_err() {
                 return;
             }
         }

@@ -1,0 +1,89 @@
+//! The figures of all processes that serve the same: each tells its own to anyone, and the page adds them up on request.
+
+use serde::{Deserialize, Serialize};
+
+use crate::history::{Point, Verdict};
+
+/// The version of [`OverviewStatus`].
+pub const OVERVIEW_VERSION: u32 = 1;
+
+/// What a process tells about itself, without a word of its configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OverviewStatus {
+    /// [`OVERVIEW_VERSION`].
+    pub version: u32,
+    /// The name of the host, or of the pod.
+    pub host: String,
+    /// The process ID.
+    pub pid: u32,
+    /// Seconds since the process started.
+    pub uptime_seconds: u64,
+    /// The snapshot in force.
+    pub generation: u64,
+    /// Whether it is Steelyard or the endpoints.
+    pub verdict: Verdict,
+    /// The last second.
+    pub point: Point,
+}
+
+/// One of the processes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replica {
+    /// Where it was asked.
+    pub address: String,
+    /// What it said, or why it said nothing.
+    pub overview: Result<OverviewStatus, String>,
+}
+
+/// The figures of all that answered: rates and numbers are added up, and of quantiles, which cannot be added up, the worst counts.
+pub(crate) fn sum(replicas: &[Replica]) -> Point {
+    let worst = |one: Option<crate::Quantiles>, other: Option<crate::Quantiles>| match (one, other) {
+        (Some(one), Some(other)) => Some(crate::Quantiles { p50: one.p50.max(other.p50), p99: one.p99.max(other.p99) }),
+        (one, other) => one.or(other),
+    };
+    let points = replicas.iter().filter_map(|replica| Some(replica.overview.as_ref().ok()?.point));
+    points.fold(Point::default(), |all, of| Point {
+        unix_seconds: all.unix_seconds.max(of.unix_seconds),
+        requests_per_second: all.requests_per_second + of.requests_per_second,
+        errors_per_second: all.errors_per_second + of.errors_per_second,
+        by_endpoints_per_second: all.by_endpoints_per_second + of.by_endpoints_per_second,
+        own_per_second: all.own_per_second + of.own_per_second,
+        by_clients_per_second: all.by_clients_per_second + of.by_clients_per_second,
+        retries_per_second: all.retries_per_second + of.retries_per_second,
+        connections_open: all.connections_open + of.connections_open,
+        pending: all.pending + of.pending,
+        added_us: worst(all.added_us, of.added_us),
+        upstream_us: worst(all.upstream_us, of.upstream_us),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{History, Quantiles};
+
+    #[test]
+    fn rates_are_added_up_and_the_worst_quantiles_count() {
+        let replica = |requests_per_second, p99| Replica {
+            address: "a".into(),
+            overview: Ok(OverviewStatus {
+                version: OVERVIEW_VERSION,
+                host: "h".into(),
+                pid: 1,
+                uptime_seconds: 2,
+                generation: 3,
+                verdict: History::default().verdict(),
+                point: Point {
+                    requests_per_second,
+                    connections_open: 5,
+                    added_us: Some(Quantiles { p50: 1.0, p99 }),
+                    ..Point::default()
+                },
+            }),
+        };
+        let gone = Replica { address: "b".into(), overview: Err("no answer".into()) };
+        let all = sum(&[replica(10.0, 7.0), gone, replica(2.5, 9.0)]);
+        assert_eq!((all.requests_per_second, all.connections_open), (12.5, 10));
+        assert_eq!((all.added_us, all.upstream_us), (Some(Quantiles { p50: 1.0, p99: 9.0 }), None));
+    }
+}
