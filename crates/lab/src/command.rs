@@ -21,7 +21,7 @@ use crate::run::{self, RunArgs};
 use crate::scenario::{self, Wish};
 use crate::schedule::{self, clock};
 use crate::verify::{self, Beside};
-use crate::{Verdict, contender, environment, host, keep, neighbours, report, units};
+use crate::{Verdict, contender, environment, guest, host, keep, neighbours, report, units};
 
 /// The verbs of the lab.
 #[derive(Debug, Subcommand)]
@@ -201,6 +201,7 @@ pub fn run(command: LabCommand, itself: &Path, version: &str) -> io::Result<Outc
     match command {
         LabCommand::List(args) => list(&args).map(|()| Outcome::Good),
         LabCommand::Doctor(args) => doctor::run(&args, itself).map(Outcome::from),
+        LabCommand::Run(args) if args.guest => guest::run(&args, itself, &doctor::cache_directory()).map(Outcome::from),
         LabCommand::Run(args) => run::run(&args, itself, version).map(Outcome::from),
         LabCommand::Report(args) => write_report(&args).map(|()| Outcome::Good),
         LabCommand::Compare(args) => {

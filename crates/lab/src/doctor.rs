@@ -14,6 +14,7 @@ use crate::Verdict;
 use crate::cgroup::Accounts;
 use crate::contender::{self, Probed, Recipe, apt_install, fetch_wheel};
 use crate::environment::{self, KernelConfig};
+use crate::guest;
 use crate::host;
 use crate::host_cpu;
 use crate::leftovers::{Leftovers, tag};
@@ -154,6 +155,9 @@ fn install(recipes: &[Recipe]) -> bool {
     for (program, package) in OTHERS {
         want(host::find_program(program).is_some(), package);
     }
+    for (program, package) in guest::PROGRAMS {
+        want(host::find_program(program).is_some(), package);
+    }
     for recipe in recipes {
         let is_there = recipe.itself || recipe.program.iter().any(|name| host::find_program(name).is_some());
         recipe.packages.iter().for_each(|package| want(is_there, package));
@@ -241,6 +245,12 @@ fn findings(recipes: &[Recipe], itself: &Path) -> Vec<Finding> {
             },
         });
     }
+    findings.push(match guest::lacks() {
+        Some(why) => finding("guest", State::No, "", &format!("lab run --guest {why}")),
+        None => {
+            finding("guest", State::Yes, "", "lab run --guest can boot a kernel of Debian, for what this one lacks")
+        }
+    });
     findings.push(left_behind());
     findings
 }
@@ -412,6 +422,10 @@ mod tests {
             assert!(!finding.means.is_empty(), "{finding:?}");
         }
         let text = table(&findings).to_string();
-        assert_eq!(text.lines().count(), findings.len());
+        let signs = [" yes ", " no ", " poor "];
+        let begun = text.lines().filter(|line| signs.iter().any(|sign| line.starts_with(sign)));
+        assert_eq!(begun.count(), findings.len(), "{text}");
+        // A test has no terminal.
+        assert!(text.lines().all(|line| line.chars().count() <= usize::from(COLUMNS)), "{text}");
     }
 }

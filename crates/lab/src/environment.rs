@@ -45,6 +45,7 @@ pub(crate) fn capture(itself: &Path, version: &str, digests: &mut Digests) -> En
         load_average: load_average(),
         steal_share: Ticks::now().total.steal_share(),
         is_root: host::is_root(),
+        guest: None,
         commit: COMMIT.filter(|commit| !commit.is_empty()).map(str::to_owned),
         binaries: vec![Binary {
             name: "steelyard".to_owned(),
@@ -54,6 +55,15 @@ pub(crate) fn capture(itself: &Path, version: &str, digests: &mut Digests) -> En
         }],
         placement: String::new(),
         idle_busy_by_cpu: Vec::new(),
+    }
+}
+
+/// The guest that `lab run --guest` has booted with this accelerator of qemu, as reports name it.
+#[must_use]
+pub(crate) fn guest(accelerator: &str) -> String {
+    match accelerator {
+        "kvm" => "a guest of qemu under KVM".to_owned(),
+        _ => "a guest whose CPUs are emulated by qemu".to_owned(),
     }
 }
 

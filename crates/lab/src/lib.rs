@@ -14,6 +14,7 @@ mod alarm;
 mod buffer;
 pub mod document;
 mod framing;
+mod guest;
 mod host;
 mod host_cpu;
 mod message;

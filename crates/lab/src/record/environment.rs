@@ -43,6 +43,9 @@ pub struct Environment {
     pub steal_share: f64,
     /// Whether the lab ran as root.
     pub is_root: bool,
+    /// The guest that `lab run --guest` ran in; then only ratios within the run mean anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<String>,
     /// The commit that the program was built from, in hex, with `-dirty` if files differed from it. Absent if the build did not say so: see
     /// [`COMMIT`](crate::environment::COMMIT).
     #[serde(default)]

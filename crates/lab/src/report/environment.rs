@@ -37,6 +37,7 @@ pub(crate) fn host(run: &Run) -> Table {
         ("load average at the start", format!("{:.2}", env.load_average)),
         ("CPU stolen since the host's start", number::per_cent(env.steal_share)),
         ("root", yes_no(Some(env.is_root))),
+        ("guest", env.guest.clone().unwrap_or_default()),
         ("placement", env.placement.clone()),
         ("MTU", if run.scenario.mtu == 0 { "loopback".to_owned() } else { run.scenario.mtu.to_string() }),
         ("commit", env.commit.clone().unwrap_or_default()),
@@ -207,6 +208,12 @@ fn of_cells(run: &Run) -> Vec<String> {
         ));
     }
     texts
+}
+
+/// The first line of the report of a guest.
+pub(crate) fn of_guest(run: &Run) -> Option<String> {
+    let guest = run.environment.guest.as_ref()?;
+    Some(format!("This run took place in {guest}: only ratios within it mean anything."))
 }
 
 /// What the figures cannot show, from what is known of the host and the run.

@@ -48,6 +48,7 @@ fn first_screen(figures: Figures<'_>) -> Markup {
     html! {
         section class="first" id="answer" {
             div class="said" {
+                @if let Some(guest) = environment::of_guest(run) { p class="answer" { (guest) } }
                 p class="question" { (run.scenario.question) }
                 p class="answer" { (text) }
                 @if !because.is_empty() { p class="because" { (because) } }

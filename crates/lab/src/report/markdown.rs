@@ -14,6 +14,9 @@ pub(super) fn render(run: &Run, language: Language) -> String {
     let mut text = String::new();
     let scenario = &run.scenario;
     let _ = writeln!(text, "# {}\n", scenario.title);
+    if let Some(guest) = environment::of_guest(run) {
+        let _ = writeln!(text, "**{guest}**\n");
+    }
     if let Some(title) = scenario.title_zh.as_ref().filter(|_| language == Language::Zh) {
         let _ = writeln!(text, "{title}\n");
     }

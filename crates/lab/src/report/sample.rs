@@ -122,6 +122,7 @@ fn environment() -> Environment {
         sysctls: vec![Setting { name: "net.ipv4.tcp_congestion_control".into(), value: "cubic".into() }],
         load_average: 0.3,
         is_root: true,
+        guest: None,
         placement: "CPUs 0 to 3: balancer; CPUs 4 to 7: load; CPUs 8 to 11: origins".into(),
         ..Environment::default()
     }

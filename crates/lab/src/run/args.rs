@@ -64,6 +64,15 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "plan")]
     pub resume: bool,
 
+    /// Run on Debian's own kernel, in a guest under qemu with the programs of this host: for what its kernel lacks, such as IPVS. Without a usable
+    /// KVM the CPUs are emulated, and only ratios mean anything
+    #[arg(long, conflicts_with_all = ["plan", "resume", "loopback"])]
+    pub guest: bool,
+
+    /// This is the lab in such a guest, whose CPUs qemu makes in this way
+    #[arg(long, value_name = "ACCELERATOR", hide = true, conflicts_with = "guest")]
+    pub in_guest: Option<String>,
+
     /// Run everything on loopback, without namespaces, even as root
     #[arg(long)]
     pub loopback: bool,
@@ -82,7 +91,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    pub(super) fn directory(&self, scenario: &str) -> PathBuf {
+    pub(crate) fn directory(&self, scenario: &str) -> PathBuf {
         let otherwise =
             || PathBuf::from(if scenario.is_empty() { "lab".to_owned() } else { format!("lab-{scenario}") });
         self.out.clone().unwrap_or_else(otherwise)
@@ -111,6 +120,9 @@ impl RunArgs {
         words.extend(self.contender.iter().map(|(name, path)| format!("--contender {name}={}", path.display())));
         if self.loopback {
             words.push("--loopback".to_owned());
+        }
+        if self.in_guest.is_some() {
+            words.push("--guest".to_owned());
         }
         words.join(" ")
     }

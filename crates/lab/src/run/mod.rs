@@ -29,7 +29,7 @@ pub use args::RunArgs;
 use crate::contender::{self, Digests, Probed, Recipe};
 use crate::document::Problem;
 use crate::leftovers::Leftovers;
-use crate::record::{self, Contender, Gap, Run};
+use crate::record::{self, Contender, Environment, Gap, Run};
 use crate::scenario::{self, InstanceId, ScenarioFile, Wish};
 use crate::schedule::{self, Schedule, Step};
 use crate::{Verdict, doctor, environment, host, judge, report};
@@ -225,7 +225,10 @@ fn prepare(
         quick: args.quick,
         seed,
         rounds: schedule.rounds,
-        environment: environment::capture(itself, version, &mut digests),
+        environment: Environment {
+            guest: args.in_guest.as_deref().map(environment::guest),
+            ..environment::capture(itself, version, &mut digests)
+        },
         scenario,
         contenders,
         gaps: selection.gaps,
