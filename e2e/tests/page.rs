@@ -44,13 +44,13 @@ listeners:
     bind: 127.0.0.1:{calls}
     protocol: http
     routes:
-      - {{grpc: {{service: helloworld.Greeter}}, to: greeter}}
+      - {{grpc: helloworld.Greeter, to: greeter}}
 clusters:
   good:
     endpoints: [{{address: '{}', weight: 3}}, '{}']
     health_check: {{tcp: true, interval: 100ms}}
   gone: {{endpoints: ['127.0.0.1:9']}}
-  greeter: {{protocol: h2, endpoints: ['{}']}}
+  greeter: {{protocol: h2c, endpoints: ['{}']}}
 ",
             json!(NASTY),
             one.address,
@@ -371,13 +371,12 @@ fn without_script(world: &World, browser: &mut Browser) {
     browser.call("Emulation.setScriptExecutionDisabled", json!({"value": true}));
     let opened = browser.call("Page.navigate", json!({"url": world.url("?sort=errors")}));
     assert_eq!(opened["errorText"], Value::Null);
+    // Everything in one answer: the nodes of a page that is still being read have no lasting numbers.
     let shown = until(PATIENCE, || {
-        let root = browser.call("DOM.getDocument", json!({}))["root"]["nodeId"].clone();
-        let main = browser.call("DOM.querySelector", json!({"nodeId": root, "selector": "main"}))["nodeId"].clone();
-        (main != json!(0)).then(|| browser.call("DOM.getOuterHTML", json!({"nodeId": main}))["outerHTML"].clone())
+        let nodes = browser.call("DOM.getDocument", json!({"depth": -1}))["root"].to_string();
+        ["steelyard tail", "polyline", "/gone", "For programs"].iter().all(|text| nodes.contains(text)).then_some(())
     });
-    let html = shown.expect("the page").to_string();
-    assert!(html.contains("steelyard tail") && html.contains("polyline") && html.contains("/gone"), "{html}");
+    assert!(shown.is_some(), "the page lacks something without a script");
     browser.screenshot("without-script");
     browser.call("Emulation.setScriptExecutionDisabled", json!({"value": false}));
 }

@@ -110,7 +110,9 @@ impl Browser {
 
     /// Waits until an expression in the page is true.
     pub fn until(&mut self, expression: &str) {
-        let is_so = testkit::until(PATIENCE, || self.eval(expression).as_bool().filter(|is_so| *is_so));
+        // Between two pages there is nothing to look at.
+        let asked = format!("(() => {{ try {{ return {expression}; }} catch {{ return false; }} }})()");
+        let is_so = testkit::until(PATIENCE, || self.eval(&asked).as_bool().filter(|is_so| *is_so));
         assert!(is_so.is_some(), "{expression}: {}", self.eval("document.body.innerText"));
     }
 
