@@ -114,6 +114,9 @@ pub const JWT_LEEWAY: Duration = Duration::from_secs(60);
 /// How long external authorization may take. It is Envoy's default: the time is added to every request.
 pub const EXTERNAL_AUTH_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// The parameter that oauth2-proxy and most other services read, and that nginx's users write.
+pub const SIGN_IN_PARAM: &str = "rd";
+
 /// What clients get while nothing says whether they may use a route: the fault is not theirs, and they may try again.
 pub const EXTERNAL_AUTH_STATUS: u16 = 503;
 

@@ -241,6 +241,8 @@ keys! {
         optional cors: RawCors, default "the endpoint decides", only "http";
         /// Compress the responses of endpoints for clients that accept it.
         optional compress: RawCompress, default "off", only "http";
+        /// Answer requests with a larger body 413. The limit of the listener (`body_bytes`) holds besides. It counts all messages of a gRPC call together.
+        optional max_body: ByteSize<1, { 1 << 40 }>, default "that of the listener", only "http";
         /// Collect the whole body of a request before an endpoint gets anything of it.
         optional buffer: RawBuffer, default "off: bodies are passed on as they arrive", only "http";
         /// Decompress the bodies of requests for endpoints that cannot.
@@ -428,7 +430,7 @@ mod vip;
 pub use admin::{RawAdminAccess, RawAdminRole, RawAdminTls};
 pub use auth::{RawApiKey, RawAuth, RawAuthObject, RawBasic};
 pub use compression::RawCompress;
-pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject, RawHttpAuth};
+pub use external_auth::{RawAuthCache, RawExternalAuth, RawExternalAuthObject, RawHttpAuth, RawSignIn};
 pub use health::{OnUnhealthyWord, RawHealthCheck, RawOutlierObject, RawPingObject};
 pub use jwt::{RawJwks, RawJwt};
 pub use limits::{
@@ -654,6 +656,7 @@ const KEYS_OF_OTHERS: &[(&str, &str, &[&str])] = &[
     ("a route", "path", &["location", "prefix", "uri", "url", "match"]),
     ("a route", "hosts", &["server_name", "domain", "domains", "hostname", "hostnames"]),
     ("a route", "compress", &["compression", "encode", "gzip", "compressor"]),
+    ("a route", "max_body", &["client_max_body_size", "body_bytes", "body_limit", "max_request_body"]),
     ("a route", "buffer", &["buffering", "request_buffering", "proxy_request_buffering"]),
     ("a route", "decompress", &["decompression", "decompressor", "gunzip"]),
     ("a route", "to", &["backend", "use_backend", "proxy_pass", "upstream", "cluster", "service"]),
@@ -694,7 +697,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 69);
+        assert_eq!(found.len(), 70);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

@@ -27,6 +27,19 @@ pub struct ExternalAuth {
     pub body: Option<AuthBody>,
     /// Which answers are remembered; `None` means none.
     pub cache: Option<AuthCache>,
+    /// Where clients go that the service answers with 401; `None` means that they get that answer.
+    pub sign_in: Option<SignIn>,
+}
+
+/// The page on which clients sign in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SignIn {
+    /// The URL in parts: the host of the request is between each two of them. At least one.
+    pub url: Vec<String>,
+    /// The name of the parameter of its query that has the URL of the request, so that clients can go back to it.
+    pub param: String,
+    /// The parameter has path and query of that URL alone.
+    pub path_only: bool,
 }
 
 /// The headers of an answer that the endpoint gets.

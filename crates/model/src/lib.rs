@@ -72,7 +72,7 @@ pub use compression::{Compression, Encoding, MediaRange};
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
 pub use credentials::{Credential, WrongLine, parse_credentials};
 pub use external_auth::{
-    AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ExternalAuth, GrpcAuth, HttpAuth,
+    AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ExternalAuth, GrpcAuth, HttpAuth, SignIn,
 };
 pub use field_value::{FieldPart, FieldValue, Variable};
 pub use global_rate_limit::{DescriptorEntry, DescriptorSource, GlobalRateLimit};

@@ -137,6 +137,7 @@ fn mask_policy(policy: &mut RoutePolicy) {
         addresses: _,
         mirrors: _,
         retry: _,
+        body_bytes_max: _,
         changes,
         rate_limit: _,
         cors: _,

@@ -72,6 +72,8 @@ pub struct RoutePolicy {
     pub cors: Option<Box<Cors>>,
     /// How responses are compressed; `None` means not at all.
     pub compression: Option<Box<Compression>>,
+    /// The largest body of a request, if that is less than the listener allows; a larger one is answered 413.
+    pub body_bytes_max: Option<u64>,
     /// How the bodies of requests are prepared; `None` means not at all.
     pub request_body: Option<Box<RequestBody>>,
     /// What messages say of their way; `None` means that they say nothing. Shared like `auth`.

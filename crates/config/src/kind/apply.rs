@@ -31,6 +31,7 @@ const ROUTE: &[(&str, Put<RoutePart, Route>)] = &[
         }
     }),
     ("compress", |of, route| route.policy.compression = of.policy.compression.clone()),
+    ("max_body", |of, route| route.policy.body_bytes_max = of.policy.body_bytes_max),
     ("buffer", |of, route| {
         route.policy.request_body.get_or_insert_default().buffer =
             of.policy.request_body.as_ref().and_then(|body| body.buffer);

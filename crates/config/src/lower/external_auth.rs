@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{
-    AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ClusterId, ExternalAuth, GrpcAuth, HttpAuth,
+    AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ClusterId, ExternalAuth, GrpcAuth, HttpAuth, SignIn,
 };
 
 use super::inherited::{self, or_inherited};
@@ -11,7 +11,7 @@ use super::route::listed;
 use super::{ClusterIds, count, positive};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong, ticked};
-use crate::raw::{RawAuthCache, RawExternalAuth, RawExternalAuthObject, RawHttpAuth};
+use crate::raw::{RawAuthCache, RawExternalAuth, RawExternalAuthObject, RawHttpAuth, RawSignIn};
 use crate::read::{Flag, Located};
 use crate::text::{ChangedHeader, duration_text};
 
@@ -50,6 +50,7 @@ pub fn usual_external_auth(to: ClusterId, protocol: AuthProtocol) -> ExternalAut
         refusal_headers: defaults::REFUSAL_HEADERS.map(str::to_owned).into(),
         body: None,
         cache: None,
+        sign_in: None,
     }
 }
 
@@ -114,6 +115,7 @@ fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -
         refusal_headers,
         body,
         cache,
+        sign_in: raw.sign_in.as_ref().and_then(|written| sign_in(&written.value, report)),
     })
 }
 
@@ -125,6 +127,17 @@ fn target(raw: &RawHttpAuth, report: &mut Report) -> AuthTarget {
         report.add(path.location, Wrong::new("`path` has no effect beside `prefix`").hint("remove one of the two"));
     }
     AuthTarget::Prefix(prefix.value.0.trim_end_matches('/').to_owned())
+}
+
+/// Returns `None` if the URL is missing; the report says so.
+fn sign_in(raw: &RawSignIn, report: &mut Report) -> Option<SignIn> {
+    let param = raw.param.as_ref().map_or(defaults::SIGN_IN_PARAM, |param| &param.value.0).to_owned();
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    if let Some(written) = raw.param.as_ref().filter(|_| param.is_empty() || !param.bytes().all(is_name)) {
+        let wrong = Wrong::new(format!("{} is not the name of a parameter of a URL", ticked(&param)));
+        report.add(written.location, wrong.hint("use letters, digits and `-._~`"));
+    }
+    Some(SignIn { url: raw.url.as_ref()?.value.0.clone(), param, path_only: is_set(&raw.path_only) })
 }
 
 /// The service would never see the cookies that it decides by.

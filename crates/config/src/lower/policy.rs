@@ -163,6 +163,7 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         rate_limit: raw.rate_limit.as_ref().and_then(|limit| rate_limit(&limit.value, report)),
         cors: raw.cors.as_ref().and_then(|written| cors(&written.value, raw, report)).map(Box::new),
         compression: raw.compress.as_ref().map(|written| Box::new(compression::compression(written, raw, report))),
+        body_bytes_max: request_body::body_bytes_max(raw, report),
         request_body: request_body::request_body(raw, report).map(Box::new),
         via: via::alone(&raw.via),
         // That of the listener may apply.

@@ -30,6 +30,13 @@ pub fn request_body(route: &RawRoute, report: &mut Report) -> Option<RequestBody
     (buffer.is_some() || decompression.is_some()).then_some(RequestBody { buffer, decompression })
 }
 
+/// The largest body of a request of a route; `None` means that the listener decides it.
+pub fn body_bytes_max(route: &RawRoute, report: &mut Report) -> Option<u64> {
+    let written = route.max_body.as_ref()?;
+    refuse_without_endpoint("max_body", written.location, route, report);
+    Some(written.value.0)
+}
+
 fn refuse_without_endpoint(key: &str, location: Location, route: &RawRoute, report: &mut Report) {
     if route.redirect.is_some() || route.respond.is_some() {
         let wrong = Wrong::new(format!("`{key}` has no effect: no endpoint gets the bodies of this route's requests"));

@@ -7,7 +7,7 @@ use crate::diagnostic::{Report, Wrong};
 use crate::read::{Flag, Int, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
 use crate::text::{
     ByteSize, ChangedHeader, CookieName, HeaderName, HeaderValue, HostHeader, HttpPath, Label, Positive, QueryName,
-    duration_text,
+    SignInUrl, duration_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -38,6 +38,8 @@ keys! {
         optional body: RawAuthBody, default "the service gets no body";
         /// Remember positive answers.
         optional cache: RawAuthCache, default "ask about every request";
+        /// Redirect clients that the service answers with 401 to a page on which they sign in.
+        optional sign_in: RawSignIn, default "they get that answer";
     }
 }
 
@@ -71,6 +73,19 @@ keys! {
         required bytes: ByteSize<1, 1_048_576>;
         /// Send the first `bytes` of a larger body, instead of refusing the request.
         optional partial: Flag, default "false";
+    }
+}
+
+keys! {
+    /// The page to which clients are redirected by 302 instead of a 401 of the service. They keep the cookies of that answer.
+    pub struct RawSignIn as "the sign-in of an external authorization" {
+        /// Its URL. `${host}` in it stands for the host of the client's request.
+        required url: SignInUrl;
+        /// The name of the parameter of its query that has the URL of the client's request, so that clients can go back to it. If the URL has such a
+        /// parameter already, nothing is added.
+        optional param: QueryName, default defaults::SIGN_IN_PARAM;
+        /// The parameter has the path and the query of that URL alone.
+        optional path_only: Flag, default "false";
     }
 }
 

@@ -16,6 +16,10 @@ pub struct RedirectUrl {
     pub path: Option<String>,
 }
 
+/// The URL of a page, in the parts between which the host of the request stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignInUrl(pub Vec<String>);
+
 /// A host without a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainHost(pub String);
@@ -91,6 +95,31 @@ impl Formed for RedirectUrl {
         });
         let PlainHost(host) = PlainHost::parse(host)?;
         Ok(Self { scheme, host, port: port.transpose()?, path })
+    }
+}
+
+impl Formed for SignInUrl {
+    const FORM: Form =
+        Form { noun: "a URL", example: "https://${host}/oauth2/start", pattern: Some(r"^https?://[!-~]+$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let Text(text) = Text::parse(text)?;
+        let wrong = || Wrong::new(format!("{} is not the URL of a page", quoted(&text)));
+        let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        let rest = rest.ok_or_else(|| wrong().hint("a URL begins with http:// or https://"))?;
+        let authority = rest.split(['/', '?']).next().unwrap_or_default();
+        if authority.is_empty() || authority.contains('@') {
+            return Err(wrong().hint("write the host behind http:// or https://"));
+        }
+        // What would end the URL, the header or an attribute of a page.
+        if !text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"'<>\\#".contains(&byte)) {
+            return Err(wrong().hint("write other characters percent-encoded, and no `#`"));
+        }
+        let parts: Vec<String> = text.split("${host}").map(str::to_owned).collect();
+        if parts.iter().any(|part| part.contains('$')) {
+            return Err(wrong().hint("the only variable is `${host}`; write a dollar sign as %24"));
+        }
+        Ok(Self(parts))
     }
 }
 
@@ -286,6 +315,24 @@ mod tests {
         check(
             "https://joe@a.com",
             r#""joe@a.com" is not a host name; a label consists of letters, digits, `_` and `-`, and does not begin or end with `-`"#,
+        );
+    }
+
+    #[test]
+    fn pages_to_sign_in_on() {
+        let check = |text, expect| check(text, expect, |SignInUrl(parts): SignInUrl| parts.join("|"));
+        check("https://login.example.com/start?a=b", "https://login.example.com/start?a=b");
+        check("https://${host}/oauth2/start?at=${host}", "https://|/oauth2/start?at=|");
+        check("/start", r#""/start" is not the URL of a page; a URL begins with http:// or https://"#);
+        check("https:///a", r#""https:///a" is not the URL of a page; write the host behind http:// or https://"#);
+        check("https://a@b/", r#""https://a@b/" is not the URL of a page; write the host behind http:// or https://"#);
+        check(
+            "https://a/$host",
+            r#""https://a/$host" is not the URL of a page; the only variable is `${host}`; write a dollar sign as %24"#,
+        );
+        check(
+            "https://a/b#c",
+            r#""https://a/b#c" is not the URL of a page; write other characters percent-encoded, and no `#`"#,
         );
     }
 

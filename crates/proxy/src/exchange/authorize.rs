@@ -7,7 +7,7 @@ use super::ask::{Subject, view};
 use super::hold::{HeldBody, Holding};
 use super::*;
 use crate::external_auth::cache::Key;
-use crate::external_auth::{Authorizer, Grant, Refusal, Verdict};
+use crate::external_auth::{Authorizer, Grant, Refusal, Verdict, sign_in};
 use crate::http::pages::Page;
 use crate::http::respond::Content;
 
@@ -49,7 +49,7 @@ impl Exchange {
         };
         let authorizing = Box::new(Authorizing { number, authorizer, key });
         let Some((body, held)) = holds else { return self.ask_for_authorization(env, authorizing) };
-        let max = env.http.limits.body_bytes_max;
+        let max = super::body::body_bytes_max(env, Some(route));
         if let Body::Length(length) = body
             && (max.is_some_and(|max| length > max) || !held.partial && length > held.bytes_max as u64)
         {
@@ -101,7 +101,17 @@ impl Exchange {
                 }
                 self.granted(env, number, route, &grant);
             }
-            Ok(Verdict::Denied(refusal)) if !passes_all => self.refuse(env, *refusal),
+            Ok(Verdict::Denied(refusal)) if !passes_all => {
+                let refusal = match &authorizer.policy.sign_in {
+                    // A call cannot follow a redirect.
+                    Some(page) if refusal.status == 401 && self.call.is_none() => {
+                        let client = stages::client(env);
+                        sign_in::redirect(page, &view(&self.request, env, &client), *refusal)
+                    }
+                    _ => *refusal,
+                };
+                self.refuse(env, refusal);
+            }
             Err(error) if (is_cut_short || !authorizer.policy.fail_open) && !passes_all => {
                 let source = std::io::Error::other(error);
                 self.fail(env, Error::internal(Reason::ExternalAuthFailed).because(source));

@@ -88,7 +88,8 @@ impl Exchange {
     /// # Errors
     /// [`Reason::BodyTooLarge`], and those of a body that was held back and cannot be decompressed.
     fn collect(&mut self, env: &Env<'_>, bytes_max: usize, decompressing: Option<Decompressing>) -> Result<(), Error> {
-        let (body, max) = (self.request.head.body, env.http.limits.body_bytes_max);
+        let route = self.record.route.and_then(|number| env.route(number));
+        let (body, max) = (self.request.head.body, body_bytes_max(env, route));
         if let Body::Length(length) = body
             && (max.is_some_and(|max| length > max) || decompressing.is_none() && length > bytes_max as u64)
         {
@@ -141,4 +142,10 @@ impl Exchange {
             self.room = None;
         }
     }
+}
+
+/// The largest body of a request of this route: the listener and the route may each have a limit.
+pub(super) fn body_bytes_max(env: &Env<'_>, route: Option<&Route>) -> Option<u64> {
+    let own = route.and_then(|route| route.policy.body_bytes_max);
+    own.into_iter().chain(env.http.limits.body_bytes_max).min()
 }

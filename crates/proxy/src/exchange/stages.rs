@@ -333,7 +333,8 @@ impl Exchange {
             is_https: cluster.plan.sticky.is_some() && policy::scheme(&view) == Scheme::Https,
         };
         // What was held back is within its limits.
-        if let (Body::Length(length), Some(max), None) = (head.body, env.http.limits.body_bytes_max, &held)
+        let body_bytes_max = super::body::body_bytes_max(env, Some(route));
+        if let (Body::Length(length), Some(max), None) = (head.body, body_bytes_max, &held)
             && length > max
         {
             return Err(Error::downstream(Reason::BodyTooLarge));
@@ -368,7 +369,7 @@ impl Exchange {
         };
         let out = match held {
             Some(_) => upload.resume(to),
-            None => upload.start(from, to, env.http.limits.body_bytes_max),
+            None => upload.start(from, to, body_bytes_max),
         };
         let values = Values { head, buffer, client: &client, names, endpoint: None };
         let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values), via };

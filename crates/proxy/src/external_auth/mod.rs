@@ -8,10 +8,12 @@
 //! | the question and the answer over HTTP | `http` |
 //! | the same over gRPC | `grpc` |
 //! | what is remembered of answers | `cache` |
+//! | the way to the page on which clients sign in | `sign_in` |
 
 pub(crate) mod cache;
 pub(crate) mod grpc;
 pub(crate) mod http;
+pub(crate) mod sign_in;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -323,6 +325,7 @@ mod tests {
             refusal_headers: vec!["location".into(), "set-cookie".into()],
             body: None,
             cache: None,
+            sign_in: None,
         }
     }
 

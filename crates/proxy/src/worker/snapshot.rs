@@ -554,6 +554,7 @@ pub(crate) mod fixture {
             refusal_headers: Vec::new(),
             body: None,
             cache: None,
+            sign_in: None,
         }
     }
 
