@@ -163,6 +163,10 @@ pub struct IngressNginx {
     pub config_map: Option<ServiceName>,
     /// How to decide where its behaviour would be a hole.
     pub compat: Compat,
+    /// The Service that gets what no Ingress takes; `None` means that it is answered 404.
+    pub default_backend: Option<ServiceName>,
+    /// The ConfigMap of its TCP ports.
+    pub tcp_services: Option<ServiceName>,
 }
 
 /// A Secret, written `NAMESPACE/NAME`.

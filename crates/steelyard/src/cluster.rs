@@ -61,6 +61,8 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         ingress_nginx: args.ingress_nginx.then(|| IngressNginx {
             config_map: args.ingress_nginx_configmap,
             compat: args.ingress_nginx_compat.into(),
+            default_backend: args.ingress_nginx_default_backend,
+            tcp_services: args.ingress_nginx_tcp_services,
         }),
         ingress_status: args.ingress_status,
         default_certificate: args.default_certificate,

@@ -4,12 +4,13 @@
 
 pub(crate) mod compare;
 mod difference;
+mod objects;
 mod requests;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use controller::ingress_nginx::{OBJECTS_MAX, Report, Written, written};
+use controller::ingress_nginx::{Report, Written, written};
 use serde_json::Value;
 
 use crate::cli::{IngressNginxArgs, MigrateCommand, MigrateTo};
@@ -44,10 +45,13 @@ fn ingress_nginx(args: &IngressNginxArgs) -> Exit {
             return Exit::BadConfig;
         }
     };
+    let report = Report::of(&objects, &args.class, args.compat.into());
+    if report.score.ingresses == 0 {
+        return no_ingress(args, &objects, &report);
+    }
     if let Some(MigrateTo::GatewayApi) = args.to {
         return gateway_api(args, &objects);
     }
-    let report = Report::of(&objects, &args.class, args.compat.into());
     let format = args.format.into();
     let page = report.page(format);
     // What is in an object may not steer a terminal.
@@ -56,6 +60,27 @@ fn ingress_nginx(args: &IngressNginxArgs) -> Exit {
         (Exit::Good, false) => Exit::Failed,
         (exit, _) => exit,
     }
+}
+
+/// A report on nothing is no good news: most likely the wrong file or class was given.
+fn no_ingress(args: &IngressNginxArgs, objects: &[Value], report: &Report) -> Exit {
+    for note in &report.notes {
+        eprintln!("steelyard: {}", admin::visible(note));
+    }
+    let others = objects.iter().filter(|object| object["kind"] == "Ingress").count();
+    let class = &args.class;
+    let what = match (others, args.paths.is_empty()) {
+        (0, true) => "the cluster has no Ingress".to_owned(),
+        (0, false) => format!(
+            "no Ingress among {} objects: give the YAML or JSON of Ingresses, as kubectl get ingress --all-namespaces -o yaml prints it",
+            objects.len()
+        ),
+        _ => format!(
+            "none of {others} Ingresses is of the class {class}: name theirs by --class, or add its IngressClass"
+        ),
+    };
+    eprintln!("steelyard: {}", admin::visible(&what));
+    Exit::BadConfig
 }
 
 fn gateway_api(args: &IngressNginxArgs, objects: &[Value]) -> Exit {
@@ -104,7 +129,7 @@ fn of_files(paths: &[PathBuf]) -> Result<Vec<Value>, String> {
             let mut text = String::new();
             let read = std::io::stdin().take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
             read.map_err(|error| format!("standard input: {error}"))?;
-            add(&text, "standard input", &mut objects)?;
+            objects::add(&text, "standard input", &mut objects)?;
         } else {
             find(path, 0, &mut files)?;
         }
@@ -117,7 +142,7 @@ fn of_files(paths: &[PathBuf]) -> Result<Vec<Value>, String> {
             return Err(format!("{name} has {size} bytes; {FILE_BYTES_MAX} are the most"));
         }
         let text = std::fs::read_to_string(&file).map_err(|error| format!("{name}: {error}"))?;
-        add(&text, &name, &mut objects)?;
+        objects::add(&text, &name, &mut objects)?;
     }
     Ok(objects)
 }
@@ -141,25 +166,6 @@ fn find(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Strin
         }
         if files.len() > FILES_MAX {
             return Err(format!("{}: more than {FILES_MAX} files", path.display()));
-        }
-    }
-    Ok(())
-}
-
-/// Adds the objects of a text, and those of the lists in it.
-fn add(text: &str, name: &str, objects: &mut Vec<Value>) -> Result<(), String> {
-    let documents: Vec<Value> = match text.trim_start().starts_with('{') {
-        true => vec![serde_json::from_str(text).map_err(|error| format!("{name}: {error}"))?],
-        false => serde_saphyr::from_multiple(text).map_err(|error| format!("{name}: {error}"))?,
-    };
-    for mut document in documents {
-        let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
-        match document.get_mut("items").filter(|_| is_list) {
-            Some(Value::Array(items)) => objects.append(items),
-            _ => objects.push(document),
-        }
-        if objects.len() > OBJECTS_MAX {
-            return Err(format!("{name}: more than {OBJECTS_MAX} objects"));
         }
     }
     Ok(())

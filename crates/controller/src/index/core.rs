@@ -462,15 +462,24 @@ pub struct SecretEntry {
     pub good: Option<Keypair>,
     /// What is wrong with the present ones.
     pub wrong: Option<Box<str>>,
+    /// The CA certificates in `ca.crt`, which Ingresses of ingress-nginx name, if they are served. The previous ones are not kept.
+    pub authority: Option<AuthorityEntry>,
+}
+
+/// The CA certificates in a Secret.
+fn authority(data: &BTreeMap<String, k8s_openapi::ByteString>) -> Option<AuthorityEntry> {
+    data.get("ca.crt").map(|bytes| AuthorityEntry::of(&bytes.0))
 }
 
 impl SecretEntry {
-    pub(super) fn of(object: Secret) -> (Name, Self) {
+    /// With `serves_nginx`, annotations of ingress-nginx count.
+    pub(super) fn of(object: Secret, serves_nginx: bool) -> (Name, Self) {
         let data = object.data.unwrap_or_default();
         let part = |name: &str| data.get(name).map(|bytes| bytes.0.as_slice()).unwrap_or_default();
+        let authority = authority(&data).filter(|_| serves_nginx);
         let entry = match Keypair::judge(part("tls.crt"), part("tls.key")) {
-            Ok(good) => Self { good: Some(good), wrong: None },
-            Err(wrong) => Self { good: None, wrong: Some(wrong.into()) },
+            Ok(good) => Self { good: Some(good), wrong: None, authority },
+            Err(wrong) => Self { good: None, wrong: Some(wrong.into()), authority },
         };
         (name_of(&object.metadata), entry)
     }
@@ -501,6 +510,8 @@ pub struct CredentialsEntry {
     pub keys: Result<Arc<[(String, KeyText)]>, Box<str>>,
     /// The lines of `auth`, which Ingresses of ingress-nginx name, or what is wrong with them.
     pub auth: Result<Arc<[(String, PasswordHash)]>, Box<str>>,
+    /// The CA certificates in `ca.crt`, which they name too.
+    pub authority: Option<AuthorityEntry>,
 }
 
 impl CredentialsEntry {
@@ -520,8 +531,18 @@ impl CredentialsEntry {
         // The type says what a Secret is for: those of another type are no users of a TrafficPolicy.
         let other = || Box::from(format!("it is not of the type {CREDENTIALS_TYPE}"));
         let entry = match is_ours {
-            true => Self { users: lines(&data, "users"), keys: lines(&data, "keys"), auth: lines(&data, "auth") },
-            false => Self { users: Err(other()), keys: Err(other()), auth: lines(&data, "auth") },
+            true => Self {
+                users: lines(&data, "users"),
+                keys: lines(&data, "keys"),
+                auth: lines(&data, "auth"),
+                authority: None,
+            },
+            false => Self {
+                users: Err(other()),
+                keys: Err(other()),
+                auth: lines(&data, "auth"),
+                authority: authority(&data),
+            },
         };
         (name_of(&object.metadata), entry)
     }

@@ -98,8 +98,11 @@ pub struct Index {
     pub made: BTreeMap<(Kind, Name), MadeEntry>,
     /// The ConfigMap of ingress-nginx, if it is to be read. It stays known when it is gone.
     pub nginx_config: Option<BTreeMap<String, String>>,
+    /// The ConfigMap of its TCP ports, in the same way, with its identity.
+    pub nginx_tcp: Option<(Meta, BTreeMap<String, String>)>,
     /// Its name.
     nginx_config_name: Option<Name>,
+    nginx_tcp_name: Option<Name>,
     /// Annotations of ingress-nginx are served.
     serves_nginx: bool,
     /// The zone of this process.
@@ -134,9 +137,11 @@ impl Index {
     /// An empty index of a process with these settings. What ingress-nginx reads is kept only if it is served.
     pub fn of(settings: &Settings) -> Self {
         let config_map = settings.ingress_nginx.as_ref().and_then(|nginx| nginx.config_map.as_ref());
+        let tcp = settings.ingress_nginx.as_ref().and_then(|nginx| nginx.tcp_services.as_ref());
         Self {
             serves_nginx: settings.ingress_nginx.is_some(),
             nginx_config_name: config_map.map(|name| Name::new(&name.namespace, &name.name)),
+            nginx_tcp_name: tcp.map(|name| Name::new(&name.namespace, &name.name)),
             ..Self::in_zone(settings.zone.as_deref())
         }
     }
@@ -245,7 +250,7 @@ impl Index {
                 set(&mut self.changes, Kind::Service, &mut self.services, name, entry);
             }
             Object::Secret(object) => {
-                let (name, new) = SecretEntry::of(*object);
+                let (name, new) = SecretEntry::of(*object, self.serves_nginx);
                 let entry = SecretEntry::after(self.secrets.get(&name), new);
                 set(&mut self.changes, Kind::Secret, &mut self.secrets, name, entry);
             }
@@ -332,6 +337,13 @@ impl Index {
         if self.nginx_config_name.as_ref() == Some(&name) && self.nginx_config != object.data {
             self.nginx_config = Some(object.data.clone().unwrap_or_default());
             self.changes.all = true;
+        }
+        if self.nginx_tcp_name.as_ref() == Some(&name) {
+            let data = object.data.clone().unwrap_or_default();
+            if self.nginx_tcp.as_ref().is_none_or(|(_, known)| *known != data) {
+                self.nginx_tcp = Some((Meta::of(&object.metadata), data));
+                self.changes.all = true;
+            }
         }
         let text = object.data.and_then(|mut data| data.remove("ca.crt"));
         let Some(text) = text else {

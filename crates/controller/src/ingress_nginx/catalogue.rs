@@ -3,7 +3,7 @@
 //! This table is the only place that decides it: the controller serves by it, `steelyard migrate` reports by it, and the table of the
 //! documentation is written from it.
 
-use super::value::Form;
+use super::value::{Form, boolean, integer};
 
 /// What becomes of an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -61,6 +61,21 @@ pub struct Key {
     pub test: &'static str,
 }
 
+/// The keys that keep somebody out and that ingress-nginx applies to a host as a whole, whichever Ingress of the host has them.
+pub const OF_HOSTS: [&str; 5] =
+    ["auth-tls-secret", "auth-tls-verify-client", "auth-tls-match-cn", "ssl-passthrough", "server-snippet"];
+
+impl Key {
+    /// Whether a value asks for nothing. Of a key that keeps somebody out, only a boolean can say so: `off` may be the name of a Secret.
+    pub fn is_off(&self, value: &str) -> bool {
+        match self.form {
+            Form::Bool => boolean(value) == Some(false),
+            Form::Int => !self.security && integer(value) == Some(0),
+            _ => !self.security && value == "off",
+        }
+    }
+}
+
 /// The annotation with this name, without the prefix.
 pub fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
@@ -115,12 +130,6 @@ const NO_ERRORS: &str = "responses of endpoints pass as they are; let the applic
 const NO_TRACES: &str = "an Ingress decides nothing about traces";
 const NO_WAF: &str =
     "there is no web application firewall here; put one between Steelyard and the endpoints, and remove the annotation";
-const UPSTREAM_TLS: &str =
-    "endpoints are verified by a BackendTLSPolicy of the Service; write one, and remove the proxy-ssl annotations";
-const ONLY_WITH_SECRET: &str = "ingress-nginx ignores it without proxy-ssl-secret, and that is refused";
-const CLIENT_TLS: &str = "certificates of clients are asked for by a Gateway (`tls.frontend.validation`) and not by an Ingress; serve the host by \
-    a Gateway and HTTPRoutes";
-const OF_CLIENT_TLS: &str = "it says more about auth-tls-secret";
 const FASTCGI: &str = "Steelyard does not speak FastCGI; put an HTTP server such as nginx beside the application";
 
 use Bad::{Closes, Default, Drops};
@@ -215,7 +224,7 @@ pub const KEYS: &[Key] = &[
         "proxy-body-size",
         Size,
         Default,
-        "the body is collected in memory up to 16m; a larger limit, or none, is not enforced, and such bodies pass as they arrive",
+        "a larger body gets 413; bodies are collected in memory up to 16m, and with a larger limit, or none, they pass as they arrive",
         "ingress-nginx-upstream",
     ),
     no_effect("client-body-buffer-size", Size, Drops, TUNING),
@@ -228,7 +237,7 @@ pub const KEYS: &[Key] = &[
         "proxy-request-buffering",
         Word(&["on", "off"]),
         Default,
-        "with `off`, bodies pass as they arrive, and proxy-body-size is not enforced",
+        "with `off`, bodies pass as they arrive",
         "ingress-nginx-upstream",
     ),
     // Endpoints.
@@ -285,13 +294,37 @@ pub const KEYS: &[Key] = &[
     ),
     refused("fastcgi-index", Text, Drops, FASTCGI),
     refused("fastcgi-params-configmap", Text, Drops, FASTCGI),
-    secures(refused("proxy-ssl-secret", Form::Reference, Drops, UPSTREAM_TLS)),
-    no_effect("proxy-ssl-verify", Word(&["on", "off"]), Default, ONLY_WITH_SECRET),
-    no_effect("proxy-ssl-verify-depth", Int, Default, ONLY_WITH_SECRET),
-    no_effect("proxy-ssl-name", Text, Default, ONLY_WITH_SECRET),
-    no_effect("proxy-ssl-server-name", Word(&["on", "off"]), Default, ONLY_WITH_SECRET),
-    no_effect("proxy-ssl-protocols", Text, Default, ONLY_WITH_SECRET),
-    no_effect("proxy-ssl-ciphers", Text, Default, ONLY_WITH_SECRET),
+    secures(differs(
+        "proxy-ssl-secret",
+        Form::Reference,
+        Drops,
+        "the Secret is of the type kubernetes.io/tls; a BackendTLSPolicy of the Service comes first",
+        "ingress-nginx-upstream",
+    )),
+    secures(served(
+        "proxy-ssl-verify",
+        Word(&["on", "off"]),
+        Default,
+        "with `on`, certificates of endpoints are signed by the `ca.crt` of the Secret",
+        "ingress-nginx-upstream",
+    )),
+    differs(
+        "proxy-ssl-verify-depth",
+        Int,
+        Default,
+        "a chain may have any length that the CA certificates allow",
+        "ingress-nginx-upstream",
+    ),
+    served("proxy-ssl-name", Text, Default, "the name in the certificates of endpoints", "ingress-nginx-upstream"),
+    served(
+        "proxy-ssl-server-name",
+        Word(&["on", "off"]),
+        Default,
+        "with `on`, endpoints are asked for proxy-ssl-name",
+        "ingress-nginx-upstream",
+    ),
+    no_effect("proxy-ssl-protocols", Text, Default, "TLS 1.2 and 1.3"),
+    no_effect("proxy-ssl-ciphers", Text, Default, "TLS has the cipher suites of Steelyard"),
     differs(
         "service-upstream",
         Bool,
@@ -450,17 +483,18 @@ pub const KEYS: &[Key] = &[
         "auth-url",
         Url,
         Drops,
-        "the URL must be that of a Service: `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`. A redirect of the service reaches the client, and ingress-nginx makes it 500",
+        "the URL must be that of a Service, `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`, or of a path of the same host, `https://$host/PATH`. A redirect of the service reaches the client, and ingress-nginx makes it 500",
         "ingress-nginx-access",
     )),
     secures(served("auth-method", Token, Closes, "GET; another method is refused", "ingress-nginx-access")),
-    refused(
+    served(
         "auth-signin",
         Url,
         Drops,
-        "clients get the 401 of the service; let auth-url lead to a path that answers with the redirect itself, such as `/` of oauth2-proxy with `--upstream=static://202`",
+        "a 401 of the service becomes a redirect; `$host` and `rd=$escaped_request_uri` are understood, and the URL of the request is always escaped",
+        "ingress-nginx-access",
     ),
-    refused("auth-signin-redirect-param", Text, Drops, "see auth-signin"),
+    served("auth-signin-redirect-param", Token, Drops, "`rd` if it is not set", "ingress-nginx-access"),
     secures(served(
         "auth-response-headers",
         Tokens,
@@ -517,12 +551,42 @@ pub const KEYS: &[Key] = &[
         "all; any is refused where both addresses and users count: make two Ingresses of it",
         "ingress-nginx-access",
     )),
-    secures(refused("auth-tls-secret", Form::Reference, Drops, CLIENT_TLS)),
-    no_effect("auth-tls-verify-client", Text, Default, OF_CLIENT_TLS),
-    no_effect("auth-tls-verify-depth", Int, Default, OF_CLIENT_TLS),
-    no_effect("auth-tls-error-page", Text, Drops, OF_CLIENT_TLS),
-    no_effect("auth-tls-pass-certificate-to-upstream", Bool, Drops, OF_CLIENT_TLS),
-    no_effect("auth-tls-match-cn", Text, Drops, OF_CLIENT_TLS),
+    secures(differs(
+        "auth-tls-secret",
+        Form::Reference,
+        Drops,
+        "the handshake fails without a good certificate, where ingress-nginx answers 400; requests over HTTP that are not redirected get 403; all \
+         hosts of a port share one CA",
+        "ingress-nginx-hosts",
+    )),
+    secures(differs(
+        "auth-tls-verify-client",
+        Word(&["on", "off", "optional", "optional_no_ca"]),
+        Default,
+        "on or optional_no_ca; optional is refused",
+        "ingress-nginx-hosts",
+    )),
+    differs(
+        "auth-tls-verify-depth",
+        Int,
+        Default,
+        "a chain may have any length that the CA certificates allow",
+        "ingress-nginx-hosts",
+    ),
+    refused("auth-tls-error-page", Url, Drops, "the handshake fails, so there is no page to go to"),
+    served(
+        "auth-tls-pass-certificate-to-upstream",
+        Bool,
+        Drops,
+        "`ssl-client-cert`; endpoints always get `ssl-client-verify` and `ssl-client-subject-dn`, and no `ssl-client-issuer-dn`",
+        "ingress-nginx-hosts",
+    ),
+    secures(refused(
+        "auth-tls-match-cn",
+        Text,
+        Drops,
+        "subjects of certificates are not compared; let the application compare `ssl-client-subject-dn`",
+    )),
     secures(refused(
         "ssl-passthrough",
         Bool,
@@ -565,7 +629,7 @@ pub const KEYS: &[Key] = &[
         "configuration-snippet",
         Text,
         Drops,
-        "header directives are understood (docs: snippets); a snippet with any other is refused as a whole, and closes its routes if it may keep somebody out",
+        "directives about headers, and `allow` and `deny`, are understood (docs: snippets); a snippet with any other is refused as a whole, and closes its routes unless it cannot keep somebody out",
         "snippet",
     ),
     refused(

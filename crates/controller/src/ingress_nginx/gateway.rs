@@ -1,7 +1,7 @@
 //! Ingresses as objects of the Gateway API: a Gateway, HTTPRoutes, and a TrafficPolicy for what no route can say. What would be lost is told, and
 //! what keeps somebody out and would be lost is not written at all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Map, Value, json};
 
@@ -24,21 +24,53 @@ pub struct Written {
     pub leaves_out: bool,
 }
 
+/// Hosts of an HTTPRoute.
+const HOSTS_MAX: usize = 16;
+
+/// Listeners of a Gateway, and of a ListenerSet.
+const LISTENERS_MAX: usize = 64;
+
+/// Entries of a ReferenceGrant.
+const GRANTED_MAX: usize = 16;
+
+/// Bytes of a path in a match.
+const PATH_BYTES_MAX: usize = 1024;
+
 /// Writes the Ingresses among these objects for a Gateway with this name, `NAMESPACE/NAME`, of this class.
 pub fn written(objects: &[Value], class: &str, gateway: (&str, &str, &str), compat: Compat) -> Written {
     let mut written = Written::default();
     let (globals, read) = report::ingresses(objects, class, compat);
     let is_regex: BTreeSet<&str> = regex_hosts(&read);
-    let mut certificates: BTreeMap<String, (String, String)> = BTreeMap::new();
-    let mut making =
-        Making { written: &mut written, globals: &globals, gateway: (gateway.0, gateway.1), is_regex: &is_regex };
     let mains: Vec<&Read<'_>> = read.iter().filter(|read| read.plan.canary.is_none()).collect();
+    // The oldest Ingress with a certificate for a host decides it.
+    let mut certificates: BTreeMap<String, (String, String)> = BTreeMap::new();
+    for (host, secret) in mains.iter().flat_map(|ingress| tls_of(ingress)) {
+        certificates.entry(host).or_insert(secret);
+    }
+    let (mut all, listeners) = listeners(gateway, &certificates);
+    let canaries = canaries(&read);
+    let has_tls = |ingress: &&&Read<'_>| ingress.object["spec"]["tls"].as_array().is_some_and(|tls| !tls.is_empty());
+    let mut making = Making {
+        written: &mut written,
+        globals: &globals,
+        gateway: (gateway.0, gateway.1),
+        is_regex: &is_regex,
+        canaries: &canaries,
+        listeners: &listeners,
+        with_tls: mains.iter().filter(has_tls).flat_map(|ingress| ingress.hosts()).collect(),
+        grants: BTreeMap::new(),
+    };
+    for (namespace, secret) in certificates.values().filter(|(namespace, _)| namespace != gateway.0) {
+        for kind in ["Gateway", "ListenerSet"].into_iter().take(if all.len() > 1 { 2 } else { 1 }) {
+            let from = (GROUP, kind, gateway.0.to_owned());
+            making.grants.entry((namespace.clone(), from)).or_default().insert(("Secret", secret.clone()));
+        }
+    }
     let mut routes = Vec::new();
     for ingress in &mains {
-        routes.extend(making.ingress(ingress, &read));
-        certificates.extend(tls_of(ingress));
+        routes.extend(making.ingress(ingress));
     }
-    let mut all = vec![gateway_object(gateway, &certificates)];
+    all.extend(granted(&making.grants));
     all.append(&mut routes);
     written.objects = all;
     for read in &read {
@@ -46,6 +78,54 @@ pub fn written(objects: &[Value], class: &str, gateway: (&str, &str, &str), comp
         written.lost.extend(refused.map(|finding| format!("{}: {}: {}", read.name, finding.key, finding.says)));
     }
     written
+}
+
+/// The group of most of these kinds.
+const GROUP: &str = "gateway.networking.k8s.io";
+
+/// Where a host has a listener for HTTPS: the kind and the name of the object, and the name of the listener.
+type Listeners = BTreeMap<String, (&'static str, String, String)>;
+
+/// What objects of one kind in one namespace may refer to in another namespace: the namespace with the group, the kind and the namespace of
+/// those that refer, and the kinds and names that they refer to.
+type Grants = BTreeMap<(String, (&'static str, &'static str, String)), BTreeSet<(&'static str, String)>>;
+
+/// The backends of canaries by their host and path, each with its Ingress.
+type Canaries<'r, 'o> = HashMap<(&'r str, &'r str), (&'r Read<'o>, Value)>;
+
+fn canaries<'r, 'o>(read: &'r [Read<'o>]) -> Canaries<'r, 'o> {
+    let mut found = HashMap::new();
+    for other in read.iter().filter(|other| other.plan.canary.is_some() && other.plan.dropped.is_none()) {
+        for (number, (host, paths)) in other.rules.iter().enumerate() {
+            for (place, (path, _)) in paths.iter().enumerate() {
+                let object = &other.object["spec"]["rules"][number]["http"]["paths"][place];
+                if let Some(target) = backend(object) {
+                    found.entry((host.as_str(), *path)).or_insert((other, target));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The objects that let others refer to something in their namespace.
+fn granted(grants: &Grants) -> Vec<Value> {
+    let mut objects = Vec::new();
+    for ((namespace, (group, kind, from)), to) in grants {
+        let to: Vec<Value> = to.iter().map(|(kind, name)| json!({"group": "", "kind": kind, "name": name})).collect();
+        for (part, to) in to.chunks(GRANTED_MAX).enumerate() {
+            objects.push(json!({
+                "apiVersion": "gateway.networking.k8s.io/v1",
+                "kind": "ReferenceGrant",
+                "metadata": {
+                    "name": format!("{}-of-{from}{}", kind.to_ascii_lowercase(), number_of(part)),
+                    "namespace": namespace,
+                },
+                "spec": {"from": [{"group": group, "kind": kind, "namespace": from}], "to": to},
+            }));
+        }
+    }
+    objects
 }
 
 fn regex_hosts<'r>(read: &'r [Read<'_>]) -> BTreeSet<&'r str> {
@@ -63,44 +143,81 @@ fn tls_of(ingress: &Read<'_>) -> Vec<(String, (String, String))> {
     tls.flat_map(|tls| {
         let secret = tls["secretName"].as_str().unwrap_or_default().to_owned();
         let hosts = tls["hosts"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        hosts.map(move |host| (host.to_owned(), (namespace.to_owned(), secret.clone()))).collect::<Vec<_>>()
+        let mut hosts: Vec<String> = hosts.map(str::to_ascii_lowercase).collect();
+        if hosts.is_empty() {
+            hosts.extend(ingress.hosts().filter(|host| !host.is_empty()).map(str::to_owned));
+        }
+        hosts.into_iter().map(move |host| (host, (namespace.to_owned(), secret.clone()))).collect::<Vec<_>>()
     })
     .filter(|(_, (_, secret))| !secret.is_empty())
     .collect()
 }
 
-fn gateway_object(
+/// The Gateway, and ListenerSets for the certificates that it has no place for; and where each host has its listener.
+fn listeners(
     (namespace, name, class): (&str, &str, &str),
     certificates: &BTreeMap<String, (String, String)>,
-) -> Value {
+) -> (Vec<Value>, Listeners) {
     let from = json!({"namespaces": {"from": "All"}});
-    let mut listeners = vec![json!({"name": "http", "port": 80, "protocol": "HTTP", "allowedRoutes": from})];
-    for (number, (host, (of, secret))) in certificates.iter().enumerate() {
-        listeners.push(json!({
+    let mut found = Listeners::new();
+    let listener = |(number, (host, (of, secret))): (usize, (&String, &(String, String)))| {
+        let mut certificate = json!({"name": secret});
+        if of != namespace {
+            certificate["namespace"] = json!(of);
+        }
+        json!({
             "name": format!("https-{number}"),
             "port": 443,
             "protocol": "HTTPS",
             "hostname": host,
-            "tls": {"certificateRefs": [{"name": secret, "namespace": of}]},
+            "tls": {"certificateRefs": [certificate]},
             "allowedRoutes": from,
-        }));
+        })
+    };
+    let mut all: Vec<Value> = certificates.iter().enumerate().map(listener).collect();
+    let others = all.split_off(all.len().min(LISTENERS_MAX - 1));
+    for (number, host) in certificates.keys().enumerate() {
+        let (kind, of) = match number.checked_sub(LISTENERS_MAX - 1) {
+            None => ("Gateway", name.to_owned()),
+            Some(more) => ("ListenerSet", format!("{name}{}", number_of(more / LISTENERS_MAX + 1))),
+        };
+        found.insert(host.clone(), (kind, of, format!("https-{number}")));
     }
-    json!({
+    all.insert(0, json!({"name": "http", "port": 80, "protocol": "HTTP", "allowedRoutes": from}));
+    let mut spec = json!({"gatewayClassName": class, "listeners": all});
+    if !others.is_empty() {
+        spec["allowedListeners"] = json!({"namespaces": {"from": "Same"}});
+    }
+    let mut objects = vec![json!({
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "Gateway",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"gatewayClassName": class, "listeners": listeners},
-    })
+        "spec": spec,
+    })];
+    for (part, listeners) in others.chunks(LISTENERS_MAX).enumerate() {
+        objects.push(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "ListenerSet",
+            "metadata": {"name": format!("{name}{}", number_of(part + 1)), "namespace": namespace},
+            "spec": {"parentRef": {"name": name}, "listeners": listeners},
+        }));
+    }
+    (objects, found)
 }
 
-struct Making<'w> {
+struct Making<'w, 'o> {
     written: &'w mut Written,
     globals: &'w Globals,
     gateway: (&'w str, &'w str),
     is_regex: &'w BTreeSet<&'w str>,
+    canaries: &'w Canaries<'w, 'o>,
+    listeners: &'w Listeners,
+    /// The hosts of Ingresses with `tls`, whose requests over HTTP are redirected unless an annotation says otherwise.
+    with_tls: BTreeSet<&'w str>,
+    grants: Grants,
 }
 
-impl Making<'_> {
+impl Making<'_, '_> {
     fn left_out(&mut self, ingress: &Read<'_>, what: &str) {
         self.written.leaves_out = true;
         self.lost(ingress, what);
@@ -111,10 +228,21 @@ impl Making<'_> {
     }
 
     /// The routes of an Ingress, one for each host, and their policy.
-    fn ingress(&mut self, ingress: &Read<'_>, all: &[Read<'_>]) -> Vec<Value> {
+    fn ingress(&mut self, ingress: &Read<'_>) -> Vec<Value> {
         let Plan { dropped, closed, location, spec, .. } = &ingress.plan;
         if let Some(why) = dropped.as_ref().or(closed.as_ref()) {
             self.left_out(ingress, &format!("nothing of it is written: {why}"));
+            return Vec::new();
+        }
+        if location.client_tls.is_some() {
+            let what = "nothing of it is written: auth-tls-secret: write tls.frontend.validation of the Gateway, whose CA certificates are in a \
+                        ConfigMap";
+            self.left_out(ingress, what);
+            return Vec::new();
+        }
+        if let Some(path) = &location.asks_host {
+            let what = format!("auth-url: write the URL of the Service behind {path} instead of $host");
+            self.left_out(ingress, &what);
             return Vec::new();
         }
         if let Some(root) = &location.app_root {
@@ -127,96 +255,142 @@ impl Making<'_> {
         let (namespace, name) = ingress.name.split_once('/').unwrap_or(("default", &ingress.name));
         let mut names = Vec::new();
         for (number, (host, _)) in ingress.rules.iter().enumerate() {
-            let rules = self.rules(ingress, number, all);
+            let rules = self.rules(ingress, number);
             for (part, rules) in rules.chunks(RULES_MAX).enumerate() {
                 let name = [name.to_owned(), number_of(number), number_of(part)].concat();
-                names.push(name.clone());
-                objects.extend(self.routes(ingress, namespace, &name, host, rules));
+                for object in self.routes(ingress, (namespace, &name), host, rules) {
+                    if !is_to_https(&object["spec"]["rules"][0]) {
+                        names.extend(object["metadata"]["name"].as_str().map(str::to_owned));
+                    }
+                    objects.push(object);
+                }
             }
         }
         if !spec.is_empty() && !names.is_empty() {
-            // A policy has 16 targets at most.
-            for (part, names) in names.chunks(16).enumerate() {
-                let target =
-                    |name: &String| json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": name});
-                let mut fields = spec.clone();
-                fields.insert("targetRefs".to_owned(), names.iter().map(target).collect());
-                objects.push(json!({
-                    "apiVersion": "steelyard.io/v1alpha1",
-                    "kind": "TrafficPolicy",
-                    "metadata": {"name": format!("{name}{}", number_of(part)), "namespace": namespace},
-                    "spec": fields,
-                }));
-            }
-            if let Some(secret) = spec.get("route").and_then(|route| route.pointer("/auth/basic/secretRef/name")) {
-                let secret = secret.as_str().unwrap_or_default();
-                self.lost(ingress, &format!(
-                    "auth-secret: a TrafficPolicy needs a Secret of the type steelyard.io/credentials with the key `users`: make one of {secret}"
-                ));
-            }
-            if location.asks_elsewhere {
-                self.lost(ingress, "auth-url: the Service is in another namespace, which needs a ReferenceGrant there");
-            }
-            if location.protocol.tls {
-                self.lost(
-                    ingress,
-                    "backend-protocol: TLS to endpoints needs a BackendTLSPolicy, which verifies their certificates",
-                );
-            }
-            if location.protocol.h2 {
-                self.lost(ingress, "backend-protocol: the port of the Service needs appProtocol: kubernetes.io/h2c");
-            }
+            objects.extend(policies(spec, (namespace, name), &names));
+            self.beside_policies(ingress, namespace);
         }
         objects
     }
 
-    /// A route for a host; with a redirect to HTTPS, another one for HTTP.
-    fn routes(&self, ingress: &Read<'_>, namespace: &str, name: &str, host: &str, rules: &[Value]) -> Vec<Value> {
+    /// What policies and routes need besides, or do not say.
+    fn beside_policies(&mut self, ingress: &Read<'_>, namespace: &str) {
+        let Plan { location, spec, .. } = &ingress.plan;
+        if let Some(secret) = spec.get("route").and_then(|route| route.pointer("/auth/basic/secretRef/name")) {
+            let secret = secret.as_str().unwrap_or_default();
+            self.lost(ingress, &format!(
+                "auth-secret: a TrafficPolicy needs a Secret of the type steelyard.io/credentials with the key `users`: make one of {secret}"
+            ));
+        }
+        let asked = spec.get("route").and_then(|route| route.pointer("/externalAuth/backendRef"));
+        if let Some(asked) = asked.filter(|_| location.asks_elsewhere) {
+            self.grant(asked, ("steelyard.io", "TrafficPolicy", namespace));
+        }
+        if let Some(mirror) = location.mirror.as_ref().filter(|mirror| mirror.namespace != namespace) {
+            let to = json!({"name": mirror.name, "namespace": mirror.namespace});
+            self.grant(&to, (GROUP, "HTTPRoute", namespace));
+        }
+        if location.protocol.tls {
+            self.lost(
+                ingress,
+                "backend-protocol: TLS to endpoints needs a BackendTLSPolicy, which verifies their certificates",
+            );
+        }
+        if location.proxy_ssl.is_some() {
+            let what =
+                "proxy-ssl-secret: write tls.backend.clientCertificateRef of the Gateway, and a BackendTLSPolicy";
+            self.left_out(ingress, what);
+        }
+        if location.protocol.h2 {
+            self.lost(ingress, "backend-protocol: the port of the Service needs appProtocol: kubernetes.io/h2c");
+        }
+    }
+
+    /// Lets objects of a kind refer to a Service in another namespace.
+    fn grant(&mut self, service: &Value, (group, kind, from): (&'static str, &'static str, &str)) {
+        let text = |name: &str| service[name].as_str().unwrap_or_default().to_owned();
+        let names = self.grants.entry((text("namespace"), (group, kind, from.to_owned()))).or_default();
+        names.insert(("Service", text("name")));
+    }
+
+    /// The listeners for HTTPS of these hosts.
+    fn tls_parents(&self, hosts: &[&str]) -> Vec<Value> {
+        let of = |host: &&str| {
+            let wildcard = host.split_once('.').map(|(_, domain)| format!("*.{domain}"));
+            self.listeners.get(*host).or_else(|| self.listeners.get(&wildcard?))
+        };
+        let found: BTreeSet<_> = hosts.iter().filter_map(of).collect();
+        let parent = |(kind, name, section): &(&str, String, String)| self.parent(kind, name, section);
+        found.into_iter().map(parent).collect()
+    }
+
+    fn parent(&self, kind: &str, name: &str, section: &str) -> Value {
+        json!({"group": GROUP, "kind": kind, "name": name, "namespace": self.gateway.0, "sectionName": section})
+    }
+
+    /// The routes for a host: what is served over HTTPS, what is served over HTTP, or the redirect.
+    fn routes(
+        &mut self,
+        ingress: &Read<'_>,
+        (namespace, name): (&str, &str),
+        host: &str,
+        rules: &[Value],
+    ) -> Vec<Value> {
         let location = &ingress.plan.location;
         let aliases = location.aliases.iter().map(String::as_str);
         let hosts: Vec<&str> = std::iter::once(host).filter(|host| !host.is_empty()).chain(aliases).collect();
-        let has_tls = ingress.object["spec"]["tls"].as_array().is_some_and(|tls| !tls.is_empty());
+        let tls = self.tls_parents(&hosts);
+        let plain = self.parent("Gateway", self.gateway.1, "http");
         let redirects = match location.https {
             Https::No => false,
-            Https::WithCertificate => has_tls,
+            Https::WithCertificate => self.with_tls.contains(host),
             Https::Always => true,
         };
-        let parent = |section: Option<&str>| {
-            let mut parent = json!({"name": self.gateway.1, "namespace": self.gateway.0});
-            if let Some(section) = section {
-                parent["sectionName"] = json!(section);
-            } else if redirects {
-                parent["port"] = json!(443);
+        let parts = hosts.chunks(HOSTS_MAX).enumerate().map(|(part, hosts)| (part, hosts.to_vec()));
+        let parts: Vec<(usize, Vec<&str>)> = if hosts.is_empty() { vec![(0, Vec::new())] } else { parts.collect() };
+        let mut all = Vec::new();
+        let mut route = |name: &str, parents: &[Value], rules: &[Value]| {
+            for (part, hosts) in &parts {
+                let mut spec = json!({"parentRefs": parents, "rules": rules});
+                if !hosts.is_empty() {
+                    spec["hostnames"] = json!(hosts);
+                }
+                all.push(json!({
+                    "apiVersion": "gateway.networking.k8s.io/v1",
+                    "kind": "HTTPRoute",
+                    "metadata": {"name": format!("{name}{}", number_of(*part)), "namespace": namespace},
+                    "spec": spec,
+                }));
             }
-            parent
         };
-        let route = |name: &str, parent: Value, rules: &[Value]| {
-            let mut spec = json!({"parentRefs": [parent], "rules": rules});
-            if !hosts.is_empty() {
-                spec["hostnames"] = json!(hosts);
+        let secure = self.globals.hsts().map(|hsts| with_hsts(rules, &hsts));
+        match (&secure, redirects) {
+            (_, true) if tls.is_empty() => {}
+            (Some(secure), false) if !tls.is_empty() => {
+                route(name, &tls, secure);
+                route(&format!("{name}-http"), std::slice::from_ref(&plain), rules);
             }
-            json!({
-                "apiVersion": "gateway.networking.k8s.io/v1",
-                "kind": "HTTPRoute",
-                "metadata": {"name": name, "namespace": namespace},
-                "spec": spec,
-            })
-        };
-        let mut all = vec![route(name, parent(None), rules)];
+            (Some(secure), true) => route(name, &tls, secure),
+            (None, true) => route(name, &tls, rules),
+            (_, false) => route(name, &[std::slice::from_ref(&plain), tls.as_slice()].concat(), rules),
+        }
         if redirects {
-            let status = match self.globals.redirect_code() {
-                302 => 302,
-                _ => 301,
-            };
-            let to = json!({"scheme": "https", "statusCode": status});
+            let to = json!({"scheme": "https", "statusCode": self.globals.redirect_code()});
             let rule = json!({"filters": [{"type": "RequestRedirect", "requestRedirect": to}]});
-            all.push(route(&format!("{name}-to-https"), parent(Some("http")), &[rule]));
+            route(&format!("{name}-to-https"), &[plain], &[rule]);
+        }
+        if redirects && tls.is_empty() {
+            let what = format!(
+                "{}: everything is redirected to HTTPS, and there is no certificate: name its Secret in `tls`",
+                report::shown(host)
+            );
+            self.left_out(ingress, &what);
         }
         all
     }
 
     /// The rules of one host of an Ingress.
-    fn rules(&mut self, ingress: &Read<'_>, number: usize, all: &[Read<'_>]) -> Vec<Value> {
+    fn rules(&mut self, ingress: &Read<'_>, number: usize) -> Vec<Value> {
         let Some((host, paths)) = ingress.rules.get(number) else { return Vec::new() };
         let backends = ingress.object["spec"]["rules"][number]["http"]["paths"].as_array().cloned().unwrap_or_default();
         let mut rules = Vec::new();
@@ -242,11 +416,7 @@ impl Making<'_> {
                 self.left_out(ingress, &format!("{path}: a backend by the name of its port: write the number"));
                 continue;
             };
-            let canary = all.iter().filter(|other| other.plan.canary.is_some()).find_map(|other| {
-                let (at, (_, paths)) = other.rules.iter().enumerate().find(|(_, (of, _))| of == host)?;
-                let place = paths.iter().position(|(of, _)| of == path)?;
-                Some((other, backend(&other.object["spec"]["rules"][at]["http"]["paths"][place])?))
-            });
+            let canary = self.canaries.get(&(host.as_str(), *path)).cloned();
             let rule = |matches: Value, backends: Value| {
                 let mut rule = json!({"matches": matches, "backendRefs": backends});
                 if !filters.is_empty() {
@@ -316,6 +486,11 @@ impl Making<'_> {
             return Some((json!({"type": kind, "value": path}), filters));
         }
         match super::regex_of(path) {
+            Ok(pattern) if pattern.len() > PATH_BYTES_MAX => {
+                let what = format!("{}: an expression of more than {PATH_BYTES_MAX} bytes", super::value::cut(path));
+                self.left_out(ingress, &what);
+                None
+            }
             Ok(pattern) => Some((json!({"type": "RegularExpression", "value": pattern}), filters)),
             Err(_) => {
                 self.left_out(ingress, &format!("{path}: the expression cannot be matched; the path is left out"));
@@ -323,6 +498,42 @@ impl Making<'_> {
             }
         }
     }
+}
+
+/// The policies of routes with these names. Each has 16 targets at most.
+fn policies(spec: &Map<String, Value>, (namespace, name): (&str, &str), names: &[String]) -> Vec<Value> {
+    let policy = |(part, names): (usize, &[String])| {
+        let target = |name: &String| json!({"group": GROUP, "kind": "HTTPRoute", "name": name});
+        let mut fields = spec.clone();
+        fields.insert("targetRefs".to_owned(), names.iter().map(target).collect());
+        json!({
+            "apiVersion": "steelyard.io/v1alpha1",
+            "kind": "TrafficPolicy",
+            "metadata": {"name": format!("{name}{}", number_of(part)), "namespace": namespace},
+            "spec": fields,
+        })
+    };
+    names.chunks(16).enumerate().map(policy).collect()
+}
+
+/// Whether a rule redirects to HTTPS, of which a policy says nothing.
+fn is_to_https(rule: &Value) -> bool {
+    let redirect = &rule["filters"][0]["requestRedirect"];
+    !redirect.is_null() && redirect["hostname"].is_null()
+}
+
+/// The same rules, whose responses tell browsers to use HTTPS alone.
+fn with_hsts(rules: &[Value], hsts: &str) -> Vec<Value> {
+    let set = json!([{"name": "strict-transport-security", "value": hsts}]);
+    let filter = json!({"type": "ResponseHeaderModifier", "responseHeaderModifier": {"set": set}});
+    let mut rules = rules.to_vec();
+    for rule in rules.iter_mut().filter(|rule| !rule["backendRefs"].is_null()) {
+        match rule.get_mut("filters").and_then(Value::as_array_mut) {
+            Some(filters) => filters.push(filter.clone()),
+            None => rule["filters"] = json!([filter]),
+        }
+    }
+    rules
 }
 
 /// A rule has one filter of a kind.
@@ -365,7 +576,9 @@ fn own_filters(location: &Location) -> Vec<Value> {
 
 fn redirect(status: u16, url: &str) -> Option<Value> {
     let (is_https, host, port, path) = super::value::split_url(url)?;
-    let is_known = [301, 302, 303, 307, 308].contains(&status);
+    // A redirect of the API has a path and no query of its own.
+    let is_known =
+        [301, 302, 303, 307, 308].contains(&status) && !path.contains(['?', '#', '$']) && !host.contains('$');
     let mut to = json!({
         "scheme": if is_https { "https" } else { "http" },
         "hostname": host,
@@ -464,5 +677,43 @@ mod tests {
             .map(|to| (to["name"].as_str().unwrap(), to["weight"].as_u64().unwrap()))
             .collect();
         assert_eq!(weights, [("web", 70), ("next", 30)]);
+    }
+
+    #[test]
+    fn many_certificates_of_another_namespace() {
+        let secured = |number: usize| {
+            let mut ingress = ingress(&format!("a{number}"), json!({}), "/");
+            let host = ingress["spec"]["rules"][0]["host"].clone();
+            ingress["spec"]["tls"] = json!([{"hosts": [host], "secretName": format!("s{number}")}]);
+            ingress
+        };
+        let objects: Vec<Value> = (0..70).map(secured).collect();
+        let made = made(&objects);
+        assert_eq!(made.lost, [""; 0]);
+        let of_kind = |kind: &str| made.objects.iter().filter(|object| object["kind"] == kind).collect::<Vec<_>>();
+        let listeners = |object: &Value| object["spec"]["listeners"].as_array().unwrap().len();
+        assert_eq!(of_kind("Gateway").iter().map(|object| listeners(object)).collect::<Vec<_>>(), [64]);
+        assert_eq!(of_kind("ListenerSet").iter().map(|object| listeners(object)).collect::<Vec<_>>(), [7]);
+        let grants = of_kind("ReferenceGrant");
+        assert_eq!(grants.len(), 10, "70 Secrets for each of two kinds");
+        assert!(grants.iter().all(|grant| grant["metadata"]["namespace"] == "shop"));
+        // Names of hosts are sorted as texts: a69.example is the last but three.
+        let route = made.objects.iter().find(|object| object["metadata"]["name"] == "a69").unwrap();
+        let parent = &route["spec"]["parentRefs"][0];
+        assert_eq!((&parent["kind"], &parent["name"]), (&json!("ListenerSet"), &json!("edge-1")));
+        let filters = route["spec"]["rules"][0]["filters"].to_string();
+        assert!(filters.contains("strict-transport-security"), "{filters}");
+        let redirect = made.objects.iter().find(|object| object["metadata"]["name"] == "a69-to-https").unwrap();
+        assert_eq!(redirect.pointer("/spec/rules/0/filters/0/requestRedirect/statusCode"), Some(&json!(308)));
+        // The names of all objects of a kind differ.
+        let names: BTreeSet<String> =
+            made.objects.iter().map(|object| format!("{} {}", object["kind"], object["metadata"])).collect();
+        assert_eq!(names.len(), made.objects.len());
+    }
+
+    #[test]
+    fn a_host_without_a_certificate_is_not_redirected_to_nowhere() {
+        let made = made(&[ingress("a", json!({"force-ssl-redirect": "true"}), "/")]);
+        assert!(made.leaves_out && made.lost.iter().any(|lost| lost.contains("there is no certificate")));
     }
 }

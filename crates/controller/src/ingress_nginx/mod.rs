@@ -20,7 +20,10 @@ pub use catalogue::{Bad, KEYS, Key, Verdict, find};
 pub use gateway::{Written, written};
 pub use options::{FLAGS, Globals, OPTIONS, Opt};
 pub use path::regex_of;
-pub use plan::{Canary, Compat, Finding, HeaderRule, Https, Known, Location, Plan, ServiceUrl, UpstreamProtocol};
+pub use plan::{
+    Canary, ClientTls, Compat, Finding, HeaderRule, Https, Known, Location, Plan, ProxySsl, ServiceUrl,
+    UpstreamProtocol,
+};
 pub use report::{Format, OBJECTS_MAX, Report, Score, table};
 
 /// The prefix of the annotations.

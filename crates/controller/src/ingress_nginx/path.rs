@@ -9,16 +9,66 @@
 /// # Errors
 /// Returns the text that all paths begin with which the expression can match.
 pub fn regex_of(path: &str) -> Result<String, String> {
-    // Here, `a*+` is a repetition of `a*`. There, it gives nothing back.
-    let is_possessive = ["*+", "++", "?+", "}+"].iter().any(|sign| path.contains(sign));
-    if !is_possessive && regex::Regex::new(path).is_ok() {
-        return Ok(format!("(?i:{path})(?s:.*)"));
+    let build = |text: &str| regex::RegexBuilder::new(text).size_limit(BYTES_MAX).build();
+    // The expression alone first: `a)|(b` must not become one through the parentheses around it.
+    if means_the_same(path) && build(path).is_ok() {
+        let pattern = format!("(?i:{path})(?s:.*)");
+        if build(&pattern).is_ok() {
+            return Ok(pattern);
+        }
     }
     Err(literal_of(path))
 }
 
+/// Bytes of a compiled expression. The limit of the routes is a little higher.
+const BYTES_MAX: usize = 240 * 1024;
+
+/// Whether an expression that both engines read means the same to both.
+fn means_the_same(path: &str) -> bool {
+    let bytes = path.as_bytes();
+    let (mut at, mut in_class) = (0, false);
+    while let Some(byte) = bytes.get(at) {
+        let rest = bytes.get(at + 1..).unwrap_or_default();
+        match byte {
+            b'\\' => {
+                // Here they are the edges of words, and there the signs.
+                if rest.first().is_some_and(|next| b"<>".contains(next)) || rest.starts_with(b"b{") {
+                    return false;
+                }
+                at += 1;
+            }
+            // Here, classes are made of classes: `[a[b]]`, `[a&&b]`, `[a--b]`, `[a~~b]`.
+            b'[' if in_class => match rest.windows(2).position(|pair| pair == b":]") {
+                Some(end) if rest.starts_with(b":") => at += end + 2,
+                _ => return false,
+            },
+            b'&' | b'-' | b'~' if in_class && rest.first() == Some(byte) => return false,
+            b'[' => {
+                in_class = true;
+                // A bracket at the beginning of a class is a member of it.
+                let negated = usize::from(rest.first() == Some(&b'^'));
+                at += negated + usize::from(rest.get(negated) == Some(&b']'));
+            }
+            b']' => in_class = false,
+            // Here, `a*+` is a repetition of `a*`. There, it gives nothing back.
+            b'*' | b'+' | b'?' | b'}' if !in_class && rest.first() == Some(&b'+') => return false,
+            // There, `(?R)` is the whole expression again; here it is a flag, as `u` is.
+            b'(' if !in_class && rest.first() == Some(&b'?') => {
+                let flags = rest.iter().skip(1).take_while(|flag| flag.is_ascii_alphabetic() || **flag == b'-');
+                let is_name = rest.starts_with(b"?P<");
+                if !is_name && flags.into_iter().any(|flag| !b"imsxU-".contains(flag)) {
+                    return false;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    true
+}
+
 /// The literal text at the beginning of an expression; at least `/`.
-fn literal_of(path: &str) -> String {
+pub(super) fn literal_of(path: &str) -> String {
     let mut depth = 0_i32;
     let is_plain = !path.contains(['\\', '[']);
     let has_alternative = path.chars().any(|letter| {

@@ -6,6 +6,7 @@
 mod access;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -113,8 +114,36 @@ pub struct Location {
     pub protocol: UpstreamProtocol,
     /// Gets copies.
     pub mirror: Option<ServiceUrl>,
-    /// The namespace of the Service that is asked by auth-url, if it is another one.
+    /// The Service that is asked by auth-url is in another namespace.
     pub asks_elsewhere: bool,
+    /// The path of auth-url on the host of the request; the Service behind it is asked.
+    pub asks_host: Option<String>,
+    /// Clients of the host show a certificate.
+    pub client_tls: Option<ClientTls>,
+    /// What is shown to endpoints that speak TLS, and what they have to show; `None` means nothing.
+    pub proxy_ssl: Option<ProxySsl>,
+}
+
+/// TLS to endpoints, by proxy-ssl-secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxySsl {
+    /// The Secret with the certificate, in the namespace of the Ingress. Its CA certificates have signed those of endpoints.
+    pub secret: String,
+    /// Certificates of endpoints are verified, and have this name.
+    pub verify: Option<String>,
+    /// Endpoints are asked for this name.
+    pub sni: Option<String>,
+}
+
+/// What clients of a host show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientTls {
+    /// The Secret with the CA certificates, in the namespace of the Ingress.
+    pub secret: String,
+    /// False means that they are asked, and pass whatever they show.
+    pub verify: bool,
+    /// Endpoints get the certificate.
+    pub passes: bool,
 }
 
 /// Which requests a canary gets.
@@ -150,6 +179,8 @@ pub struct Plan {
     pub dropped: Option<String>,
     /// Why all requests of the Ingress get 403.
     pub closed: Option<String>,
+    /// Why all requests of its hosts get 403, whichever Ingress has their path: a key that ingress-nginx applies to the whole host is refused.
+    pub host_closed: Option<String>,
     /// What a TrafficPolicy cannot say.
     pub location: Location,
     /// It is a canary of another Ingress.
@@ -181,6 +212,9 @@ impl Known {
 /// The largest body that is collected in memory.
 const BUFFER_MAX: u64 = 16 << 20;
 
+/// The largest limit of bodies.
+const BODY_MAX: u64 = 1 << 40;
+
 impl Plan {
     /// Reads annotations, given without their prefix, of an Ingress in this namespace with these paths.
     pub fn of<'a>(
@@ -201,6 +235,7 @@ impl Plan {
         let mut location = location;
         location.mirror = reading.mirror();
         location.asks_elsewhere = reading.asks_elsewhere;
+        location.asks_host = reading.asks_host.take();
         let changes = reading.snippets();
         location.host = changes.host.clone().or(location.host);
         reading.headers(changes);
@@ -220,12 +255,14 @@ struct Reading<'g> {
     findings: BTreeMap<String, Finding>,
     dropped: Option<String>,
     closed: Option<String>,
+    host_closed: Option<String>,
     route: Map<String, Value>,
     cluster: Map<String, Value>,
     globals: &'g Globals,
     namespace: String,
     compat: Compat,
     asks_elsewhere: bool,
+    asks_host: Option<String>,
 }
 
 impl<'g> Reading<'g> {
@@ -240,12 +277,14 @@ impl<'g> Reading<'g> {
             findings: BTreeMap::new(),
             dropped: None,
             closed: globals.closed.clone(),
+            host_closed: None,
             route: Map::new(),
             cluster: Map::new(),
             globals,
             namespace: namespace.to_owned(),
             compat,
             asks_elsewhere: false,
+            asks_host: None,
         };
         for (name, written) in annotations {
             let Some(text) = value::trimmed(written) else { continue };
@@ -263,14 +302,14 @@ impl<'g> Reading<'g> {
     /// Checks a value by the catalogue.
     fn note(&mut self, key: &'static Key, text: String) {
         let mut finding = Finding::new(key.name, &text, key.verdict, key.says.to_owned());
-        let is_off = value::boolean(&text) == Some(false) || text == "off";
+        let is_off = key.is_off(&text);
         match key.form.check(&text) {
             Err(right) => {
                 finding.verdict = Verdict::Refused;
                 finding.says = format!("the value cannot be read: {right}");
                 let why = format!("{} cannot be read: {right}", key.name);
                 match (key.security, key.bad) {
-                    (true, _) | (_, Bad::Closes) => drop(self.closed.get_or_insert(why)),
+                    (true, _) | (_, Bad::Closes) => self.close_for(key.name, why),
                     (false, Bad::Drops) => {
                         finding.says.push_str("; ingress-nginx does not serve the Ingress, and neither does Steelyard");
                         self.dropped.get_or_insert(why);
@@ -284,7 +323,7 @@ impl<'g> Reading<'g> {
             }
             Ok(()) => {
                 if key.verdict == Verdict::Refused && key.security {
-                    self.closed.get_or_insert(format!("{} is refused: {}", key.name, key.says));
+                    self.close_for(key.name, format!("{} is refused: {}", key.name, key.says));
                 }
                 self.values.insert(key.name, text);
             }
@@ -313,9 +352,17 @@ impl<'g> Reading<'g> {
     fn refuse(&mut self, name: &str, why: &str) {
         let is_protective = catalogue::find(name).is_some_and(|key| key.security);
         if is_protective {
-            self.close(&format!("{name} is refused: {why}"));
+            self.close_for(name, format!("{name} is refused: {why}"));
         }
         self.tell(name, Verdict::Refused, why);
+    }
+
+    /// Closes what this key holds for: the routes of its Ingress, or all of its hosts.
+    fn close_for(&mut self, name: &str, why: String) {
+        if catalogue::OF_HOSTS.contains(&name) {
+            self.host_closed.get_or_insert_with(|| why.clone());
+        }
+        self.closed.get_or_insert(why);
     }
 
     fn close(&mut self, why: &str) {
@@ -384,6 +431,9 @@ impl<'g> Reading<'g> {
             protocol: self.protocol(),
             mirror: None,
             asks_elsewhere: false,
+            asks_host: None,
+            client_tls: self.client_tls(),
+            proxy_ssl: self.proxy_ssl(),
         }
     }
 
@@ -421,11 +471,11 @@ impl<'g> Reading<'g> {
                 self.tell("proxy-body-size", Verdict::Served, "the body is collected in memory; a larger one gets 413");
             }
             Some(0) | None => self.tell("proxy-body-size", Verdict::Served, "no limit; bodies pass as they arrive"),
-            Some(_) => self.tell(
-                "proxy-body-size",
-                Verdict::Differs,
-                "the limit is not enforced: bodies that are larger than 16m or not collected pass as they arrive",
-            ),
+            Some(bytes) => {
+                self.route.insert("maxBody".to_owned(), json!(format!("{}B", bytes.min(BODY_MAX))));
+                let why = "a larger body gets 413; bodies pass as they arrive, because more than 16m are not collected";
+                self.tell("proxy-body-size", if collects { Verdict::Differs } else { Verdict::Served }, why);
+            }
         }
     }
 
@@ -610,19 +660,17 @@ impl<'g> Reading<'g> {
             critical.iter().for_each(|name| self.tell(name, Verdict::Refused, why));
             return Changes::default();
         }
-        if let Some(text) = self.text("server-snippet") {
-            let protects = match snippet::read(text) {
-                Ok(_) => false,
-                Err(refused) => refused.protects,
-            };
-            if protects {
-                self.close("server-snippet is refused, and it may keep somebody out");
-            }
+        if self.text("server-snippet").is_some_and(snippet::protects) {
+            self.close_for("server-snippet", "server-snippet is refused, and it may keep somebody out".to_owned());
         }
         let Some(text) = self.text("configuration-snippet") else { return Changes::default() };
         match snippet::read(text) {
             Ok(changes) => {
-                self.tell("configuration-snippet", Verdict::Served, "all of it changes headers");
+                let why = "all of it changes headers or says which addresses may come in";
+                self.tell("configuration-snippet", Verdict::Served, why);
+                if let Some(addresses) = &changes.addresses {
+                    self.snippet_addresses(addresses);
+                }
                 changes
             }
             Err(refused) => {
@@ -710,6 +758,7 @@ impl<'g> Reading<'g> {
             findings: self.findings.into_values().collect(),
             dropped: self.dropped,
             closed: self.closed,
+            host_closed: self.host_closed,
             location,
             canary,
             spec,

@@ -1,6 +1,10 @@
 //! The report of a migration: every Ingress with a verdict for each of its annotations, the ConfigMap and the flags, and what Ingresses do to
 //! each other. It is pure: objects go in, and a page comes out.
 
+mod hosts;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -9,9 +13,10 @@ use serde_json::Value;
 
 use super::catalogue::{KEYS, Verdict};
 use super::options::{FLAGS, Globals, OPTIONS};
-use super::path::regex_of;
 use super::plan::{Compat, Finding, Known, Plan};
 use super::{CONTROLLER, PREFIX, value};
+pub(super) use hosts::shown;
+use hosts::{close, of_hosts};
 
 /// Objects of one report.
 pub const OBJECTS_MAX: usize = 200_000;
@@ -91,7 +96,7 @@ pub struct Score {
     pub closed: usize,
     /// They are not served.
     pub dropped: usize,
-    /// Those that are served with all of their annotations, in percent, rounded down. 100 if there are no Ingresses.
+    /// Those that are served with all of their annotations, in percent, rounded down. 0 if there are no Ingresses.
     pub percent: usize,
 }
 
@@ -156,20 +161,60 @@ fn all<'o>(
     if let Some(why) = &globals.closed {
         notes.push(format!("all routes are closed: {why}"));
     }
-    let classes: BTreeSet<&str> = of_kind("IngressClass")
-        .filter(|class| class["spec"]["controller"] == CONTROLLER)
-        .filter_map(|class| class["metadata"]["name"].as_str())
-        .collect();
-    let is_ours = |ingress: &&Value| {
-        let of_spec = ingress["spec"]["ingressClassName"].as_str();
-        let of_annotation = ingress["metadata"]["annotations"]["kubernetes.io/ingress.class"].as_str();
-        of_spec.or(of_annotation).is_none_or(|name| name == class || classes.contains(name))
-    };
+    let ours = || of_kind("IngressClass").filter(|class| class["spec"]["controller"] == CONTROLLER);
+    let classes: BTreeSet<&str> = ours().filter_map(|class| class["metadata"]["name"].as_str()).collect();
+    let has_default = ours().any(|class| class["metadata"]["annotations"][DEFAULT_CLASS] == "true");
+    let watches_all = arguments.iter().any(|argument| {
+        let flag = argument.trim_start_matches('-').strip_prefix("watch-ingress-without-class");
+        flag.is_some_and(|value| value.is_empty() || value.strip_prefix('=').and_then(value::boolean) == Some(true))
+    });
     let mut known = Known::default();
-    let mut read: Vec<Read<'_>> =
-        of_kind("Ingress").filter(is_ours).map(|ingress| read(ingress, (&globals, compat), &mut known)).collect();
-    read.sort_by(|a, b| (a.created, &b.name).cmp(&(b.created, &a.name)));
-    (read, globals, flags(&arguments))
+    let mut all = Vec::new();
+    let mut classless = Vec::new();
+    for ingress in of_kind("Ingress") {
+        let is_ours = class_of_ingress(ingress).map(|name| name == class || classes.contains(name));
+        if is_ours.unwrap_or(has_default || watches_all) {
+            let mut read = read(ingress, (&globals, compat), &mut known);
+            if is_ours.is_none() && !has_default {
+                read.plan.dropped.get_or_insert(CLASSLESS.to_owned());
+            }
+            all.push(read);
+        } else if is_ours.is_none() {
+            classless.push(name_of(ingress));
+        }
+    }
+    if !classless.is_empty() {
+        let names: Vec<&str> = classless.iter().map(String::as_str).collect();
+        notes.push(format!(
+            "left out, because they name no class and no IngressClass of ingress-nginx among the objects is the default one: {}",
+            some(&names)
+        ));
+    }
+    all.sort_by(|a, b| (a.created, &b.name).cmp(&(b.created, &a.name)));
+    close(&mut all);
+    (all, globals, flags(&arguments))
+}
+
+/// The annotation of a default IngressClass.
+const DEFAULT_CLASS: &str = "ingressclass.kubernetes.io/is-default-class";
+
+/// Why an Ingress without a class is not served where ingress-nginx serves it by a flag.
+const CLASSLESS: &str = "it names no class: write ingressClassName, or mark the IngressClass as the default one; ingress-nginx serves it \
+    because of --watch-ingress-without-class";
+
+/// The class that an Ingress names.
+fn class_of_ingress(ingress: &Value) -> Option<&str> {
+    let of_spec = ingress["spec"]["ingressClassName"].as_str();
+    let of_annotation = ingress["metadata"]["annotations"]["kubernetes.io/ingress.class"].as_str();
+    of_spec.or(of_annotation).filter(|class| !class.is_empty())
+}
+
+impl Read<'_> {
+    /// The hosts of its rules; `""` stands for every host.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = &str> {
+        let without = self.rules.is_empty().then_some("");
+        self.rules.iter().map(|(host, _)| host.as_str()).chain(without)
+    }
 }
 
 impl Report {
@@ -187,7 +232,7 @@ impl Report {
     /// Whether everything is served.
     pub fn is_good(&self) -> bool {
         let Score { ingresses, served, differs, .. } = self.score;
-        ingresses == served + differs
+        ingresses > 0 && ingresses == served + differs
     }
 
     /// The page.
@@ -257,10 +302,10 @@ impl Report {
             let _ = writeln!(
                 page,
                 "| {} | {} | {} | {} |",
-                cell(&finding.key),
+                plain(&finding.key),
                 finding.verdict.told(),
-                cell(&some(&names)),
-                cell(&finding.says)
+                plain(&some(&names)),
+                plain(&finding.says)
             );
         }
         let _ = write!(page, "\n## Ingresses\n\n| Ingress | outcome | why |\n|---|---|---|\n");
@@ -268,9 +313,9 @@ impl Report {
             let _ = writeln!(
                 page,
                 "| {} | {} | {} |",
-                cell(&ingress.name),
+                plain(&ingress.name),
                 ingress.outcome.told(),
-                cell(ingress.why.as_deref().unwrap_or_default())
+                plain(ingress.why.as_deref().unwrap_or_default())
             );
         }
         for (title, findings) in [("ConfigMap", &self.config_map), ("Flags", &self.flags)] {
@@ -280,13 +325,13 @@ impl Report {
             let _ = write!(page, "\n## {title}\n\n| key | value | verdict | what |\n|---|---|---|---|\n");
             for finding in findings {
                 let Finding { key, value, verdict, says } = finding;
-                let _ = writeln!(page, "| {} | {} | {} | {} |", cell(key), cell(value), verdict.told(), cell(says));
+                let _ = writeln!(page, "| {} | {} | {} | {} |", plain(key), plain(value), verdict.told(), plain(says));
             }
         }
         if !self.notes.is_empty() {
             let _ = writeln!(page, "\n## Notes\n");
             for note in &self.notes {
-                let _ = writeln!(page, "- {}", cell(note));
+                let _ = writeln!(page, "- {}", plain(note));
             }
         }
         page
@@ -393,6 +438,20 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "&lt;")
 }
 
+/// A text with words of others for Markdown: none of them becomes a link, an image or a row.
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\\' | '|' | '[' | ']' | '*' | '_' | '~' | '#' => plain.extend(['\\', letter]),
+            '<' => plain.push_str("&lt;"),
+            '\n' | '\r' | '\t' => plain.push(' '),
+            letter => plain.push(letter),
+        }
+    }
+    plain
+}
+
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -446,8 +505,9 @@ fn flags(arguments: &[&str]) -> Vec<Finding> {
 }
 
 fn read<'o>(ingress: &'o Value, with: (&Globals, Compat), known: &mut Known) -> Read<'o> {
-    let annotations = ingress["metadata"]["annotations"].as_object().into_iter().flatten();
-    let ours = annotations.filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.as_str()?)));
+    let annotations = ingress["metadata"]["annotations"].as_object();
+    let ours = annotations.into_iter().flatten();
+    let ours = ours.filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.as_str()?)));
     let namespace = ingress["metadata"]["namespace"].as_str().unwrap_or("default");
     let rules = ingress["spec"]["rules"].as_array().into_iter().flatten().map(|rule| {
         let host = rule["host"].as_str().unwrap_or_default().to_ascii_lowercase();
@@ -458,7 +518,18 @@ fn read<'o>(ingress: &'o Value, with: (&Globals, Compat), known: &mut Known) -> 
     });
     let rules: Vec<(String, Vec<(&str, &str)>)> = rules.collect();
     let paths: Vec<&str> = rules.iter().flat_map(|(_, paths)| paths.iter().map(|(path, _)| *path)).collect();
-    let plan = Plan::of(ours, namespace, &paths, with, known);
+    let mut plan = Plan::of(ours, namespace, &paths, with, known);
+    for (key, value) in annotations.into_iter().flatten() {
+        let name = key.strip_prefix(PREFIX).unwrap_or(key);
+        if !value.is_string() && !value.is_null() {
+            let why = "the API server takes text alone and does not accept the Ingress: write the value in quotes";
+            plan.findings.push(Finding::new(name, &value.to_string(), Verdict::Refused, why.to_owned()));
+            plan.dropped.get_or_insert(format!("the annotation {} is no text: {why}", value::cut(name)));
+        } else if is_of_others(key) {
+            let why = "it is for another controller; ingress-nginx does not read it either".to_owned();
+            plan.findings.push(Finding::new(key, value.as_str().unwrap_or_default(), Verdict::NoEffect, why));
+        }
+    }
     Read {
         name: name_of(ingress),
         created: ingress["metadata"]["creationTimestamp"].as_str().unwrap_or_default(),
@@ -468,55 +539,13 @@ fn read<'o>(ingress: &'o Value, with: (&Globals, Compat), known: &mut Known) -> 
     }
 }
 
-/// What Ingresses of one host do to each other. They come in the order in which ingress-nginx takes them.
-fn of_hosts(read: &[Read<'_>]) -> Vec<String> {
-    let mut notes = Vec::new();
-    let mut regexes: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut claimed: BTreeMap<(&str, &str, bool), &str> = BTreeMap::new();
-    let mut canaries: Vec<(&str, &str, &str)> = Vec::new();
-    for ingress in read.iter().filter(|ingress| ingress.plan.dropped.is_none()) {
-        for (host, paths) in &ingress.rules {
-            for (path, kind) in paths {
-                if ingress.plan.canary.is_some() {
-                    canaries.push((host, path, &ingress.name));
-                    continue;
-                }
-                if ingress.plan.location.is_regex(path) {
-                    regexes.entry(host).or_insert(&ingress.name);
-                }
-                let first = claimed.entry((host, path, *kind == "Exact")).or_insert(&ingress.name);
-                if *first != ingress.name {
-                    notes.push(format!("{host}{path} of {} belongs to the older {first}", ingress.name));
-                }
-            }
-        }
-    }
-    for (host, because) in &regexes {
-        notes.push(format!(
-            "all paths of {} are regular expressions, compared without case and open at their ends, because of {because}",
-            if host.is_empty() { "the hosts without a rule" } else { host }
-        ));
-    }
-    for ingress in read {
-        for (host, paths) in ingress.rules.iter().filter(|(host, _)| regexes.contains_key(host.as_str())) {
-            for (path, _) in paths {
-                if let Err(begins) = regex_of(path) {
-                    let shown = value::cut(path);
-                    notes.push(format!(
-                        "{host}{shown} of {} cannot be matched here (it looks around or refers back, or is no expression): paths that begin \
-                         with {begins} are closed",
-                        ingress.name
-                    ));
-                }
-            }
-        }
-    }
-    for (host, path, name) in canaries {
-        if !claimed.keys().any(|(of, at, _)| *of == host && *at == path) {
-            notes.push(format!("{name} is a canary of {host}{path}, which no other Ingress has: it has no effect"));
-        }
-    }
-    notes
+/// Whether an annotation is one of another ingress controller, so that somebody may rely on it.
+fn is_of_others(annotation: &str) -> bool {
+    const PREFIXES: [&str; 6] =
+        ["nginx.org", "nginx.com", "haproxy.org", "traefik.io", "konghq.com", "getambassador.io"];
+    let prefix = annotation.split_once('/').map_or("", |(prefix, _)| prefix);
+    let is_other = prefix.ends_with("ingress.kubernetes.io") || PREFIXES.iter().any(|known| prefix.ends_with(known));
+    is_other && !annotation.starts_with(PREFIX)
 }
 
 fn reported(read: Read<'_>) -> Reported {
@@ -547,99 +576,6 @@ fn score(ingresses: &[Reported]) -> Score {
         refused: count(Outcome::Refused),
         closed: count(Outcome::Closed),
         dropped: count(Outcome::Dropped),
-        percent: ((served + differs) * 100).checked_div(all).unwrap_or(100),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn ingress(name: &str, annotations: &Value, path: &str) -> Value {
-        let annotations: serde_json::Map<String, Value> = annotations
-            .as_object()
-            .unwrap()
-            .iter()
-            .map(|(key, value)| (format!("{PREFIX}{key}"), value.clone()))
-            .collect();
-        json!({
-            "kind": "Ingress",
-            "metadata": {"name": name, "namespace": "shop", "annotations": annotations},
-            "spec": {"ingressClassName": "nginx", "rules": [{"host": "a.example", "http": {"paths": [{"path": path, "pathType": "Prefix"}]}}]},
-        })
-    }
-
-    #[test]
-    fn a_report() {
-        let objects = [
-            ingress("a", &json!({"proxy-body-size": "8m"}), "/a"),
-            ingress("b", &json!({"service-upstream": "true", "rewrite-target": "/$1"}), "/b/(.*)"),
-            ingress("c", &json!({"custom-http-errors": "404"}), "/c"),
-            ingress("d", &json!({"auth-tls-secret": "shop/ca"}), "/d"),
-            ingress("e", &json!({"limit-rps": "x<y"}), "/e"),
-            ingress("f", &json!({}), "/x(?!y)"),
-            json!({"kind": "Ingress", "metadata": {"name": "other"}, "spec": {"ingressClassName": "other"}}),
-            json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller"}, "data": {"use-gzip": "true", "hsts": "false"}}),
-            json!({"kind": "Deployment", "metadata": {"name": "c"}, "spec": {"template": {"spec": {"containers": [
-                {"args": ["/nginx-ingress-controller", "--configmap=$(POD_NAMESPACE)/ingress-nginx-controller", "--tcp-services-configmap=a/b"]}
-            ]}}}}),
-        ];
-        let report = Report::of(&objects, "nginx", Compat::Safe);
-        let expect = Score { ingresses: 6, served: 2, differs: 1, refused: 1, closed: 1, dropped: 1, percent: 50 };
-        assert_eq!(report.score, expect);
-        assert!(!report.is_good());
-        let text = report.page(Format::Text);
-        for part in [
-            "6 Ingresses: 2 served, 1 served with a difference, 1 served without an annotation, 1 closed (403), 1 not served; score 50 %",
-            "shop/d: closed (403): auth-tls-secret is refused",
-            "all paths of a.example are regular expressions, compared without case and open at their ends, because of shop/b",
-            "a.example/x(?!y) of shop/f cannot be matched here (it looks around or refers back, or is no expression): paths that begin with /x are",
-            "use-gzip = true: refused",
-            "tcp-services-configmap = a/b: refused",
-        ] {
-            assert!(text.contains(part), "{part}\n{text}");
-        }
-        let json: Value = serde_json::from_str(&report.page(Format::Json)).unwrap();
-        assert_eq!(json["score"]["percent"], 50);
-        assert!(report.page(Format::Markdown).contains("| auth-tls-secret | refused | shop/d |"));
-        let html = report.page(Format::Html);
-        assert!(html.contains("x&lt;y") && !html.contains("x<y"));
-    }
-
-    /// If this variable is set, the test writes the page instead of comparing it.
-    const WRITE: &str = "STEELYARD_WRITE_DOCS";
-
-    #[test]
-    fn the_page_of_annotations() {
-        let page = format!(
-            "# Annotations of ingress-nginx\n\n<!-- Made from crates/controller/src/ingress_nginx. To write it again: \
-             {WRITE}=1 cargo test -p controller the_page_of_annotations -->\n\n\
-             What becomes of them with `steelyard controller --ingress-nginx` ([the page](migration-ingress-nginx.md)). Names are without \
-             `{PREFIX}`. A value may have another verdict than its key; `steelyard migrate ingress-nginx` says so. `tests` is a file of \
-             `crates/controller/tests/cases` or a module with unit tests beside the table.\n\n{}",
-            table()
-        );
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ingress-nginx-annotations.md");
-        if std::env::var_os(WRITE).is_some() {
-            std::fs::write(path, page).unwrap();
-        } else {
-            assert!(
-                std::fs::read_to_string(path).unwrap() == page,
-                "write it again: {WRITE}=1 cargo test -p controller the_page_of"
-            );
-        }
-    }
-
-    #[test]
-    fn ten_thousand_ingresses_and_a_large_annotation() {
-        let mut objects: Vec<Value> = (0..10_000)
-            .map(|number| ingress(&format!("i{number}"), &json!({"proxy-body-size": "8m"}), &format!("/{number}")))
-            .collect();
-        objects.push(ingress("large", &json!({"configuration-snippet": "a".repeat(1 << 20)}), "/large"));
-        let report = Report::of(&objects, "nginx", Compat::Safe);
-        assert_eq!(report.score.ingresses, 10_001);
-        assert!(report.page(Format::Html).len() < 10_000_000);
+        percent: ((served + differs) * 100).checked_div(all).unwrap_or(0),
     }
 }

@@ -60,7 +60,9 @@ impl Form {
         if value.len() > VALUE_BYTES_MAX {
             return Err(format!("it has {} bytes, and {VALUE_BYTES_MAX} are the most", value.len()));
         }
-        let is_plain = |value: &str| !value.contains(['\n', '\r', '\0', ' ', '"', '{', '}', ';']);
+        let is_plain = |value: &str| {
+            !value.contains(['"', '{', '}', ';']) && !value.chars().any(|c| c.is_whitespace() || c.is_control())
+        };
         let fits = match self {
             Self::Bool => return boolean(value).map(drop).ok_or_else(|| "write \"true\" or \"false\"".to_owned()),
             Self::Int => return integer(value).map(drop).ok_or_else(|| "write a number without a unit".to_owned()),
@@ -77,7 +79,11 @@ impl Form {
             Self::Text => !value.bytes().any(|byte| byte == 0 || (byte < 32 && !b"\n\r\t".contains(&byte))),
             Self::Token => is_token(value),
             Self::Tokens => !value.contains(['"', '{', '}', ';']) && !value.bytes().any(|byte| byte.is_ascii_control()),
-            Self::Url => is_plain(value) && (value.starts_with('/') || split_url(value).is_some()),
+            Self::Url => {
+                let known = value.strip_prefix("$scheme://").map(|rest| format!("https://{rest}"));
+                let is_url = split_url(known.as_deref().unwrap_or(value)).is_some();
+                is_plain(value) && (value.starts_with('/') || is_url)
+            }
             Self::Path => is_plain(value) && value.starts_with('/') && !value.starts_with("//"),
             Self::Target => is_target(value),
             Self::Host => is_plain(value) && !value.contains('/'),
@@ -231,10 +237,11 @@ mod tests {
         check(Form::Target, &["/", "/$1", "/a/$2", "https://x.example/$1"], &["a", "$1", "/a b", "/a;", "ftp://x/"]);
         check(
             Form::Url,
-            &["/", "https://a/b?c=$d", "http://a.svc:8080"],
+            &["/", "https://a/b?c=$d", "http://a.svc:8080", "$scheme://$host/a"],
             &["a", "http://", "http://a:x/", "http://a/ b"],
         );
         check(Form::Path, &["/a"], &["a", "//a", "http://a"]);
+        check(Form::Host, &["in.example:8080"], &["in.example\t", "a b", "a/b", "a\u{a0}b"]);
         check(Form::Reference, &["a", "ns/a.b"], &["a/b/c", "/a", "A"]);
         check(Form::Text, &["a\nb"], &["a\0"]);
         assert!(Form::Text.check(&"a".repeat(VALUE_BYTES_MAX + 1)).is_err());

@@ -60,7 +60,9 @@ fn settings(written: &Value) -> Settings {
             "ingress_nginx" => {
                 let config_map = value["config_map"].as_str().map(|name| name.parse().unwrap());
                 let compat = if value["exact"] == true { Compat::Exact } else { Compat::Safe };
-                settings.ingress_nginx = Some(IngressNginx { config_map, compat });
+                let name = |key: &str| value[key].as_str().map(|name| name.parse().unwrap());
+                let (default_backend, tcp_services) = (name("default_backend"), name("tcp_services"));
+                settings.ingress_nginx = Some(IngressNginx { config_map, compat, default_backend, tcp_services });
             }
             "ingress_status" => settings.ingress_status = value.as_bool().unwrap(),
             "admin" => {
@@ -166,6 +168,10 @@ fn complete(kind: &str, value: &mut Value) {
     // `believed-for` stands for a ConfigMap with a CA certificate.
     if let Some(name) = value["believed-for"].as_str() {
         value["data"] = json!({"ca.crt": certificate(&[name.to_owned()]).0});
+    }
+    // `authority-for` is the same in a Secret.
+    if let Some(name) = value["authority-for"].as_str() {
+        value["data"] = json!({"ca.crt": base64(&certificate(&[name.to_owned()]).0)});
     }
     // As the API server does.
     for (part, text) in value["stringData"].as_object().cloned().into_iter().flatten() {

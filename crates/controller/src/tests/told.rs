@@ -208,11 +208,14 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
         let _ = write!(text, " {auth:?}");
     }
     if let Some(service) = &route.policy.external_auth {
-        let model::ExternalAuth { protocol, request_headers, response_headers, body, .. } = &**service;
+        let model::ExternalAuth { protocol, request_headers, response_headers, body, sign_in, .. } = &**service;
         let name = &snapshot.cluster(service.to).name;
         let _ = write!(text, " asks {name} {protocol:?} with {request_headers:?} for {response_headers:?}");
         if let Some(body) = body {
             let _ = write!(text, " body<={}", body.bytes_max);
+        }
+        if let Some(page) = sign_in {
+            let _ = write!(text, " {page:?}");
         }
     }
     if let Some(service) = &route.policy.global_rate_limit {

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use model::{
     Certificate, Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, ProxyProtocol, Sticky,
-    StickyToken, Transport, Zone,
+    StickyToken, SubjectAltName, Transport, Zone,
 };
 
+use super::policy::Authority;
 use super::reference::Why;
-use super::traffic::{ClusterScope, Scope};
+use super::traffic::{ClusterScope, Scope, UpstreamTls};
 use crate::index::{Index, Keypair, Name, SliceEndpoint, Standing};
 
 /// The largest weight in the model.
@@ -120,7 +121,7 @@ impl Clusters {
         let known = |ids: &HashMap<_, HashMap<Vec<Share>, ClusterId>>, variant: &(Identity, ClusterScope)| {
             ids.get(variant).and_then(|ids| ids.get(&shares)).copied()
         };
-        let policies_tls = policies.tls;
+        let policies_tls = policies.tls.clone();
         let variant = (self.identity.clone(), policies);
         if let Some(id) = known(&self.ids, &variant) {
             return Ok(id);
@@ -132,8 +133,8 @@ impl Clusters {
             );
         }
         let mut tls = tls(index, &shares)?;
-        if policies_tls && matches!(tls, Ok(None)) {
-            tls = Ok(Some(unverified()));
+        if let Some(wanted) = policies_tls.filter(|_| matches!(tls, Ok(None))) {
+            tls = annotated(index, &wanted).map(Some);
         }
         // In the clear, nothing is presented.
         let (identity, policies) = variant;
@@ -218,9 +219,25 @@ impl Clusters {
     }
 }
 
-/// TLS that accepts every certificate, and asks for no name: what the annotation backend-protocol of ingress-nginx means.
-fn unverified() -> ClusterTls {
-    ClusterTls { server_name: None, subject_alt_names: Vec::new(), ca: None, certificate: None, verify: false }
+/// The TLS that annotations of ingress-nginx mean: backend-protocol accepts every certificate, and asks for no name.
+///
+/// # Errors
+/// Returns why there are no CA certificates.
+fn annotated(index: &Index, wanted: &UpstreamTls) -> Result<ClusterTls, Why> {
+    let UpstreamTls { verify, sni } = wanted;
+    let mut tls = ClusterTls {
+        server_name: sni.clone(),
+        subject_alt_names: Vec::new(),
+        ca: None,
+        certificate: None,
+        verify: verify.is_some(),
+    };
+    if let Some((secret, name)) = verify {
+        let authority = Authority::in_secret(index, secret.clone());
+        tls.ca = Some(authority.map_err(|why| Why::new("InvalidCACertificateRef", why))?.pem());
+        tls.subject_alt_names.push(SubjectAltName::Dns(name.clone()));
+    }
+    Ok(tls)
 }
 
 /// Services with the same name in two namespaces must differ, so the name is like a DNS name.

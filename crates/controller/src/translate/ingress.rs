@@ -166,6 +166,18 @@ impl TlsHosts {
     }
 }
 
+/// Whether an Ingress has a certificate for a host, with the hosts of each entry of its `tls`.
+pub(super) fn has_certificate(
+    entry: &IngressEntry,
+    tls_hosts: &[TlsHosts],
+    has_default: bool,
+    host: Option<&str>,
+) -> bool {
+    let host = host.map(self::host);
+    let mut all = entry.tls.iter().zip(tls_hosts);
+    all.any(|(tls, hosts)| (has_default || tls.secret.is_some()) && hosts.covers(host.as_ref()))
+}
+
 /// A certificate, and what is wrong with a newer one.
 pub(super) type Found = (Name, Keypair, Option<Why>);
 
@@ -238,10 +250,7 @@ impl<'t, 'o> One<'t, 'o> {
 
     /// Whether this host is served over HTTPS.
     pub(super) fn has_certificate(&self, host: Option<&str>) -> bool {
-        let has_default = matches!(self.default, Some(Ok(_)));
-        let host = host.map(self::host);
-        let mut all = self.entry.tls.iter().zip(&self.tls_hosts);
-        all.any(|(tls, hosts)| (has_default || tls.secret.is_some()) && hosts.covers(host.as_ref()))
+        has_certificate(self.entry, &self.tls_hosts, matches!(self.default, Some(Ok(_))), host)
     }
 
     fn rules(&mut self, plain: Option<SocketAddr>, tls: Option<SocketAddr>, claimed: &mut Claimed) {

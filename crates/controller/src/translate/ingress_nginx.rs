@@ -6,22 +6,25 @@
 
 mod host;
 mod plans;
+mod tcp;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use model::{ClusterId, ForwardPath, HostMatcher, KeepRequestId, RequestId, Route, RouteAction};
 
-use super::bind::Rank;
+use super::bind::{Ask, Rank};
 use super::clients::ClientPolicy;
-use super::ingress::{One, Places, Serving, host as matcher, is_ours, tell_addresses};
+use super::cluster::Share;
+use super::ingress::{One, Places, Serving, TlsHosts, has_certificate, host as matcher, is_ours, tell_addresses};
 use super::parameters::Class;
-use super::reference::Why;
+use super::reference::{Why, service_port};
 use super::regexes::Regexes;
 use super::traffic::Policies;
 use super::{Circumstances, Notice};
 use crate::index::{Index, IngressEntry, IngressTarget, Kind, Name};
-use crate::ingress_nginx::{Compat, Globals, Verdict};
+use crate::ingress_nginx::{ClientTls, Compat, Globals, Verdict};
+use crate::settings::Settings;
 use plans::Planned;
 pub(super) use plans::Plans;
 
@@ -57,6 +60,16 @@ struct Place<'t> {
 #[derive(Default)]
 struct Host<'t> {
     places: Vec<Place<'t>>,
+    /// The place of each path, and whether it is an exact one, in `places`.
+    known: HashMap<(&'t str, bool), usize>,
+    /// An Ingress of the host has `tls`, so those that ask for it redirect to HTTPS.
+    has_tls: bool,
+    /// The host is served over HTTPS.
+    has_certificate: bool,
+    /// The Ingress that closes the host as a whole, and why.
+    closed: Option<(Ingress<'t>, &'t str)>,
+    /// The first Ingress that says that clients of the host show a certificate.
+    client_tls: Option<(Ingress<'t>, &'t ClientTls)>,
     /// More names.
     aliases: Vec<&'t str>,
     /// The path that `/` leads to, and who says so.
@@ -76,6 +89,7 @@ pub(super) fn translate(
     out: &mut Serving<'_>,
 ) {
     let settings = &class.settings;
+    tcp::translate(index, class, circumstances, out);
     let planned = |(name, entry)| Some(Ingress { name, entry, planned: with.plans.of(name)? });
     let ours = index.ingresses.iter().filter(|(_, entry)| is_ours(index, settings, entry));
     let mut ours: Vec<Ingress<'_>> = ours.filter_map(planned).collect();
@@ -97,11 +111,26 @@ pub(super) fn translate(
         }
     }
     let served: Vec<Ingress<'_>> = ours.into_iter().filter(|ingress| ingress.planned.plan.dropped.is_none()).collect();
-    let hosts = hosts(&served, out);
+    let hosts = hosts(&served, matches!(places.default, Some(Ok(_))), out);
     let names: Vec<String> = hosts.keys().map(|name| (*name).to_owned()).collect();
-    let mut making = Making { index, places: &places, with, out, order: 0 };
+    let mut making = Making {
+        index,
+        places: &places,
+        with,
+        out,
+        order: 0,
+        at: At::default(),
+        has_tls: false,
+        client_tls: None,
+        default_backend: None,
+        asked: BTreeMap::new(),
+    };
+    making.default_backend = making.default_backend(settings);
     for (name, host) in &hosts {
         making.host(name, host, &names);
+    }
+    if let Some(cluster) = making.default_backend.filter(|_| !hosts.contains_key("")) {
+        making.rest(cluster);
     }
 }
 
@@ -156,24 +185,22 @@ fn tell(ingress: Ingress<'_>, one: &mut One<'_, '_>) {
     one.annotations();
 }
 
-/// Sorts the paths of all Ingresses by their hosts; `""` stands for every host. The oldest Ingress has a path, and others are told.
-fn hosts<'t>(served: &[Ingress<'t>], out: &mut Serving<'_>) -> BTreeMap<&'t str, Host<'t>> {
+/// Sorts the paths of all Ingresses by their hosts; `""` stands for every host. The oldest Ingress has a path, and others are told. With
+/// `has_default`, there is a certificate for every host.
+fn hosts<'t>(served: &[Ingress<'t>], has_default: bool, out: &mut Serving<'_>) -> BTreeMap<&'t str, Host<'t>> {
     let mut hosts: BTreeMap<&'t str, Host<'t>> = BTreeMap::new();
     let (canaries, mains): (Vec<Ingress<'t>>, Vec<Ingress<'t>>) =
         served.iter().partition(|ingress| ingress.planned.plan.canary.is_some());
-    let mut tell = |ingress: Ingress<'_>, why: String| {
-        out.notices.push(Notice::warning(
-            (Kind::Ingress, ingress.name.clone()),
-            &ingress.entry.meta,
-            Why::new("Conflicted", why),
-        ));
-    };
     for ingress in mains {
         let location = &ingress.planned.plan.location;
+        let tls_hosts: Vec<TlsHosts> = ingress.entry.tls.iter().map(|tls| TlsHosts::of(&tls.hosts)).collect();
         let mut number = 0;
         for rule in &ingress.entry.rules {
             let host = hosts.entry(rule.host.as_deref().unwrap_or_default()).or_default();
             host.first.get_or_insert(ingress);
+            host.has_tls |= !tls_hosts.is_empty();
+            host.has_certificate |=
+                has_default || has_certificate(ingress.entry, &tls_hosts, has_default, rule.host.as_deref());
             host.www |= location.www;
             host.aliases.extend(location.aliases.iter().map(String::as_str));
             if let Some(root) = location.app_root.as_deref().filter(|_| host.app_root.is_none()) {
@@ -181,46 +208,84 @@ fn hosts<'t>(served: &[Ingress<'t>], out: &mut Serving<'_>) -> BTreeMap<&'t str,
             }
             for path in &rule.paths {
                 let exact = &*path.kind == "Exact";
-                let older = host.places.iter().find(|place| *place.path == *path.path && place.exact == exact);
+                let older = host.known.get(&(&*path.path, exact)).and_then(|known| host.places.get(*known));
                 match older.map(|older| older.ingress.name).filter(|older| **older != *ingress.name) {
                     Some(older) => {
                         let host = rule.host.as_deref().unwrap_or("*");
-                        tell(ingress, format!("{host}{} belongs to the older Ingress {older}", path.path));
+                        conflicts(ingress, format!("{host}{} belongs to the older Ingress {older}", path.path), out);
                     }
                     None if older.is_some() => {}
-                    None => host.places.push(Place {
-                        label: format!("ingress/{}#{number}", ingress.name),
-                        ingress,
-                        path: &path.path,
-                        exact,
-                        target: &path.target,
-                        canary: None,
-                    }),
+                    None => {
+                        host.known.insert((&path.path, exact), host.places.len());
+                        host.places.push(Place {
+                            label: format!("ingress/{}#{number}", ingress.name),
+                            ingress,
+                            path: &path.path,
+                            exact,
+                            target: &path.target,
+                            canary: None,
+                        });
+                    }
                 }
                 number += 1;
             }
         }
         if ingress.entry.rules.is_empty() {
-            hosts.entry("").or_default().first.get_or_insert(ingress);
+            let host = hosts.entry("").or_default();
+            host.first.get_or_insert(ingress);
+            host.has_certificate |= has_default || has_certificate(ingress.entry, &tls_hosts, has_default, None);
         }
     }
+    put_canaries(&canaries, &mut hosts, out);
+    default_backends(&mut hosts);
+    hold(served, &mut hosts);
+    hosts
+}
+
+fn conflicts(ingress: Ingress<'_>, why: String, out: &mut Serving<'_>) {
+    let (about, why) = ((Kind::Ingress, ingress.name.clone()), Why::new("Conflicted", why));
+    out.notices.push(Notice::warning(about, &ingress.entry.meta, why));
+}
+
+/// Puts canaries beside the paths that they belong to.
+fn put_canaries<'t>(canaries: &[Ingress<'t>], hosts: &mut BTreeMap<&'t str, Host<'t>>, out: &mut Serving<'_>) {
     for canary in canaries {
         for rule in &canary.entry.rules {
             let host = rule.host.as_deref().unwrap_or_default();
             for path in &rule.paths {
                 let exact = &*path.kind == "Exact";
-                let places = hosts.get_mut(host).into_iter().flat_map(|host| &mut host.places);
-                let place = places.into_iter().find(|place| *place.path == *path.path && place.exact == exact);
+                let of_host = hosts.get_mut(host);
+                let place = of_host.and_then(|host| host.places.get_mut(*host.known.get(&(&*path.path, exact))?));
                 match place {
-                    Some(place) if place.canary.is_none() => place.canary = Some((canary, &path.target)),
-                    Some(_) => tell(canary, format!("{host}{} has an older canary", path.path)),
-                    None => tell(canary, format!("{host}{} belongs to no Ingress that is no canary", path.path)),
+                    Some(place) if place.canary.is_none() => place.canary = Some((*canary, &path.target)),
+                    Some(_) => conflicts(*canary, format!("{host}{} has an older canary", path.path), out),
+                    None => {
+                        conflicts(*canary, format!("{host}{} belongs to no Ingress that is no canary", path.path), out);
+                    }
                 }
             }
         }
     }
-    default_backends(&mut hosts);
-    hosts
+}
+
+/// Notes what an Ingress asks for and holds for all of its hosts, a canary as well.
+fn hold<'t>(served: &[Ingress<'t>], hosts: &mut BTreeMap<&'t str, Host<'t>>) {
+    for ingress in served {
+        let plan = &ingress.planned.plan;
+        if plan.host_closed.is_none() && plan.location.client_tls.is_none() {
+            continue;
+        }
+        let rules = ingress.entry.rules.iter().map(|rule| rule.host.as_deref().unwrap_or_default());
+        for name in rules.chain(ingress.entry.rules.is_empty().then_some("")) {
+            let Some(host) = hosts.get_mut(name) else { continue };
+            if let Some(why) = &plan.host_closed {
+                host.closed.get_or_insert((*ingress, why.as_str()));
+            }
+            if let Some(client_tls) = &plan.location.client_tls {
+                host.client_tls.get_or_insert((*ingress, client_tls));
+            }
+        }
+    }
 }
 
 /// The default backend of the first Ingress of a host takes what no path of the host does.
@@ -243,16 +308,66 @@ struct Making<'t, 'p, 'o> {
     out: &'t mut Serving<'o>,
     /// The place of the next route.
     order: usize,
+    /// Where the host that is made is served.
+    at: At,
+    /// An Ingress of it has `tls`.
+    has_tls: bool,
+    /// Its clients show a certificate.
+    client_tls: Option<&'t ClientTls>,
+    /// The cluster of what no path takes.
+    default_backend: Option<ClusterId>,
+    /// The backends behind the paths of it that are asked whether requests may pass, each with its Ingress, or why there is none.
+    asked: BTreeMap<String, Result<(Ingress<'t>, &'t IngressTarget), String>>,
 }
 
 /// The two listeners of a host, as far as it is served there.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct At {
     plain: Option<SocketAddr>,
     tls: Option<SocketAddr>,
 }
 
 impl Making<'_, '_, '_> {
+    /// The cluster of the Service that gets what no Ingress takes.
+    fn default_backend(&mut self, settings: &Settings) -> Option<ClusterId> {
+        let service = settings.ingress_nginx.as_ref()?.default_backend.as_ref()?;
+        let service = Name::new(&service.namespace, &service.name);
+        let entry = self.index.services.get(&service)?;
+        let found = service_port(self.index, &service, model::Transport::Tcp, |_| true).and_then(|port| {
+            let port = port.ok_or_else(|| format!("the Service {service} has no TCP port"))?;
+            let (h2, proxy) = (port.speaks_h2c(), port.proxy_protocol()?);
+            Ok(Share {
+                port: port.port,
+                service: service.clone(),
+                transport: model::Transport::Tcp,
+                weight: 1,
+                h2,
+                proxy,
+            })
+        });
+        match found.and_then(|share| self.out.clusters.of(self.index, vec![share])) {
+            Ok(cluster) => Some(cluster),
+            Err(why) => {
+                let why = Why::new("NotServed", format!("it is no default backend: {why}"));
+                self.out.notices.push(Notice::warning((Kind::Service, service), &entry.meta, why));
+                None
+            }
+        }
+    }
+
+    /// Sends requests for hosts that no Ingress has to the default backend.
+    fn rest(&mut self, cluster: ClusterId) {
+        let route = Route::to_all("ingress/default-backend", cluster.into());
+        let name = Name::new("", "default-backend");
+        let tls = self.places.tls.as_ref().ok().filter(|_| matches!(self.places.default, Some(Ok(_))));
+        for at in self.places.plain.as_ref().ok().into_iter().chain(tls) {
+            let rank = Rank::ordered(self.order, i64::MAX, &name);
+            self.order += 1;
+            // If there are too many routes, Ingresses of the cluster are told.
+            _ = self.out.binds.route(*at, rank, route.clone());
+        }
+    }
+
     /// Adds a route at an address.
     fn add(&mut self, at: Option<SocketAddr>, ingress: Ingress<'_>, route: Route) {
         let Some(at) = at else { return };
@@ -267,23 +382,31 @@ impl Making<'_, '_, '_> {
         self.out.notices.push(Notice::warning((Kind::Ingress, ingress.name.clone()), &ingress.entry.meta, why));
     }
 
-    /// The listeners of a host of this Ingress.
-    fn at(&mut self, host: &str, ingress: Ingress<'_>) -> At {
-        let named = Some(host).filter(|host| !host.is_empty());
-        let has_default = matches!(self.places.default, Some(Ok(_)));
-        let one = One::of(self.index, (ingress.name, ingress.entry), self.places.default.as_ref(), self.out);
-        let has_tls = has_default || one.has_certificate(named);
+    /// The listeners of a host. All of its Ingresses are served at both, whichever has the certificate. `others` are the names of all hosts, and
+    /// `ask` is what clients are asked for.
+    fn at(&mut self, name: &str, host: &Host<'_>, others: &[String], ask: Option<&Ask>) -> At {
+        let aliases = host.aliases.iter().copied().filter(|alias| is_free(alias, others));
+        let named: Vec<Option<&str>> =
+            std::iter::once(Some(name).filter(|name| !name.is_empty())).chain(aliases.map(Some)).collect();
         let plain = self.places.plain.as_ref().ok().copied();
-        let mut tls = self.places.tls.as_ref().ok().copied().filter(|_| has_tls);
-        if let Some(place) = tls
-            && let Err(why) = self.out.binds.let_in_clients(place, named)
-        {
-            self.tell(ingress, Why::new("Conflicted", why));
-            tls = None;
+        let mut tls = self.places.tls.as_ref().ok().copied().filter(|_| host.has_certificate);
+        let mut wrong: Vec<Why> =
+            [&self.places.plain, &self.places.tls].into_iter().filter_map(|place| place.clone().err()).collect();
+        if let Some(place) = tls {
+            let may = named.iter().try_for_each(|named| self.out.binds.may_ask_clients(place, *named, ask));
+            match may {
+                Ok(()) => named.iter().for_each(|named| self.out.binds.note_clients(place, *named, ask)),
+                Err(why) => {
+                    wrong.push(Why::new("Conflicted", why));
+                    tls = None;
+                }
+            }
         }
-        for outcome in [&self.places.plain, &self.places.tls] {
-            if let Err(why) = outcome {
-                self.tell(ingress, why.clone());
+        if !wrong.is_empty() {
+            let all = host.first.into_iter().chain(host.places.iter().map(|place| place.ingress));
+            let all: BTreeMap<&Name, Ingress<'_>> = all.map(|ingress| (ingress.name, ingress)).collect();
+            for ingress in all.into_values() {
+                wrong.iter().for_each(|why| self.tell(ingress, why.clone()));
             }
         }
         At { plain, tls }
@@ -295,9 +418,13 @@ fn names(host: &str, aliases: &[&str], others: &[String]) -> Vec<HostMatcher> {
     if host.is_empty() {
         return Vec::new();
     }
-    // A host that exists comes before another name for one.
-    let aliases = aliases.iter().filter(|alias| others.binary_search_by(|other| other.as_str().cmp(alias)).is_err());
-    std::iter::once(host).chain(aliases.copied()).map(matcher).collect()
+    let aliases = aliases.iter().copied().filter(|alias| is_free(alias, others));
+    std::iter::once(host).chain(aliases).map(matcher).collect()
+}
+
+/// A host that exists comes before another name for one.
+fn is_free(alias: &str, others: &[String]) -> bool {
+    others.binary_search_by(|other| other.as_str().cmp(alias)).is_err()
 }
 
 /// A route whose requests get this status, and perhaps a place to go to.

@@ -56,8 +56,9 @@ pub(super) fn tls(index: &Index, service: &Name, port: u16, transport: Transport
     }))
 }
 
-/// A ConfigMap, and the certificates in it.
+/// An object, and the CA certificates in it.
 pub(super) struct Authority<'i> {
+    kind: &'static str,
     name: Name,
     text: &'i Arc<[u8]>,
 }
@@ -67,7 +68,7 @@ impl<'i> Authority<'i> {
     /// Returns a sentence if there is no usable one.
     pub(super) fn find(index: &'i Index, name: Name) -> Result<Self, String> {
         match index.authorities.get(&name) {
-            Some(AuthorityEntry::Good(text)) => Ok(Self { name, text }),
+            Some(AuthorityEntry::Good(text)) => Ok(Self { kind: "ConfigMap", name, text }),
             Some(AuthorityEntry::Wrong(wrong)) => Err(format!("ConfigMap {name}: {wrong}")),
             None => {
                 let authority = format!("ConfigMap {name} with the key ca.crt");
@@ -76,8 +77,25 @@ impl<'i> Authority<'i> {
         }
     }
 
+    /// Those in a Secret, which annotations of ingress-nginx name.
+    ///
+    /// # Errors
+    /// Returns a sentence if there is no usable one.
+    pub(super) fn in_secret(index: &'i Index, name: Name) -> Result<Self, String> {
+        let of_tls = index.secrets.get(&name).and_then(|secret| secret.authority.as_ref());
+        let of_others = || index.credentials.get(&name).and_then(|secret| secret.authority.as_ref());
+        match of_tls.or_else(of_others) {
+            Some(AuthorityEntry::Good(text)) => Ok(Self { kind: "Secret", name, text }),
+            Some(AuthorityEntry::Wrong(wrong)) => Err(format!("Secret {name}: {wrong}")),
+            None => {
+                let authority = format!("Secret {name} with the key ca.crt");
+                Err(index.unknown(Kind::Credentials, &name.namespace, &authority))
+            }
+        }
+    }
+
     pub(super) fn pem(&self) -> Pem {
-        held(format!("ConfigMap {}", self.name), self.text)
+        held(format!("{} {}", self.kind, self.name), self.text)
     }
 }
 

@@ -7,18 +7,35 @@ use std::collections::HashMap;
 
 use regex::{Regex, RegexBuilder};
 
-/// Bytes that one compiled expression may take.
-const REGEX_BYTES_MAX: usize = 256 * 1024;
+/// Bytes that one compiled expression may take; it is charged with the least of these that it needs. A common one needs the first.
+const REGEX_BYTES: [usize; 3] = [16 * 1024, 64 * 1024, 256 * 1024];
 
-/// Different expressions in all routes together. With the bound on each, they take 256 MiB at the very worst; a common one takes a few KiB.
-const REGEXES_MAX: usize = 1024;
+/// Bytes of all different expressions of all routes together: 16,384 common ones.
+const REGEXES_BYTES_MAX: usize = 256 << 20;
 
-/// The known expressions, each with the number of the last translation that used it.
-#[derive(Default)]
+/// Bytes that a thread remembers while it matches one, in proportion to its own. The library's own limit is 2 MiB for each.
+const CACHE_FACTOR: usize = 8;
+
+/// The known expressions.
 pub struct Regexes {
-    known: HashMap<Box<str>, (Regex, u64)>,
+    known: HashMap<Box<str>, Known>,
     translation: u64,
+    /// Bytes of those that the present translation uses.
     in_use: usize,
+    bytes_max: usize,
+}
+
+struct Known {
+    regex: Regex,
+    bytes: usize,
+    /// The number of the last translation that used it.
+    last: u64,
+}
+
+impl Default for Regexes {
+    fn default() -> Self {
+        Self { known: HashMap::new(), translation: 0, in_use: 0, bytes_max: REGEXES_BYTES_MAX }
+    }
 }
 
 impl Regexes {
@@ -30,7 +47,7 @@ impl Regexes {
 
     /// Ends a translation: expressions that it did not use are removed.
     pub(super) fn end(&mut self) {
-        self.known.retain(|_, (_, last)| *last == self.translation);
+        self.known.retain(|_, known| known.last == self.translation);
     }
 
     /// Compiles the expression, anchored at both ends.
@@ -38,40 +55,51 @@ impl Regexes {
     /// # Errors
     /// Returns a sentence if it is invalid or too large, or if there are too many.
     pub(super) fn anchored(&mut self, text: &str) -> Result<Regex, String> {
-        if let Some((regex, last)) = self.known.get_mut(text) {
-            if *last != self.translation {
-                if self.in_use >= REGEXES_MAX {
+        let left = self.bytes_max.saturating_sub(self.in_use);
+        if let Some(known) = self.known.get_mut(text) {
+            if known.last != self.translation {
+                if known.bytes > left {
                     return Err(too_many());
                 }
-                (*last, self.in_use) = (self.translation, self.in_use + 1);
+                known.last = self.translation;
+                self.in_use += known.bytes;
             }
-            return Ok(regex.clone());
+            return Ok(known.regex.clone());
         }
-        if self.in_use >= REGEXES_MAX {
+        if left < REGEX_BYTES[0] {
             return Err(too_many());
         }
-        let regex = compile(text)?;
-        self.known.insert(text.into(), (regex.clone(), self.translation));
-        self.in_use += 1;
+        let (regex, bytes) = compile(text)?;
+        if bytes > left {
+            return Err(too_many());
+        }
+        self.known.insert(text.into(), Known { regex: regex.clone(), bytes, last: self.translation });
+        self.in_use += bytes;
         Ok(regex)
     }
 }
 
 fn too_many() -> String {
-    format!("the limit of {REGEXES_MAX} regular expressions is reached")
+    format!("the regular expressions of all routes take more than {} MiB", REGEXES_BYTES_MAX >> 20)
 }
 
-fn compile(text: &str) -> Result<Regex, String> {
-    let compile = |text: &str, bytes_max| RegexBuilder::new(text).size_limit(bytes_max).build();
+fn compile(text: &str) -> Result<(Regex, usize), String> {
+    let compile = |text: &str, bytes_max: usize| {
+        RegexBuilder::new(text).size_limit(bytes_max).dfa_size_limit(bytes_max.saturating_mul(CACHE_FACTOR)).build()
+    };
     // Compile the expression alone first: `a)|(b` must not become valid through the parentheses that are put around it. A size limit of 0
     // makes this stop before the costly part.
     if let Err(regex::Error::Syntax(_)) = compile(text, 0) {
         return Err(format!("{text:?} is not a regular expression"));
     }
-    let anchored = compile(&format!(r"\A(?:{text})\z"), REGEX_BYTES_MAX);
-    // If this does not compile, the expression ends in a comment (`(?x)` allows them). A newline ends the comment.
-    let anchored = anchored.or_else(|_| compile(&format!("\\A(?:{text}\n)\\z"), REGEX_BYTES_MAX));
-    anchored.map_err(|_| format!("the regular expression {text:?} is too large"))
+    for bytes in REGEX_BYTES {
+        let anchored = compile(&format!(r"\A(?:{text})\z"), bytes);
+        // If this does not compile, the expression ends in a comment (`(?x)` allows them). A newline ends the comment.
+        if let Ok(regex) = anchored.or_else(|_| compile(&format!("\\A(?:{text}\n)\\z"), bytes)) {
+            return Ok((regex, bytes));
+        }
+    }
+    Err(format!("the regular expression {text:?} is too large"))
 }
 
 #[cfg(test)]
@@ -95,16 +123,21 @@ mod tests {
 
     #[test]
     fn one_too_many_is_refused_and_the_others_are_kept() {
-        let mut regexes = Regexes::default();
+        let mut regexes = Regexes { bytes_max: 8 * REGEX_BYTES[0], ..Regexes::default() };
         for _ in 0..2 {
             regexes.begin();
-            for number in 0..REGEXES_MAX {
+            for number in 0..8 {
                 assert!(regexes.anchored(&format!("/{number}")).is_ok());
             }
             assert!(regexes.anchored("/0").is_ok(), "it is there already");
             assert!(regexes.anchored("/more").is_err());
             regexes.end();
         }
+        // One that is larger counts more.
+        regexes.begin();
+        assert!(regexes.anchored(r"/\w").is_ok());
+        assert!(regexes.in_use > REGEX_BYTES[0], "{}", regexes.in_use);
+        regexes.end();
         // Expressions that are no longer used make room.
         regexes.begin();
         assert!(regexes.anchored("/more").is_ok());

@@ -149,6 +149,11 @@ impl<'i> Policies<'i> {
         Scope(self.of_ingresses.get(ingress).copied().into_iter().collect())
     }
 
+    /// The number of that policy.
+    pub(super) fn number_of(&self, ingress: &Name) -> usize {
+        self.of_ingresses.get(ingress).copied().unwrap_or(TOO_MANY)
+    }
+
     /// Notes the Gateways of ours that a route is attached to.
     pub(super) fn attach(&mut self, kind: RouteKind, route: &Name, gateways: &BTreeSet<&Name>) {
         if !self.all.is_empty() && !gateways.is_empty() {
@@ -185,7 +190,7 @@ impl<'i> Policies<'i> {
         };
         let names: Vec<String> = numbers.iter().filter_map(told).collect();
         let label = if names.is_empty() { String::new() } else { format!("+policy={}", names.join(",")) };
-        ClusterScope { scope: Scope(numbers), label, session: None, tls: false }
+        ClusterScope { scope: Scope(numbers), label, session: None, tls: None }
     }
 
     /// Puts the policies of a rule over a route that has its filters and nothing else yet. `nowhere` takes the requests of a rule whose
@@ -349,8 +354,17 @@ pub(crate) struct ClusterScope {
     pub(crate) label: String,
     /// The sessions that a rule wants, in words.
     pub(crate) session: Option<String>,
-    /// TLS to endpoints whose certificates are not verified, unless a BackendTLSPolicy says more.
-    pub(crate) tls: bool,
+    /// TLS to endpoints, unless a BackendTLSPolicy says more.
+    pub(crate) tls: Option<UpstreamTls>,
+}
+
+/// TLS to endpoints as annotations of ingress-nginx mean it. The default verifies nothing, and asks for no name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct UpstreamTls {
+    /// The Secret with the CA certificates, and the name that certificates of endpoints have.
+    pub(crate) verify: Option<(Name, String)>,
+    /// The name that endpoints are asked for.
+    pub(crate) sni: Option<String>,
 }
 
 /// What a service is asked for.

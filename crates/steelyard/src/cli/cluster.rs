@@ -38,6 +38,12 @@ pub(crate) struct ControllerArgs {
     /// Read the ConfigMap of ingress-nginx [default: none; its defaults apply]
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "ingress_nginx")]
     pub(crate) ingress_nginx_configmap: Option<controller::ServiceName>,
+    /// Send what no Ingress takes to this Service, to its first port [default: none; it is answered 404]
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "ingress_nginx")]
+    pub(crate) ingress_nginx_default_backend: Option<controller::ServiceName>,
+    /// Serve the TCP ports in this ConfigMap of ingress-nginx
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "ingress_nginx")]
+    pub(crate) ingress_nginx_tcp_services: Option<controller::ServiceName>,
     /// Decide like this where the behaviour of ingress-nginx would be a hole
     #[arg(long, value_name = "HOW", requires = "ingress_nginx", default_value = "safe")]
     pub(crate) ingress_nginx_compat: CompatArg,

@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
+use super::super::snippet::Addresses;
 use super::super::value;
 use super::{Compat, Reading, ServiceUrl, Verdict};
 
@@ -22,14 +23,36 @@ impl Reading<'_> {
     }
 
     fn addresses(&mut self) -> bool {
-        let of = |this: &Self, names: &[&str], global: &str| -> Vec<IpNet> {
-            let own = names.iter().find_map(|name| value::networks(this.text(name)?).ok());
-            own.unwrap_or_else(|| this.globals.networks(global))
-        };
-        let mut deny = of(self, &["denylist-source-range"], "denylist-source-range");
+        let own = |this: &Self, name: &str| value::networks(this.text(name)?).ok();
+        let mut deny = own(self, "denylist-source-range");
+        let deny = deny.get_or_insert_with(|| self.globals.networks("denylist-source-range"));
         deny.extend(self.globals.networks("block-cidrs"));
-        let allow = of(self, &["whitelist-source-range", "allowlist-source-range"], "whitelist-source-range");
+        let allow = match (own(self, "allowlist-source-range"), own(self, "whitelist-source-range")) {
+            (Some(one), Some(other)) if one != other => self.in_both(&one, &other),
+            (Some(one), _) | (None, Some(one)) => one,
+            (None, None) => self.globals.networks("whitelist-source-range"),
+        };
         let restricts = !allow.is_empty() || !deny.is_empty();
+        self.put_addresses(&allow, deny);
+        restricts
+    }
+
+    /// Who may use the routes, as a snippet says.
+    pub(super) fn snippet_addresses(&mut self, addresses: &Addresses) {
+        let restricts = !addresses.allow.is_empty() || !addresses.deny.is_empty();
+        if !restricts {
+            return;
+        }
+        let is_any = self.text("satisfy").is_some_and(|word| word.eq_ignore_ascii_case("any"));
+        if is_any || self.route.contains_key("allow") || self.route.contains_key("deny") {
+            let why = "allow and deny beside satisfy: any or another list of addresses";
+            self.close(&format!("configuration-snippet is refused: {why}"));
+            return self.tell("configuration-snippet", Verdict::Refused, why);
+        }
+        self.put_addresses(&addresses.allow, &addresses.deny);
+    }
+
+    fn put_addresses(&mut self, allow: &[IpNet], deny: &[IpNet]) {
         // Here the longest network decides, and there a denial does.
         let is_denied = |network: &IpNet| deny.iter().any(|denied| denied.contains(network));
         let left: Vec<&IpNet> = allow.iter().filter(|network| !is_denied(network)).collect();
@@ -41,7 +64,20 @@ impl Reading<'_> {
         if !deny.is_empty() {
             self.route.insert("deny".to_owned(), texts(deny.iter()));
         }
-        restricts
+    }
+
+    /// Both names of one list are there, and say different things. Who is in one of them alone may be kept out by the other.
+    fn in_both(&mut self, one: &[IpNet], other: &[IpNet]) -> Vec<IpNet> {
+        let within = |all: &[IpNet], network: &&IpNet| all.iter().any(|wider| wider.contains(*network));
+        let mut both: Vec<IpNet> = one.iter().filter(|network| within(other, network)).copied().collect();
+        both.extend(other.iter().filter(|network| within(one, network) && !one.contains(network)));
+        let why =
+            "whitelist-source-range is there as well: clients must be in both lists; remove one of the annotations";
+        self.tell("allowlist-source-range", Verdict::Differs, why);
+        if both.is_empty() {
+            self.close("allowlist-source-range and whitelist-source-range have no address in common");
+        }
+        both
     }
 
     fn basic(&mut self) -> bool {
@@ -111,31 +147,82 @@ impl Reading<'_> {
             self.close("auth-method is refused: the service is asked by GET");
             self.tell("auth-method", Verdict::Refused, "the service is asked by GET");
         }
-        let service = match self.service_url(&url) {
-            Ok(service) => service,
+        let asked = match on_host(&url) {
+            Some(path) => Ok((json!({"name": OF_HOST, "port": 80}), json!({"path": path}), Some(path))),
+            None => self.service_url(&url).map(|service| {
+                self.asks_elsewhere = service.namespace != self.namespace;
+                let to = json!({"name": service.name, "namespace": service.namespace, "port": service.port});
+                (to, json!({"path": service.path, "host": service.host}), None)
+            }),
+        };
+        let (to, request, path) = match asked {
+            Ok(asked) => asked,
             Err(why) => {
                 self.close(&format!("{name} is refused: {why}"));
                 self.tell("auth-url", Verdict::Refused, &why);
                 return true;
             }
         };
+        self.asks_host = path;
         let headers = match is_own {
             true => self.text("auth-response-headers"),
             false => self.globals.text("global-auth-response-headers"),
         };
         let headers: Vec<String> = headers.into_iter().flat_map(value::words).map(str::to_ascii_lowercase).collect();
-        self.asks_elsewhere = service.namespace != self.namespace;
-        let mut asked = json!({
-            "backendRef": {"name": service.name, "namespace": service.namespace, "port": service.port},
-            "http": {"path": service.path, "host": service.host},
-            "timeout": "60s",
-            "failureStatus": 500,
-        });
+        let mut asked = json!({"backendRef": to, "http": request, "timeout": "60s", "failureStatus": 500});
         if !headers.is_empty() {
             asked["responseHeaders"] = json!(headers);
         }
+        if let Some(page) = self.sign_in(is_own) {
+            asked["signIn"] = page;
+        }
         self.route.insert("externalAuth".to_owned(), asked);
         true
+    }
+
+    /// The page on which clients sign in.
+    fn sign_in(&mut self, is_own: bool) -> Option<Value> {
+        let url = if is_own { self.text("auth-signin") } else { self.globals.text("global-auth-signin") }?.to_owned();
+        let own = if is_own { self.text("auth-signin-redirect-param") } else { None };
+        let param = own.unwrap_or("rd").to_owned();
+        let (base, query) = url.split_once('?').unwrap_or((&url, ""));
+        // These are what people write for the URL of the request, escaped or not. It is always escaped here.
+        let is_path = |value: &str| ["$escaped_request_uri", "$request_uri"].contains(&value);
+        let is_url = |value: &str| {
+            let schemes = ["$scheme://", "https://", "http://", "$pass_access_scheme://"];
+            let rest = schemes.iter().find_map(|scheme| value.strip_prefix(scheme));
+            let hosts = ["$host", "$http_host", "$best_http_host"];
+            rest.is_some_and(|rest| hosts.iter().any(|host| rest.strip_prefix(host).is_some_and(is_path)))
+        };
+        let mut path_only = false;
+        let mut kept = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=').filter(|(name, _)| *name == param).map(|(_, value)| value) {
+                Some(value) if is_path(value) => path_only = true,
+                Some(value) if is_url(value) => {}
+                _ => kept.push(pair),
+            }
+        }
+        let mut page = base.to_owned();
+        if !kept.is_empty() {
+            page = format!("{page}?{}", kept.join("&"));
+        }
+        for host in ["$http_host", "$best_http_host", "$host"] {
+            page = page.replace(host, "${host}");
+        }
+        if page.replace("${host}", "").contains('$') || value::split_url(&page.replace("${host}", "host")).is_none() {
+            let why = "write a URL that begins with https://, with no variable but $host, and rd=$escaped_request_uri if at all";
+            self.tell("auth-signin", Verdict::Refused, why);
+            return None;
+        }
+        let mut sign_in = json!({"url": page});
+        if param != "rd" {
+            sign_in["param"] = json!(param);
+        }
+        if path_only {
+            sign_in["pathOnly"] = json!(true);
+        }
+        Some(sign_in)
     }
 
     /// The Service that a URL names.
@@ -168,6 +255,17 @@ impl Reading<'_> {
             path,
         })
     }
+}
+
+/// Stands in a policy for the Service behind a path of the same host, which only the routes of the host tell.
+pub(in crate::ingress_nginx) const OF_HOST: &str = "host";
+
+/// The path of a URL of the host that the request is for: `https://$host/oauth2/auth`.
+fn on_host(url: &str) -> Option<String> {
+    let url = url.strip_suffix("$request_uri").unwrap_or(url);
+    let rest = ["https://", "http://", "$scheme://"].iter().find_map(|scheme| url.strip_prefix(scheme))?;
+    let path = ["$http_host", "$host"].iter().find_map(|host| rest.strip_prefix(host))?;
+    (path.starts_with('/') && !path.contains('$')).then(|| path.to_owned())
 }
 
 fn texts<'n>(networks: impl Iterator<Item = &'n IpNet>) -> Value {

@@ -43,18 +43,26 @@ fn value_for(key: &Key) -> &'static str {
     }
 }
 
+/// Checks what is at this place of the policy.
+fn becomes(annotations: &[(&str, &str)], place: &str, expect: Value) {
+    let plan = plan(annotations);
+    assert_eq!((&plan.closed, &plan.dropped), (&None, &None), "{annotations:?}");
+    let spec = Value::Object(plan.spec);
+    assert_eq!(spec.pointer(place).cloned().unwrap_or_default(), expect, "{annotations:?}");
+}
+
 #[test]
 fn what_annotations_become() {
-    let check = |annotations: &[(&str, &str)], place: &str, expect: Value| {
-        let plan = plan(annotations);
-        assert_eq!((&plan.closed, &plan.dropped), (&None, &None), "{annotations:?}");
-        let spec = Value::Object(plan.spec);
-        assert_eq!(spec.pointer(place).cloned().unwrap_or_default(), expect, "{annotations:?}");
-    };
+    let check = becomes;
     check(&[], "/route/buffer", json!({"maxSize": "1048576B"}));
     check(&[("proxy-body-size", "0")], "/route/buffer", Value::Null);
     check(&[("proxy-body-size", "8m"), ("proxy-request-buffering", "off")], "/route/buffer", Value::Null);
     check(&[("proxy-body-size", "1g")], "/route/buffer", Value::Null);
+    check(&[("proxy-body-size", "1g")], "/route/maxBody", json!("1073741824B"));
+    check(&[("proxy-body-size", "8m"), ("proxy-request-buffering", "off")], "/route/maxBody", json!("8388608B"));
+    check(&[("backend-protocol", "GRPC")], "/route/maxBody", json!("1048576B"));
+    check(&[("proxy-body-size", "0")], "/route/maxBody", Value::Null);
+    check(&[("proxy-body-size", "99999g")], "/route/maxBody", json!("1099511627776B"));
     check(&[("proxy-body-size", "nonsense")], "/route/buffer", json!({"maxSize": "1048576B"}));
     check(&[("proxy-read-timeout", "3600")], "/cluster/responseTimeout", json!("3600s"));
     check(&[("proxy-read-timeout", "60s")], "/cluster/responseTimeout", json!("60s"));
@@ -83,11 +91,21 @@ fn what_annotations_become() {
         "/route/rateLimit",
         json!({"requests": 30, "per": "1m", "burst": 31}),
     );
+}
+
+#[test]
+fn what_annotations_about_access_become() {
+    let check = becomes;
     check(&[("whitelist-source-range", "10.1.2.3/8, ::1")], "/route/allow", json!(["10.0.0.0/8", "::1/128"]));
     check(
         &[("allowlist-source-range", "10.0.0.0/8,192.0.2.1"), ("denylist-source-range", "192.0.2.0/24")],
         "/route/allow",
         json!(["10.0.0.0/8"]),
+    );
+    check(
+        &[("allowlist-source-range", "10.0.0.0/8"), ("whitelist-source-range", "10.1.0.0/16,192.0.2.1")],
+        "/route/allow",
+        json!(["10.1.0.0/16"]),
     );
     check(
         &[("auth-type", "basic"), ("auth-secret", "users"), ("auth-realm", "x")],
@@ -105,6 +123,25 @@ fn what_annotations_become() {
             "responseHeaders": ["x-user", "x-group"],
         }),
     );
+    let asks = ("auth-url", "https://$host/oauth2/auth");
+    check(&[asks], "/route/externalAuth/http", json!({"path": "/oauth2/auth"}));
+    assert_eq!(plan(&[asks]).location.asks_host.as_deref(), Some("/oauth2/auth"));
+    let signs_in = |url: &str, expect: Value| {
+        check(&[asks, ("auth-signin", url)], "/route/externalAuth/signIn", expect);
+    };
+    signs_in("https://$host/oauth2/start", json!({"url": "https://${host}/oauth2/start"}));
+    let path = json!({"url": "https://${host}/oauth2/start", "pathOnly": true});
+    signs_in("https://$host/oauth2/start?rd=$escaped_request_uri", path.clone());
+    signs_in("https://$http_host/oauth2/start?rd=$request_uri", path);
+    signs_in("https://login.example/?a=b&rd=https://$host$request_uri", json!({"url": "https://login.example/?a=b"}));
+    signs_in("https://login.example/?rd=/home", json!({"url": "https://login.example/?rd=/home"}));
+    signs_in("https://login.example/?rd=$uri", Value::Null);
+    signs_in("$scheme://login.example/", Value::Null);
+    check(
+        &[asks, ("auth-signin", "https://l.example/"), ("auth-signin-redirect-param", "next")],
+        "/route/externalAuth/signIn",
+        json!({"url": "https://l.example/", "param": "next"}),
+    );
     check(&[("enable-cors", "true")], "/route/cors/credentials", json!(false));
     check(
         &[("enable-cors", "true"), ("cors-allow-origin", "https://a.example")],
@@ -114,29 +151,42 @@ fn what_annotations_become() {
     check(&[("cors-allow-origin", "https://a.example")], "/route/cors", Value::Null);
 }
 
+/// Checks why routes are closed, and why an Ingress is dropped.
+fn ends(annotations: &[(&str, &str)], closed: Option<&str>, dropped: Option<&str>) {
+    let plan = plan(annotations);
+    for (found, expect) in [(&plan.closed, closed), (&plan.dropped, dropped)] {
+        match (found, expect) {
+            (None, None) => {}
+            (Some(why), Some(part)) => assert!(why.contains(part), "{annotations:?}: {why}"),
+            (found, _) => panic!("{annotations:?}: {found:?}"),
+        }
+    }
+}
+
 #[test]
 fn what_closes_a_route_and_what_drops_an_ingress() {
-    let check = |annotations: &[(&str, &str)], closed: Option<&str>, dropped: Option<&str>| {
-        let plan = plan(annotations);
-        for (found, expect) in [(&plan.closed, closed), (&plan.dropped, dropped)] {
-            match (found, expect) {
-                (None, None) => {}
-                (Some(why), Some(part)) => assert!(why.contains(part), "{annotations:?}: {why}"),
-                (found, _) => panic!("{annotations:?}: {found:?}"),
-            }
-        }
-    };
+    let check = ends;
     check(&[("auth-type", "digest"), ("auth-secret", "a")], Some("MD5"), None);
     check(&[("auth-type", "basic")], Some("auth-secret is missing"), None);
     check(&[("auth-secret", "a")], Some("auth-type is missing"), None);
     check(&[("auth-type", "basic"), ("auth-secret", "other/a")], Some("another namespace"), None);
-    check(&[("auth-url", "https://$host/oauth2/auth")], Some("in the clear"), None);
+    check(&[("auth-url", "https://auth.shop.svc/")], Some("in the clear"), None);
+    check(&[("auth-url", "https://$host/auth?u=$request_uri&x=1")], Some("in the clear"), None);
+    check(&[("auth-url", "https://$host")], Some("in the clear"), None);
     check(&[("auth-url", "http://login.example.com/")], Some("no Service"), None);
     check(&[("auth-url", "http://a.login.svc/")], Some("another namespace"), None);
     check(&[("auth-url", "http://a.shop.svc/"), ("auth-method", "POST")], Some("GET"), None);
-    check(&[("auth-tls-secret", "shop/ca")], Some("Gateway"), None);
     check(&[("ssl-passthrough", "true")], Some("TLSRoute"), None);
     check(&[("ssl-passthrough", "false")], None, None);
+    // Only a boolean can say that something is off: these name Secrets, or are no word of theirs.
+    for (key, value) in [("auth-tls-secret", "off"), ("auth-tls-secret", "0"), ("auth-snippet", "false")] {
+        let plan = plan(&[(key, value)]);
+        assert!(plan.closed.is_some(), "{key}: {value}");
+        assert!(plan.findings.iter().all(|finding| finding.verdict == Verdict::Refused), "{key}: {value}");
+    }
+    for (key, value) in [("limit-connections", "0"), ("proxy-redirect-from", "off"), ("proxy-cookie-path", "off")] {
+        assert_eq!(plan(&[(key, value)]).findings[0].verdict, Verdict::NoEffect, "{key}: {value}");
+    }
     check(&[("enable-modsecurity", "true")], Some("firewall"), None);
     check(
         &[("satisfy", "any"), ("auth-type", "basic"), ("auth-secret", "a"), ("whitelist-source-range", "::1")],
@@ -150,10 +200,42 @@ fn what_closes_a_route_and_what_drops_an_ingress() {
         None,
     );
     check(&[("whitelist-source-range", "nonsense")], Some("cannot be read"), None);
+    check(&[("whitelist-source-range", "::1"), ("allowlist-source-range", "10.0.0.0/8")], Some("in common"), None);
     check(&[("limit-rps", "ten")], None, Some("limit-rps"));
     check(&[("permanent-redirect", "https://$host/")], None, Some("1.12"));
     check(&[("configuration-snippet", "add_header a b;")], None, Some("allow-snippet-annotations"));
     check(&[("auth-snippet", "proxy_set_header a b;")], Some("auth-snippet"), Some("allow-snippet-annotations"));
+}
+
+#[test]
+fn certificates_of_clients_and_for_endpoints() {
+    let check = ends;
+    let (client_tls, asks) = (("auth-tls-secret", "shop/ca"), |how| ("auth-tls-verify-client", how));
+    check(&[client_tls], None, None);
+    check(&[("auth-tls-secret", "ca")], Some("NAMESPACE/NAME"), None);
+    check(&[("auth-tls-secret", "other/ca")], Some("another namespace"), None);
+    check(&[client_tls, asks("optional")], Some("optional_no_ca"), None);
+    check(&[client_tls, asks("optional_no_ca")], None, None);
+    check(&[client_tls, asks("yes")], Some("cannot be read"), None);
+    check(&[client_tls, ("auth-tls-match-cn", "CN=a")], Some("match-cn"), None);
+    let found = |annotations: &[(&str, &str)]| plan(annotations).location.client_tls;
+    let passes = ("auth-tls-pass-certificate-to-upstream", "true");
+    let expect = ClientTls { secret: "ca".to_owned(), verify: true, passes: true };
+    assert_eq!(found(&[client_tls, passes]), Some(expect));
+    assert_eq!(found(&[client_tls, asks("optional_no_ca")]).map(|client| client.verify), Some(false));
+    assert_eq!(found(&[client_tls, asks("off")]), None);
+    let (https, ssl) = (("backend-protocol", "HTTPS"), ("proxy-ssl-secret", "shop/pair"));
+    check(&[https, ssl], None, None);
+    check(&[https, ("proxy-ssl-secret", "pair")], Some("NAMESPACE/NAME"), None);
+    check(&[https, ("proxy-ssl-secret", "other/pair")], Some("another namespace"), None);
+    check(&[https, ssl, ("proxy-ssl-verify", "on")], Some("proxy-ssl-name"), None);
+    check(&[https, ssl, ("proxy-ssl-verify", "yes")], Some("cannot be read"), None);
+    let names = [("proxy-ssl-verify", "on"), ("proxy-ssl-name", "in.example"), ("proxy-ssl-server-name", "on")];
+    let found = |annotations: &[(&str, &str)]| plan(annotations).location.proxy_ssl;
+    let name = || Some("in.example".to_owned());
+    let expect = ProxySsl { secret: "pair".to_owned(), verify: name(), sni: name() };
+    assert_eq!(found(&[&[https, ssl], &names[..]].concat()), Some(expect));
+    assert_eq!(found(&[&[ssl], &names[..]].concat()), None, "endpoints speak no TLS");
 }
 
 #[test]
@@ -167,6 +249,15 @@ fn snippets_count_only_where_the_config_map_allows_them() {
     assert_eq!((headers.closed, headers.dropped), (None, None));
     assert_eq!(plan("proxy_cache off;").closed, None);
     assert!(plan("deny all;").closed.is_some());
+    let lists = plan("deny 10.1.0.0/16; allow 10.0.0.0/8; deny all;");
+    assert_eq!(
+        (&lists.spec["route"]["allow"], &lists.spec["route"]["deny"]),
+        (&json!(["10.0.0.0/8"]), &json!(["10.1.0.0/16"]))
+    );
+    assert_eq!(lists.closed, None);
+    let both = [("configuration-snippet", "allow ::1; deny all;"), ("whitelist-source-range", "10.0.0.0/8")];
+    let both = Plan::of(both, "shop", &["/"], (&globals, Compat::Safe), &mut Known::default());
+    assert!(both.closed.is_some_and(|why| why.contains("another list")));
     // What cannot be changed closes the route: it would be half a snippet.
     assert!(plan("more_set_headers 'Content-Length: 1';").closed.is_some());
 }
@@ -192,4 +283,14 @@ fn expressions_of_paths() {
     closes("(?<=x)", "/");
     closes("/a*+b", "/");
     closes("/x/[", "/x/");
+    closes("/a(?R)?", "/a");
+    closes("/a(?u:b)", "/a");
+    closes(r"/a\<b", "/a");
+    closes("/a[b[c]]", "/a");
+    closes("/a[a-z&&[^b]]", "/a");
+    closes("/a)|(b", "/");
+    closes(r"/a\w{2000}", "/a");
+    for path in [r"/a\*+", "/a[*+]", "/a[[:alpha:]]+", "/a[]a]", "/(?<year>[0-9]{4})/", "/(?i)a", "/(?P<n>a)"] {
+        assert!(regex_of(path).is_ok(), "{path}");
+    }
 }

@@ -1,19 +1,23 @@
 //! The routes of one host, in the order in which nginx would try its locations.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    FieldValue, HostMatcher, Mirror, PathMatcher, PathRewrite, Redirect, Route, RouteAction, Scheme, Template,
-    TemplatePart, TextMatcher, ValueMatcher, WeightedCluster,
+    FieldPart, FieldValue, HostMatcher, Mirror, PathMatcher, PathRewrite, Redirect, Route, RouteAction, Scheme,
+    Template, TemplatePart, TextMatcher, ValueMatcher, Variable, WeightedCluster,
 };
 
-use super::super::cluster::Share;
+use super::super::bind::Ask;
+use super::super::cluster::{Identity, Share};
 use super::super::ingress::One;
+use super::super::listener::certificate;
+use super::super::policy::Authority;
 use super::super::reference::{Why, service_port};
-use super::super::traffic::{Asked, ClusterScope};
+use super::super::traffic::{Asked, UpstreamTls};
 use super::{At, Host, Ingress, Making, Place, names, respond};
 use crate::index::{IngressTarget, Name};
-use crate::ingress_nginx::{Canary, HeaderRule, Https, ServiceUrl, regex_of};
+use crate::ingress_nginx::{Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, regex_of};
 
 /// The path of a location, and why its requests are refused if they are.
 struct Matched {
@@ -21,41 +25,126 @@ struct Matched {
     closed: Option<String>,
 }
 
-impl Making<'_, '_, '_> {
+impl<'t> Making<'t, '_, '_> {
     /// All routes of a host. `others` are the names of all hosts, sorted.
-    pub(super) fn host(&mut self, name: &str, host: &Host<'_>, others: &[String]) {
+    pub(super) fn host(&mut self, name: &str, host: &Host<'t>, others: &[String]) {
         let Some(first) = host.first else { return };
         let hosts = names(name, &host.aliases, others);
+        let ask = match host.client_tls {
+            None => Ok(None),
+            Some((by, client_tls)) => self.ask(by, client_tls).map(Some).map_err(|why| (by, why)),
+        };
+        self.at = self.at(name, host, others, ask.as_ref().ok().and_then(Option::as_ref));
+        self.has_tls = host.has_tls;
+        self.client_tls = host.client_tls.map(|(_, client_tls)| client_tls);
+        if let Some((by, why)) = host.closed {
+            return self.closed(name, hosts, host, (by, why));
+        }
+        if let Err((by, why)) = ask {
+            self.tell(by, Why::new("Closed", format!("its requests get 403: auth-tls-secret: {why}")));
+            return self.closed(name, hosts, host, (by, why.as_str()));
+        }
         let is_regex = host.places.iter().any(|place| place.ingress.planned.plan.location.is_regex(place.path));
         if let Some((ingress, root)) = host.app_root {
             let route = respond(format!("ingress/{}#app-root@{name}", ingress.name), 302, Some(root));
             let route = Route { hosts: hosts.clone(), path: PathMatcher::Exact("/".to_owned()), ..route };
-            self.own(name, ingress, "/", route);
+            self.own(ingress, "/", route);
         }
         let mut places: Vec<&Place<'_>> = host.places.iter().collect();
         match is_regex {
             true => places.sort_by_key(|place| Reverse((place.path.len(), place.path))),
             false => places.sort_by_key(|place| (!place.exact, Reverse(place.path.trim_end_matches('/').len()))),
         }
+        self.asked = self.asked_places(&places, is_regex);
         for place in &places {
-            self.place(name, &hosts, place, is_regex);
+            self.place(&hosts, place, is_regex);
             if !is_regex {
-                self.slash(name, &hosts, place, &places);
+                self.slash(&hosts, place, host);
             }
         }
         // Otherwise a less specific host would get what no path of this one takes.
         if !name.is_empty() && !places.iter().any(|place| place.path == "/" && !place.exact) {
-            let route = respond(format!("ingress/{}#404@{name}", first.name), 404, None);
-            self.own(name, first, "/", Route { hosts, ..route });
+            let label = format!("ingress/{}#404@{name}", first.name);
+            let route = match self.default_backend {
+                Some(cluster) => Route::to_all(label, cluster.into()),
+                None => respond(label, 404, None),
+            };
+            self.own(first, "/", Route { hosts, ..route });
         }
         if host.www {
             self.www(name, first, others);
         }
     }
 
+    /// What the clients of a host are asked for.
+    fn ask(&self, by: Ingress<'_>, client_tls: &ClientTls) -> Result<Ask, String> {
+        let ClientTls { secret, verify, .. } = client_tls;
+        let authority = Authority::in_secret(self.index, Name::new(&by.name.namespace, secret))?;
+        Ok(Ask { ca: authority.pem(), verify: *verify })
+    }
+
+    /// The backends behind the paths of auth-url on this host. `places` are all of its places in their order.
+    fn asked_places(
+        &mut self,
+        places: &[&Place<'t>],
+        is_regex: bool,
+    ) -> BTreeMap<String, Result<(Ingress<'t>, &'t IngressTarget), String>> {
+        let wanted = places.iter().filter_map(|place| place.ingress.planned.plan.location.asks_host.clone());
+        let wanted: BTreeSet<String> = wanted.collect();
+        let mut found = BTreeMap::new();
+        for url in wanted {
+            let path = url.split('?').next().unwrap_or_default();
+            let place = places.iter().find(|place| match is_regex {
+                false if place.exact => place.path == path,
+                false => {
+                    let rest = path.strip_prefix(place.path.trim_end_matches('/'));
+                    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                }
+                true => regex_of(place.path)
+                    .and_then(|pattern| self.with.regexes.anchored(&pattern))
+                    .is_ok_and(|regex| regex.is_match(path)),
+            });
+            let outcome = match place {
+                None => Err(format!("auth-url asks {path} of the same host, which no Ingress has")),
+                Some(place) => {
+                    let plan = &place.ingress.planned.plan;
+                    let is_plain = plan.closed.is_none()
+                        && plan.location.asks_host.is_none()
+                        && plan.location.redirect.is_none()
+                        && plan.location.rewrite.as_deref().is_none_or(|target| target == place.path);
+                    match is_plain {
+                        true => Ok((place.ingress, place.target)),
+                        false => Err(format!(
+                            "auth-url asks {path} of the same host, and {} closes, redirects or rewrites it or asks it about itself",
+                            place.ingress.name
+                        )),
+                    }
+                }
+            };
+            found.insert(url, outcome);
+        }
+        found
+    }
+
+    /// Closes a host, and tells all Ingresses of it.
+    fn closed(&mut self, name: &str, hosts: Vec<HostMatcher>, host: &Host<'_>, (by, why): (Ingress<'_>, &str)) {
+        let route = respond(format!("ingress/{}#closed@{name}", by.name), 403, None);
+        let At { plain, tls } = self.at;
+        for at in [plain, tls] {
+            self.add(at, by, Route { hosts: hosts.clone(), ..route.clone() });
+        }
+        let others = host.first.into_iter().chain(host.places.iter().map(|place| place.ingress));
+        let others: BTreeMap<&Name, Ingress<'_>> = others.map(|ingress| (ingress.name, ingress)).collect();
+        let shown = if name.is_empty() { "*" } else { name };
+        let what = format!("requests for {shown} get 403, because of {}: {why}; it holds for all of a host", by.name);
+        for ingress in others.into_values().filter(|ingress| ingress.name != by.name) {
+            self.tell(ingress, Why::new("Closed", what.clone()));
+        }
+    }
+
     /// Adds a route that leads to no endpoint: over HTTP, the redirect to HTTPS comes first.
-    fn own(&mut self, host: &str, ingress: Ingress<'_>, path: &str, route: Route) {
-        let At { plain, tls } = self.at(host, ingress);
+    fn own(&mut self, ingress: Ingress<'_>, path: &str, route: Route) {
+        let At { plain, tls } = self.at;
         let over_plain = self.https(ingress, path, &route).unwrap_or_else(|| route.clone());
         self.add(plain, ingress, over_plain);
         self.add(tls, ingress, route);
@@ -67,12 +156,10 @@ impl Making<'_, '_, '_> {
         let applies = match ingress.planned.plan.location.https {
             Https::No => false,
             // Whether or not there is such a certificate: what should be encrypted is not served in the clear.
-            Https::WithCertificate => !ingress.entry.tls.is_empty(),
+            Https::WithCertificate => self.has_tls,
             Https::Always => true,
         };
-        let is_open =
-            globals.prefixes("no-tls-redirect-locations").iter().any(|prefix| path.starts_with(prefix.as_str()));
-        (applies && !is_open).then(|| {
+        (applies && !self.is_open(path)).then(|| {
             let status = globals.redirect_code();
             let to = Redirect { scheme: Some(Scheme::Https), host: None, port: None, path: None, status };
             let mut own = Route { to: RouteAction::Redirect(to), timeout: None, ..route.clone() };
@@ -85,11 +172,17 @@ impl Making<'_, '_, '_> {
         })
     }
 
+    /// Whether requests for this path are served over HTTP in any case.
+    fn is_open(&self, path: &str) -> bool {
+        let prefixes = self.with.plans.globals.prefixes("no-tls-redirect-locations");
+        prefixes.iter().any(|prefix| path.starts_with(prefix.as_str()))
+    }
+
     /// `/foo/` as a path of a rule makes `/foo` a redirect to it.
-    fn slash(&mut self, host: &str, hosts: &[HostMatcher], place: &Place<'_>, all: &[&Place<'_>]) {
+    fn slash(&mut self, hosts: &[HostMatcher], place: &Place<'_>, host: &Host<'_>) {
         let bare = place.path.trim_end_matches('/');
         let plan = &place.ingress.planned.plan;
-        let is_taken = all.iter().any(|other| other.path == bare);
+        let is_taken = [true, false].iter().any(|exact| host.known.contains_key(&(bare, *exact)));
         if bare.is_empty()
             || bare.len() == place.path.len()
             || is_taken
@@ -107,7 +200,7 @@ impl Making<'_, '_, '_> {
         };
         let route = Route::to_all(format!("{}.slash", place.label), RouteAction::Redirect(to));
         let path = PathMatcher::Exact(bare.to_owned());
-        self.own(host, place.ingress, bare, Route { hosts: hosts.to_vec(), path, ..route });
+        self.own(place.ingress, bare, Route { hosts: hosts.to_vec(), path, ..route });
     }
 
     fn www(&mut self, host: &str, ingress: Ingress<'_>, others: &[String]) {
@@ -117,7 +210,7 @@ impl Making<'_, '_, '_> {
         }
         let to = Redirect { scheme: None, host: Some(host.to_owned()), port: None, path: None, status: 308 };
         let route = Route::to_all(format!("ingress/{}#www@{host}", ingress.name), RouteAction::Redirect(to));
-        let At { plain, tls } = self.at(host, ingress);
+        let At { plain, tls } = self.at;
         for at in [plain, tls] {
             self.add(at, ingress, Route { hosts: vec![HostMatcher::Exact(other.clone())], ..route.clone() });
         }
@@ -154,12 +247,12 @@ impl Making<'_, '_, '_> {
         Matched { path, closed: closed.or(told) }
     }
 
-    fn place(&mut self, host: &str, hosts: &[HostMatcher], place: &Place<'_>, is_regex: bool) {
+    fn place(&mut self, hosts: &[HostMatcher], place: &Place<'_>, is_regex: bool) {
         let ingress = place.ingress;
         let plan = &ingress.planned.plan;
         let Matched { path, closed } = self.matched(place, is_regex);
         let with = |route: Route| Route { hosts: hosts.to_vec(), path: path.clone(), ..route };
-        let At { plain, tls } = self.at(host, ingress);
+        let At { plain, tls } = self.at;
         if closed.is_some() {
             let route = with(respond(place.label.clone(), 403, None));
             self.add(plain, ingress, route.clone());
@@ -182,9 +275,19 @@ impl Making<'_, '_, '_> {
         }
         let routes = self.served(place, with(Route::to_all(place.label.clone(), self.with.nowhere.into())));
         for route in routes {
-            let over_plain = self.https(ingress, place.path, &route).unwrap_or_else(|| route.clone());
+            let over_plain = match self.https(ingress, place.path, &route) {
+                Some(redirect) => redirect,
+                // Nobody shows a certificate there.
+                None if self.client_tls.is_some() && !self.is_open(place.path) => {
+                    with(respond(route.name.clone(), 403, None))
+                }
+                None => route.clone(),
+            };
             self.add(plain, ingress, over_plain);
             let mut over_tls = route;
+            if let Some(client_tls) = self.client_tls {
+                put_client_certificate(&mut over_tls, client_tls);
+            }
             if let Some(hsts) = self.with.plans.globals.hsts().filter(|_| tls.is_some()) {
                 let set = &mut over_tls.policy.changes.response_headers.set;
                 set.retain(|(name, _)| name != "strict-transport-security");
@@ -293,13 +396,27 @@ impl Making<'_, '_, '_> {
 
     fn cluster(&mut self, of: Ingress<'_>, share: Share) -> Result<model::ClusterId, String> {
         let policies = self.with.policies;
-        let tls = of.planned.plan.location.protocol.tls;
-        let mut scope = ClusterScope { tls, ..policies.of_clusters(&policies.of_ingress(of.name)) };
-        if tls {
+        let location = &of.planned.plan.location;
+        let mut scope = policies.of_clusters(&policies.of_ingress(of.name));
+        let mut identity = Identity::Anonymous;
+        if location.protocol.tls {
             scope.label += "+tls";
+            let tls = scope.tls.insert(UpstreamTls::default());
+            if let Some(ProxySsl { secret, verify, sni }) = &location.proxy_ssl {
+                let secret = Name::new(&of.name.namespace, secret);
+                certificate(self.index, secret.clone()).map_err(|why| format!("proxy-ssl-secret: {}", why.message))?;
+                if verify.is_some() {
+                    Authority::in_secret(self.index, secret.clone())
+                        .map_err(|why| format!("proxy-ssl-secret: {why}"))?;
+                }
+                *tls = UpstreamTls { verify: verify.clone().map(|name| (secret.clone(), name)), sni: sni.clone() };
+                identity = Identity::Secret(secret);
+            }
         }
         let before = self.out.clusters.set_policies(scope);
+        self.out.clusters.present(&identity);
         let cluster = self.out.clusters.of(self.index, vec![share]);
+        self.out.clusters.present(&Identity::Anonymous);
         self.out.clusters.set_policies(before);
         cluster
     }
@@ -331,8 +448,21 @@ impl Making<'_, '_, '_> {
         // Two listeners, and the routes of a canary.
         self.with.policies.apply(&scope, self.with.nowhere, 2, route)?;
         if let Some(policy) = route.policy.external_auth.clone() {
-            let (number, share) = self.with.policies.asked(self.index, &scope, Asked::Authorization)?;
-            let to = self.out.clusters.of(self.index, vec![share])?;
+            if self.client_tls.is_some() {
+                return Err("auth-url beside auth-tls-secret: the service would not learn who the client is".to_owned());
+            }
+            let (number, to) = match &location.asks_host {
+                Some(path) => {
+                    let (by, target) =
+                        self.asked.get(path).cloned().unwrap_or_else(|| Err(format!("nothing has {path}")))?;
+                    let share = self.share(by, by, target).map_err(|why| why.message)?;
+                    (self.with.policies.number_of(ingress.name), self.cluster(by, share)?)
+                }
+                None => {
+                    let (number, share) = self.with.policies.asked(self.index, &scope, Asked::Authorization)?;
+                    (number, self.out.clusters.of(self.index, vec![share])?)
+                }
+            };
             route.policy.external_auth = Some(self.with.policies.authorizing(number, to, &policy));
         }
         Ok(())
@@ -352,6 +482,25 @@ impl Making<'_, '_, '_> {
             proxy: port.proxy_protocol()?,
         };
         self.out.clusters.of(self.index, vec![share]).map(Some)
+    }
+}
+
+/// What endpoints learn of the certificate of a client. A template replaces what a client says of itself, in any spelling, also if nothing comes
+/// out of it.
+fn put_client_certificate(route: &mut Route, client_tls: &ClientTls) {
+    let variable = |variable: Variable| vec![FieldPart::Variable(variable)];
+    let verified = client_tls.verify.then(|| vec![FieldPart::Text("SUCCESS".to_owned())]);
+    let certificate = client_tls.passes.then(|| variable(Variable::ClientCertPem));
+    let fields = [
+        ("ssl-client-verify", verified.unwrap_or_default()),
+        ("ssl-client-subject-dn", variable(Variable::ClientCertSubject)),
+        ("ssl-client-issuer-dn", Vec::new()),
+        ("ssl-client-cert", certificate.unwrap_or_default()),
+    ];
+    let set = &mut route.policy.changes.request_headers.set;
+    for (name, parts) in fields {
+        set.retain(|(known, _)| known != name);
+        set.push((name.to_owned(), FieldValue::Template(parts.into())));
     }
 }
 

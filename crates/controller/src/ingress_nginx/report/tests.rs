@@ -1,0 +1,163 @@
+//! Reports, and what they make of wrong objects.
+
+use serde_json::json;
+
+use super::*;
+
+fn ingress(name: &str, annotations: &Value, path: &str) -> Value {
+    let annotations: serde_json::Map<String, Value> =
+        annotations.as_object().unwrap().iter().map(|(key, value)| (format!("{PREFIX}{key}"), value.clone())).collect();
+    json!({
+        "kind": "Ingress",
+        "metadata": {"name": name, "namespace": "shop", "annotations": annotations},
+        "spec": {"ingressClassName": "nginx", "rules": [{"host": "a.example", "http": {"paths": [{"path": path, "pathType": "Prefix"}]}}]},
+    })
+}
+
+#[test]
+fn a_report() {
+    let objects = [
+        ingress("a", &json!({"proxy-body-size": "8m"}), "/a"),
+        ingress("b", &json!({"service-upstream": "true", "rewrite-target": "/$1"}), "/b/(.*)"),
+        ingress("c", &json!({"custom-http-errors": "404"}), "/c"),
+        ingress("d", &json!({"auth-tls-secret": "other/ca"}), "/d"),
+        ingress("e", &json!({"limit-rps": "x<y"}), "/e"),
+        ingress("f", &json!({}), "/x(?!y)"),
+        json!({"kind": "Ingress", "metadata": {"name": "other"}, "spec": {"ingressClassName": "other"}}),
+        json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller"}, "data": {"use-gzip": "true", "hsts": "false"}}),
+        json!({"kind": "Deployment", "metadata": {"name": "c"}, "spec": {"template": {"spec": {"containers": [
+            {"args": ["/nginx-ingress-controller", "--configmap=$(POD_NAMESPACE)/ingress-nginx-controller", "--udp-services-configmap=a/b"]}
+        ]}}}}),
+    ];
+    let mut objects = objects;
+    objects[3]["spec"]["rules"][0]["host"] = json!("d.example");
+    let report = Report::of(&objects, "nginx", Compat::Safe);
+    let expect = Score { ingresses: 6, served: 1, differs: 1, refused: 1, closed: 2, dropped: 1, percent: 33 };
+    assert_eq!(report.score, expect);
+    assert!(!report.is_good());
+    let text = report.page(Format::Text);
+    for part in [
+        "6 Ingresses: 1 served, 1 served with a difference, 1 served without an annotation, 2 closed (403), 1 not served; score 33 %",
+        "shop/f: closed (403): the path /x(?!y) of a.example cannot be matched",
+        "shop/d: closed (403): auth-tls-secret is refused",
+        "all paths of a.example are regular expressions, compared without case and open at their ends, because of shop/b",
+        "a.example/x(?!y) of shop/f cannot be matched here (it looks around or refers back, or is no expression): paths that begin with /x are",
+        "use-gzip = true: refused",
+        "udp-services-configmap = a/b: refused",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    let json: Value = serde_json::from_str(&report.page(Format::Json)).unwrap();
+    assert_eq!(json["score"]["percent"], 33);
+    assert!(report.page(Format::Markdown).contains("| auth-tls-secret | refused | shop/d |"));
+    let html = report.page(Format::Html);
+    assert!(html.contains("x&lt;y") && !html.contains("x<y"));
+}
+
+fn outcomes(objects: &[Value]) -> Vec<(String, Outcome)> {
+    let report = Report::of(objects, "nginx", Compat::Safe);
+    report.ingresses.into_iter().map(|ingress| (ingress.name, ingress.outcome)).collect()
+}
+
+#[test]
+fn what_holds_for_a_host_closes_all_of_its_ingresses() {
+    let allows = json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller"},
+        "data": {"allow-snippet-annotations": "true", "annotations-risk-level": "Critical"}});
+    for annotations in [
+        json!({"auth-tls-secret": "other/ca"}),
+        json!({"auth-tls-secret": "off"}),
+        json!({"ssl-passthrough": "true"}),
+        json!({"server-snippet": "deny all;"}),
+        json!({"server-snippet": "include /etc/nginx/deny.conf;"}),
+    ] {
+        let mut elsewhere = ingress("elsewhere", &json!({}), "/");
+        elsewhere["spec"]["rules"][0]["host"] = json!("b.example");
+        let objects = [ingress("a", &json!({}), "/a"), ingress("b", &annotations, "/b"), elsewhere, allows.clone()];
+        let expect = [("shop/a", Outcome::Closed), ("shop/b", Outcome::Closed), ("shop/elsewhere", Outcome::Served)];
+        assert_eq!(outcomes(&objects), expect.map(|(name, outcome)| (name.to_owned(), outcome)), "{annotations}");
+    }
+}
+
+#[test]
+fn expressions_that_close_other_paths() {
+    let objects = [
+        ingress("a", &json!({"use-regex": "true"}), "/api/(?!internal).*"),
+        ingress("b", &json!({}), "/API/v1"),
+        ingress("c", &json!({}), "/api"),
+        ingress("d", &json!({}), "/api/a-path-that-is-longer-and-so-comes-first"),
+    ];
+    let outcomes: Vec<Outcome> = outcomes(&objects).into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(outcomes, [Outcome::Closed, Outcome::Closed, Outcome::Served, Outcome::Served]);
+}
+
+#[test]
+fn objects_that_the_api_server_would_not_take() {
+    let numbers = ingress("a", &json!({"proxy-body-size": 8}), "/");
+    let report = Report::of(&[numbers], "nginx", Compat::Safe);
+    assert_eq!(report.ingresses[0].outcome, Outcome::Dropped);
+    assert!(report.page(Format::Text).contains("proxy-body-size = 8: refused: the API server takes text alone"));
+    let none = Report::of(&[], "nginx", Compat::Safe);
+    assert_eq!((none.score.percent, none.is_good()), (0, false));
+}
+
+#[test]
+fn ingresses_without_a_class_and_annotations_of_others() {
+    let mut bare = ingress("a", &json!({}), "/");
+    bare["spec"]["ingressClassName"] = Value::Null;
+    bare["metadata"]["annotations"]["nginx.org/rewrites"] = json!("x");
+    let left_out = Report::of(&[bare.clone()], "nginx", Compat::Safe);
+    assert_eq!(left_out.score.ingresses, 0);
+    assert!(left_out.notes.iter().any(|note| note.contains("they name no class") && note.contains("shop/a")));
+    let class = json!({"kind": "IngressClass", "metadata": {"name": "nginx", "annotations": {DEFAULT_CLASS: "true"}},
+        "spec": {"controller": CONTROLLER}});
+    let served = Report::of(&[bare.clone(), class], "nginx", Compat::Safe);
+    assert_eq!(served.ingresses[0].outcome, Outcome::Served);
+    assert_eq!(served.ingresses[0].annotations[0].key, "nginx.org/rewrites");
+    let flag = json!({"kind": "Deployment", "metadata": {"name": "c"}, "spec": {"template": {"spec": {"containers": [
+        {"args": ["/nginx-ingress-controller", "--watch-ingress-without-class"]}
+    ]}}}});
+    assert_eq!(outcomes(&[bare, flag]), [("shop/a".to_owned(), Outcome::Dropped)]);
+}
+
+#[test]
+fn names_make_no_links() {
+    let objects = [ingress("[x](https://evil.example)\n|\\[y](z)", &json!({"custom-http-errors": "404"}), "/")];
+    let page = Report::of(&objects, "nginx", Compat::Safe).page(Format::Markdown);
+    assert!(page.contains(r"\[x\](https://evil.example) \|\\\[y\](z)"), "{page}");
+    assert!(!page.contains("[x](") && !page.contains("[y]("), "{page}");
+}
+
+/// If this variable is set, the test writes the page instead of comparing it.
+const WRITE: &str = "STEELYARD_WRITE_DOCS";
+
+#[test]
+fn the_page_of_annotations() {
+    let page = format!(
+        "# Annotations of ingress-nginx\n\n<!-- Made from crates/controller/src/ingress_nginx. To write it again: \
+         {WRITE}=1 cargo test -p controller the_page_of_annotations -->\n\n\
+         What becomes of them with `steelyard controller --ingress-nginx` ([the page](migration-ingress-nginx.md)). Names are without \
+         `{PREFIX}`. A value may have another verdict than its key; `steelyard migrate ingress-nginx` says so. `tests` is a file of \
+         `crates/controller/tests/cases` or a module with unit tests beside the table.\n\n{}",
+        table()
+    );
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ingress-nginx-annotations.md");
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(path, page).unwrap();
+    } else {
+        assert!(
+            std::fs::read_to_string(path).unwrap() == page,
+            "write it again: {WRITE}=1 cargo test -p controller the_page_of"
+        );
+    }
+}
+
+#[test]
+fn ten_thousand_ingresses_and_a_large_annotation() {
+    let mut objects: Vec<Value> = (0..10_000)
+        .map(|number| ingress(&format!("i{number}"), &json!({"proxy-body-size": "8m"}), &format!("/{number}")))
+        .collect();
+    objects.push(ingress("large", &json!({"configuration-snippet": "a".repeat(1 << 20)}), "/large"));
+    let report = Report::of(&objects, "nginx", Compat::Safe);
+    assert_eq!(report.score.ingresses, 10_001);
+    assert!(report.page(Format::Html).len() < 10_000_000);
+}
