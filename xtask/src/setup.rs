@@ -179,6 +179,12 @@ const PACKAGES: &[Package] = &[
         verbs: &["test", "ci", "cluster", "soak", "bench"],
     },
     Package {
+        name: "libnginx-mod-http-headers-more-filter",
+        sign: Sign::File("/usr/lib/nginx/modules/ngx_http_headers_more_filter_module.so"),
+        why: "the directives that ingress-nginx writes for headers",
+        verbs: &["test", "ci"],
+    },
+    Package {
         name: "libnginx-mod-stream",
         sign: Sign::File("/usr/lib/nginx/modules/ngx_stream_module.so"),
         why: "the same rival, for TCP",
@@ -376,6 +382,7 @@ mod tests {
             "skopeo",
             "python3",
             "redis-server",
+            "/usr/lib/nginx/modules/ngx_http_headers_more_filter_module.so",
         ];
         check(None, &[&others[..], &there].concat(), RIVALS);
     }

@@ -2,10 +2,16 @@
 //!
 //! What the objects mean is the job of the crate `controller`, which serves by the same tables.
 
+mod ambassador;
 pub(crate) mod compare;
 mod difference;
+mod draft;
+mod envoy;
+mod haproxy;
+mod nginx;
 mod objects;
 mod requests;
+mod tree;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -27,7 +33,36 @@ pub(crate) fn migrate(command: MigrateCommand) -> Exit {
     match command {
         MigrateCommand::IngressNginx(args) => ingress_nginx(&args),
         MigrateCommand::Compare(args) => compare::compare(&args),
+        MigrateCommand::Nginx(args) => translated(nginx::translate(&args.file)),
+        MigrateCommand::Haproxy(args) => translated(haproxy::translate(&args.file)),
+        MigrateCommand::Envoy(args) => translated(envoy::translate(&args.file)),
+        MigrateCommand::Ambassador(args) => translated(ambassador::translate(&args.paths)),
     }
+}
+
+/// Prints the translation of the file of another proxy.
+fn translated(draft: Result<draft::Draft, String>) -> Exit {
+    match draft {
+        Ok(draft) => draft.print(),
+        Err(why) => {
+            eprintln!("steelyard: {}", admin::visible(&why));
+            Exit::BadConfig
+        }
+    }
+}
+
+/// The largest file of another proxy.
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// The text of a file of another proxy.
+fn text_of(path: &Path) -> Result<String, String> {
+    let name = path.display();
+    let told = |error: std::io::Error| format!("{name}: {error}");
+    let size = std::fs::metadata(path).map_err(told)?.len();
+    if size > CONFIG_BYTES_MAX {
+        return Err(format!("{name} has {size} bytes; {CONFIG_BYTES_MAX} are the most"));
+    }
+    Ok(String::from_utf8_lossy(&std::fs::read(path).map_err(told)?).into_owned())
 }
 
 fn ingress_nginx(args: &IngressNginxArgs) -> Exit {

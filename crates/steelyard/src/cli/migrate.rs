@@ -33,6 +33,74 @@ pub(crate) enum MigrateCommand {
     /// are sent. Certificates are not verified.
     #[command(after_long_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
+    /// Translate the configuration of nginx into a file of Steelyard
+    ///
+    /// It prints the file, and says on standard error what became of each line that is not translated as it is. What may
+    /// keep somebody out and is not understood is closed: it answers 403. Files that are included are read, too.
+    #[command(after_long_help = NGINX_EXAMPLES)]
+    Nginx(TranslateArgs),
+    /// Translate the configuration of HAProxy into a file of Steelyard
+    ///
+    /// It prints the file, and says on standard error what became of each line that is not translated as it is. What may
+    /// keep somebody out and is not understood is closed: it answers 403.
+    #[command(after_long_help = HAPROXY_EXAMPLES)]
+    Haproxy(TranslateArgs),
+    /// Translate the static resources of Envoy into a file of Steelyard
+    ///
+    /// It prints the file, and says on standard error what became of each line that is not translated as it is. What may
+    /// keep somebody out and is not understood is closed: it answers 403. The bootstrap file may be YAML or JSON.
+    #[command(after_long_help = ENVOY_EXAMPLES)]
+    Envoy(TranslateArgs),
+    /// Translate Mappings of Ambassador (Emissary-ingress) into a file of Steelyard
+    ///
+    /// It reads Mapping, Host, Listener and AuthService, also in annotations of Services, and prints the file. It says on
+    /// standard error what became of each line that is not translated as it is. What may keep somebody out and is not
+    /// understood is closed: it answers 403.
+    #[command(after_long_help = AMBASSADOR_EXAMPLES)]
+    Ambassador(AmbassadorArgs),
+}
+
+const NGINX_EXAMPLES: &str = "\
+Examples:
+  steelyard migrate nginx /etc/nginx/nginx.conf > steelyard.yaml
+  steelyard check -c steelyard.yaml
+
+Exit codes: 0 if all of it is translated, 1 if something is left out or closed, 64 if the file cannot be read.";
+
+const HAPROXY_EXAMPLES: &str = "\
+Examples:
+  steelyard migrate haproxy /etc/haproxy/haproxy.cfg > steelyard.yaml
+  steelyard check -c steelyard.yaml
+
+Exit codes: 0 if all of it is translated, 1 if something is left out or closed, 64 if the file cannot be read.";
+
+const ENVOY_EXAMPLES: &str = "\
+Examples:
+  steelyard migrate envoy envoy.yaml > steelyard.yaml
+  steelyard check -c steelyard.yaml
+
+Exit codes: 0 if all of it is translated, 1 if something is left out or closed, 64 if the file cannot be read.";
+
+const AMBASSADOR_EXAMPLES: &str = "\
+Examples:
+  steelyard migrate ambassador manifests/ > steelyard.yaml
+  kubectl get mappings,hosts -A -o yaml > ambassador.yaml
+  steelyard migrate ambassador ambassador.yaml > steelyard.yaml
+
+Exit codes: 0 if all of it is translated, 1 if something is left out or closed, 64 if the files cannot be read.";
+
+#[derive(Debug, Args)]
+pub(crate) struct TranslateArgs {
+    /// The file that the proxy starts with
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AmbassadorArgs {
+    /// Files of YAML or JSON, or folders of them
+    #[arg(value_name = "PATH", required = true, value_hint = ValueHint::AnyPath)]
+    pub(crate) paths: Vec<PathBuf>,
 }
 
 const COMPARE_EXAMPLES: &str = "\
@@ -41,25 +109,28 @@ Examples:
       Send requests that show how each path of the Ingresses is served
   steelyard migrate compare --old 192.0.2.10 --new 192.0.2.20 --requests access.log --host shop.example.com
       Replay an access log of nginx
+  steelyard migrate compare --old 192.0.2.10 --new 192.0.2.20 --requests shop.har
+      Replay what a browser has saved
 
 A file of requests is a list with a method and a URL on each line (and headers after tabs), an access log
-of nginx, or a HAR file.
+(of nginx, of ingress-nginx, or with a JSON object on each line), or a HAR file. With --ingresses, the hosts of
+the log of ingress-nginx are found by the Services that it names. Over TLS, the name of the host is sent (SNI).
 
 Exit codes: 0 if no difference matters, 1 if one does, 64 if the input cannot be read.";
 
 #[derive(Debug, Args)]
 pub(crate) struct CompareArgs {
-    /// The server that serves now: its address, with the port for HTTP if it is not 80
-    #[arg(long, value_name = "IP[:PORT]", value_parser = crate::migrate::compare::server)]
+    /// The server that serves now: its address or name, with the port for HTTP if it is not 80
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = crate::migrate::compare::server)]
     pub(crate) old: SocketAddr,
     /// The server that shall serve
-    #[arg(long, value_name = "IP[:PORT]", value_parser = crate::migrate::compare::server)]
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = crate::migrate::compare::server)]
     pub(crate) new: SocketAddr,
     /// Send requests over TLS to this address of the first [default: port 443]
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = crate::migrate::compare::https_server)]
     pub(crate) old_https: Option<SocketAddr>,
     /// The same for the second
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = crate::migrate::compare::https_server)]
     pub(crate) new_https: Option<SocketAddr>,
     /// Send the requests in this file; repeat it for several
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -67,7 +138,7 @@ pub(crate) struct CompareArgs {
     /// Send requests for the Ingresses in this file or folder; repeat it for several
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) ingresses: Vec<PathBuf>,
-    /// The host of the requests in an access log
+    /// The host of the requests in an access log; of a HAR file, only requests to it are sent
     #[arg(long, value_name = "HOST")]
     pub(crate) host: Option<String>,
     /// Compare the endpoints that served, which name themselves in this header of their responses

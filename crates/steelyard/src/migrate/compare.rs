@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::difference::{Answer, Difference, differences};
-use super::requests::{self, Wanted};
+use super::requests::{self, Upstreams, Wanted};
 use crate::cli::{CompareArgs, CompareFormat};
 use crate::exit::Exit;
 
@@ -41,6 +41,8 @@ struct Side {
 /// What became of one request.
 struct Compared {
     wanted: Wanted,
+    /// The statuses of both; `None` without a response.
+    statuses: [Option<u16>; 2],
     differences: Vec<Difference>,
 }
 
@@ -66,8 +68,8 @@ fn run(args: &CompareArgs) -> Result<Exit, String> {
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     let mut compared = Vec::new();
     for wanted in all {
-        let differences = runtime.block_on(both(&old, &new, &wanted, args));
-        compared.push(Compared { wanted, differences });
+        let (statuses, differences) = runtime.block_on(both(&old, &new, &wanted, args));
+        compared.push(Compared { wanted, statuses, differences });
     }
     match args.format {
         CompareFormat::Text => text(&compared),
@@ -77,17 +79,41 @@ fn run(args: &CompareArgs) -> Result<Exit, String> {
     Ok(if matters { Exit::Failed } else { Exit::Good })
 }
 
+/// The largest file of requests.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
 /// The requests of all files, without those that may change something.
 fn wanted(args: &CompareArgs) -> Result<Vec<Wanted>, String> {
+    let ingresses = match args.ingresses.is_empty() {
+        true => Vec::new(),
+        false => super::of_files(&args.ingresses)?,
+    };
+    let upstreams = Upstreams::of(&ingresses);
     let mut all = Vec::new();
     for file in &args.requests {
         let name = file.display();
-        let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
-        all.extend(requests::read(&text, args.host.as_deref()).map_err(|why| format!("{name}: {why}"))?);
+        let told = |error: std::io::Error| format!("{name}: {error}");
+        let size = std::fs::metadata(file).map_err(told)?.len();
+        if size > FILE_BYTES_MAX {
+            return Err(format!(
+                "{name} has {size} bytes; {FILE_BYTES_MAX} are the most: take a part of it, such as `tail -n 10000`"
+            ));
+        }
+        // A log may have bytes that are no UTF-8.
+        let text = String::from_utf8_lossy(&std::fs::read(file).map_err(told)?).into_owned();
+        let read = requests::read(&text, args.host.as_deref(), &upstreams).map_err(|why| format!("{name}: {why}"))?;
+        if read.skipped > 0 {
+            eprintln!(
+                "steelyard: {}",
+                admin::visible(&format!("{name}: {} entries are left out; {}", read.skipped, read.first))
+            );
+        }
+        all.extend(read.wanted);
     }
-    if !args.ingresses.is_empty() {
-        all.extend(requests::of_ingresses(&super::of_files(&args.ingresses)?));
-    }
+    all.extend(match ingresses.is_empty() {
+        true => Vec::new(),
+        false => requests::of_ingresses(&ingresses),
+    });
     let before = all.len();
     if !args.all_methods {
         all.retain(Wanted::is_safe);
@@ -105,18 +131,17 @@ fn wanted(args: &CompareArgs) -> Result<Vec<Wanted>, String> {
     if all.is_empty() { Err("there are no requests: give --requests or --ingresses".to_owned()) } else { Ok(all) }
 }
 
-async fn both(old: &Side, new: &Side, wanted: &Wanted, args: &CompareArgs) -> Vec<Difference> {
+async fn both(old: &Side, new: &Side, wanted: &Wanted, args: &CompareArgs) -> ([Option<u16>; 2], Vec<Difference>) {
     let (one, other) = tokio::join!(old.ask(wanted, None), new.ask(wanted, None));
+    let statuses = [&one, &other].map(|answer| answer.as_ref().ok().map(|answer| answer.status));
     let (one, other) = match (one, other) {
         (Ok(one), Ok(other)) => (one, other),
-        (Err(old), Err(new)) => return vec![Difference { what: "no response".to_owned(), old, new, matters: true }],
-        (Ok(old), Err(new)) => {
-            let old = format!("status {}", old.status);
-            return vec![Difference { what: "no response".to_owned(), old, new, matters: true }];
-        }
-        (Err(old), Ok(new)) => {
-            let new = format!("status {}", new.status);
-            return vec![Difference { what: "no response".to_owned(), old, new, matters: true }];
+        (one, other) => {
+            let told = |answer: Result<Answer, String>| {
+                answer.map_or_else(|why| why, |answer| format!("status {}", answer.status))
+            };
+            let what = "no response".to_owned();
+            return (statuses, vec![Difference { what, old: told(one), new: told(other), matters: true }]);
         }
     };
     let mut found = differences(&wanted.url(), &one, &other, args.marker.as_deref(), &args.ignore);
@@ -132,7 +157,7 @@ async fn both(old: &Side, new: &Side, wanted: &Wanted, args: &CompareArgs) -> Ve
             found.push(Difference { what: "sticky session".to_owned(), old, new, matters: true });
         }
     }
-    found
+    (statuses, found)
 }
 
 impl Side {
@@ -163,11 +188,18 @@ impl Side {
             if !wanted.is_https {
                 return exchange(tcp, wanted, cookie).await;
             }
-            let host = wanted.host.rsplit_once(':').map_or(wanted.host.as_str(), |(host, _)| host);
-            let tls = self.keys.secure(tcp, address, Some(host)).await;
+            let tls = self.keys.secure(tcp, address, Some(name_of(&wanted.host))).await;
             exchange(tls.map_err(|error| format!("TLS with {address} failed: {error}"))?, wanted, cookie).await
         };
         timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(format!("nothing within {} s", PATIENCE.as_secs())))
+    }
+}
+
+/// A host without its port, and without the brackets of an IPv6 address.
+fn name_of(host: &str) -> &str {
+    match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address,
+        None => host.split_once(':').map_or(host, |(name, _)| name),
     }
 }
 
@@ -243,6 +275,7 @@ fn in_json(compared: &[Compared]) -> serde_json::Value {
             "method": one.wanted.method,
             "url": one.wanted.url(),
             "about": one.wanted.about,
+            "status": {"old": one.statuses[0], "new": one.statuses[1]},
             "differences": one.differences,
         })
     };
@@ -251,12 +284,44 @@ fn in_json(compared: &[Compared]) -> serde_json::Value {
         "version": 1,
         "requests": compared.len(),
         "matter": compared.iter().filter(matter).count(),
-        "compared": compared.iter().filter(|one| !one.differences.is_empty()).map(one).collect::<Vec<_>>(),
+        "compared": compared.iter().map(one).collect::<Vec<_>>(),
     })
 }
 
-/// An address for HTTP: `10.0.0.7`, or with a port.
+/// An address or a name for HTTP: `10.0.0.7`, or with a port.
 pub(crate) fn server(text: &str) -> Result<SocketAddr, String> {
-    let address = text.parse::<SocketAddr>().ok().or_else(|| Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, 80)));
-    address.ok_or_else(|| "write an address, such as 10.0.0.7 or 127.0.0.1:8080".to_owned())
+    resolved(text, 80)
+}
+
+/// The same for HTTPS.
+pub(crate) fn https_server(text: &str) -> Result<SocketAddr, String> {
+    resolved(text, 443)
+}
+
+fn resolved(text: &str, port: u16) -> Result<SocketAddr, String> {
+    let form = || format!("write an address or a name, such as 10.0.0.7, 127.0.0.1:8{port:03} or lb.example.com");
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(address, port));
+    }
+    let whole = if text.contains(':') { text.to_owned() } else { format!("{text}:{port}") };
+    let mut found = whole.to_socket_addrs().map_err(|error| format!("{}: {error}", form()))?;
+    found.next().ok_or_else(form)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_addresses() {
+        let check = |host: &str, expect: &str| assert_eq!(name_of(host), expect);
+        check("a.example", "a.example");
+        check("a.example:8443", "a.example");
+        check("[2001:db8::1]:443", "2001:db8::1");
+        check("[2001:db8::1]", "2001:db8::1");
+        assert_eq!(server("10.0.0.7").unwrap().to_string(), "10.0.0.7:80");
+        assert_eq!(server("::1").unwrap().to_string(), "[::1]:80");
+        assert_eq!(https_server("127.0.0.1:8443").unwrap().to_string(), "127.0.0.1:8443");
+        assert!(server("a b").unwrap_err().contains("write an address or a name"));
+    }
 }

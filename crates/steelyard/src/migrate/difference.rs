@@ -25,7 +25,7 @@ pub(crate) struct Difference {
 }
 
 /// Headers that say nothing of what is served: they differ from response to response, or belong to the connection.
-const UNIMPORTANT: [&str; 11] = [
+const UNIMPORTANT: &[&str] = &[
     "connection",
     "content-length",
     "date",
@@ -39,6 +39,23 @@ const UNIMPORTANT: [&str; 11] = [
     "accept-ranges",
 ];
 
+/// What stands in the pages by which proxies say that they cannot serve a request: nginx, ingress-nginx, HAProxy, Envoy.
+const PAGES: &[&str] = &[
+    "<center>nginx",
+    "default backend - 404",
+    "<html><body><h1>",
+    "no healthy upstream",
+    "upstream connect error",
+    "upstream request timeout",
+];
+
+/// Whether clients do not read the body: it is a redirect, or a page that a proxy made itself.
+fn is_own_page(answer: &Answer) -> bool {
+    let text = String::from_utf8_lossy(&answer.body);
+    let is_redirect = (300..400).contains(&answer.status);
+    is_redirect || answer.status >= 400 && (text.is_empty() || PAGES.iter().any(|part| text.contains(part)))
+}
+
 /// The differences of two responses to a request for `url`. `marker` is the header or cookie by which endpoints name themselves, and `ignored` are
 /// headers that do not matter.
 pub(crate) fn differences(
@@ -48,6 +65,7 @@ pub(crate) fn differences(
     marker: Option<&str>,
     ignored: &[String],
 ) -> Vec<Difference> {
+    let is_page = old.status == new.status && is_own_page(old);
     let mut found = Vec::new();
     let mut add = |what: &str, old: String, new: String, matters: bool| {
         if old != new {
@@ -80,17 +98,15 @@ pub(crate) fn differences(
                 add("endpoint", one.join(", "), other.join(", "), true);
             }
             name => {
-                let joined = |values: &[String]| values.join(", ");
-                let is_page = old.status == new.status && !(200..300).contains(&old.status);
+                let (one, other) = (one.join(", "), other.join(", "));
                 // The type of a page that a proxy makes itself.
                 let is_own = is_page && name == "content-type";
-                add(&format!("header {name}"), joined(&one), joined(&other), !is_ignored && !is_own);
+                let is_same = meant(name, &one) == meant(name, &other);
+                add(&format!("header {name}"), one, other, !is_ignored && !is_own && !is_same);
             }
         }
     }
     if old.body != new.body {
-        // A page that a proxy makes itself reads otherwise.
-        let is_page = old.status == new.status && !(200..300).contains(&old.status);
         let told =
             |body: &[u8]| format!("{} bytes: {}", body.len(), String::from_utf8_lossy(body.get(..60).unwrap_or(body)));
         let (one, other) = (told(&old.body), told(&new.body));
@@ -99,6 +115,17 @@ pub(crate) fn differences(
         add("body", one, format!("{other}{behind}"), !is_page);
     }
     found
+}
+
+/// What a field says, however it is written: a list has no order of blanks, and passwords are UTF-8 to browsers in any case.
+fn meant(name: &str, value: &str) -> String {
+    let is_list =
+        name.starts_with("access-control-allow-") || name == "access-control-expose-headers" || name == "allow";
+    match name {
+        _ if is_list => value.split(',').map(|part| part.trim().to_ascii_lowercase()).collect::<Vec<_>>().join(","),
+        "www-authenticate" => value.replace(", charset=\"UTF-8\"", ""),
+        _ => value.to_owned(),
+    }
 }
 
 fn by_name(answer: &Answer) -> BTreeMap<String, Vec<String>> {
@@ -176,10 +203,17 @@ mod tests {
         );
         check(answer(200, &[], "x"), answer(404, &[], "y"), &[("status", true), ("body", true)]);
         check(
-            answer(404, &[("content-type", "text/html")], "x"),
+            answer(404, &[("content-type", "text/html")], "<center>nginx</center>"),
             answer(404, &[], "y"),
             &[("header content-type", false), ("body", false)],
         );
+        check(
+            answer(204, &[("access-control-allow-methods", "GET,PUT")], ""),
+            answer(204, &[("access-control-allow-methods", "GET, PUT")], ""),
+            &[("header access-control-allow-methods", false)],
+        );
+        // The page of an application.
+        check(answer(404, &[], "no such article"), answer(404, &[], "y"), &[("body", true)]);
         check(answer(200, &[("x-a", "1")], ""), answer(200, &[], ""), &[("header x-a", true)]);
         check(answer(200, &[("x-ignored", "1")], ""), answer(200, &[], ""), &[("header x-ignored", false)]);
         check(answer(200, &[("x-pod", "1")], ""), answer(200, &[("x-pod", "2")], ""), &[("endpoint", true)]);

@@ -1,0 +1,424 @@
+//! One location of nginx: what it answers itself, and the endpoints that it leads to.
+
+use serde_json::{Value, json};
+
+use super::super::draft::{Became, Keys, closed, escaped, literal, searched};
+use super::Making;
+use super::parse::Directive;
+use super::server::{Matcher, Of};
+use super::words::OTHER_SERVERS;
+
+/// What the directives `if`, `return` and `rewrite` of a block answer.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// In front of everything else.
+    pub(super) routes: Vec<Keys>,
+    /// What everything else must have, and what is answered otherwise.
+    pub(super) guards: Vec<(Keys, Keys)>,
+    /// Nothing comes after it.
+    pub(super) is_final: bool,
+}
+
+impl<'d> Making<'d, '_> {
+    /// The routes of a location. `None` closes the server.
+    pub(super) fn location(&mut self, location: &'d Directive, of: &Of<'d, '_>) -> Option<Vec<Keys>> {
+        let base = with_path(of.matcher.condition(false));
+        let all = || Some(vec![closed(&base)]);
+        let block = &location.block;
+        if self.is_closed(block, "the location is closed") {
+            return all();
+        }
+        let Some(answers) = self.answered(block, of) else { return all() };
+        let Answers { mut routes, guards, is_final } = answers;
+        if is_final {
+            return Some(guarded(routes, 0, guards));
+        }
+        let before = routes.len();
+        let Ok(policies) = self.policies(of) else { return all() };
+        if policies.get("respond").is_some() {
+            routes.push(base.joined(&policies));
+            return Some(guarded(routes, before, guards));
+        }
+        let Some(made) = self.handled(location, of) else { return all() };
+        let methods = match self.methods(block) {
+            Ok(methods) => methods,
+            Err(()) => return all(),
+        };
+        for route in made {
+            let own = route.get("to").is_some();
+            let mut route = if own { route.joined(&policies) } else { route };
+            if let Some(methods) = &methods {
+                route.set("methods", methods.clone());
+                routes.push(route.clone());
+                route.remove("methods");
+                routes.push(closed(&route));
+            } else {
+                routes.push(route);
+            }
+        }
+        Some(guarded(routes, before, guards))
+    }
+
+    /// `limit_except GET { deny all; }`: the methods that pass.
+    fn methods(&mut self, block: &[Directive]) -> Result<Option<Vec<String>>, ()> {
+        let Some(limit) = block.iter().find(|one| one.name == "limit_except") else { return Ok(None) };
+        let is_deny = |one: &Directive| one.name == "deny" && one.arg(0) == "all";
+        if limit.block.is_empty() || !limit.block.iter().all(is_deny) {
+            let why = "only `deny all` is understood in it, so the location is closed; write a route for each list of methods";
+            self.draft.note(limit.place(), &limit.told(), Became::Closed, why);
+            return Err(());
+        }
+        let mut methods = limit.args.clone();
+        if methods.iter().any(|method| method == "GET") && !methods.iter().any(|method| method == "HEAD") {
+            methods.push("HEAD".to_owned());
+        }
+        Ok(Some(methods))
+    }
+
+    /// The routes of what serves a location.
+    fn handled(&mut self, location: &'d Directive, of: &Of<'d, '_>) -> Option<Vec<Keys>> {
+        let block = &location.block;
+        let find = |name: &str| block.iter().find(|one| one.name == name);
+        let nothing = || Some(vec![with_path(of.matcher.condition(false)).with("respond", json!({"status": 404}))]);
+        if find("internal").is_some() {
+            return nothing();
+        }
+        if let Some(pass) = find("proxy_pass").or(find("grpc_pass")) {
+            return self.proxied(pass, block, of);
+        }
+        if let Some(other) = block.iter().find(|one| OTHER_SERVERS.contains(&one.name.as_str())) {
+            let why = "Steelyard speaks HTTP and gRPC to endpoints, so it answers 404; put an HTTP server in front of the application";
+            self.draft.note(other.place(), &other.told(), Became::Lost, why);
+            return nothing();
+        }
+        if let Some(files) = find("try_files") {
+            let name = files.args.last().filter(|name| name.starts_with('@'));
+            let named = of
+                .server
+                .block
+                .iter()
+                .find(|one| one.name == "location" && Some(one.arg(0)) == name.map(String::as_str));
+            if let Some(named) = named {
+                let why = "Steelyard serves no files; all requests go to the location that is named last";
+                self.draft.note(files.place(), &files.told(), Became::Lost, why);
+                let scope = of.scope.inner(&named.block);
+                let of = Of { scope, ..*of };
+                return self.location(named, &of);
+            }
+        }
+        self.no_files(location, &location.told());
+        nothing()
+    }
+
+    /// See [`Answers`]; the second is whether nothing comes after them. `None` closes the block.
+    pub(super) fn answers(&mut self, block: &'d [Directive], of: &Of<'d, '_>) -> Option<(Vec<Keys>, bool)> {
+        let Answers { routes, guards, is_final } = self.answered(block, of)?;
+        if let Some(one) = block.iter().find(|_| !guards.is_empty()) {
+            let why = "a condition that must not hold is only understood in a location, so the server is closed; move it into `location /`";
+            self.draft.note(one.place(), "if", Became::Closed, why);
+            return None;
+        }
+        Some((routes, is_final))
+    }
+
+    fn answered(&mut self, block: &'d [Directive], of: &Of<'d, '_>) -> Option<Answers> {
+        let mut answers = Answers::default();
+        for one in block {
+            match one.name.as_str() {
+                "return" => {
+                    let route = self.returned(one, with_path(of.matcher.condition(false)), of)?;
+                    answers.routes.push(route);
+                    answers.is_final = true;
+                    return Some(answers);
+                }
+                "rewrite" => match self.rewritten(one, of)? {
+                    Some(route) => {
+                        answers.routes.push(route);
+                        if takes_all(one.arg(0), of.matcher) {
+                            answers.is_final = true;
+                            return Some(answers);
+                        }
+                    }
+                    // It is part of a proxied location.
+                    None => continue,
+                },
+                "if" => self.condition(one, of, &mut answers)?,
+                _ => {}
+            }
+        }
+        Some(answers)
+    }
+
+    fn condition(&mut self, one: &'d Directive, of: &Of<'d, '_>, answers: &mut Answers) -> Option<()> {
+        let base = with_path(of.matcher.condition(false));
+        let Some((keys, is_negated)) = condition(one, of, base) else {
+            let why =
+                "the condition is not understood, so what it stands in is closed; write a route with the condition";
+            self.draft.note(one.place(), &one.told(), Became::Closed, why);
+            return None;
+        };
+        let Some(keys) = keys else { return Some(()) };
+        let answer = match one.block.iter().find(|one| one.name != "set" && one.name != "break") {
+            Some(inner) if inner.name == "return" => self.returned(inner, keys.clone(), of)?,
+            Some(inner) if inner.name == "rewrite" => {
+                let matcher = Matcher::Prefix { path: "/".to_owned(), is_first: false };
+                let of = Of { scope: of.scope.clone(), matcher: &matcher, ..*of };
+                let route = self.rewritten(inner, &of)?;
+                let Some(route) = route else { return self.unknown_if(one) };
+                keys.clone().joined(&route)
+            }
+            _ => return self.unknown_if(one),
+        };
+        if is_negated {
+            let mut otherwise = answer;
+            for key in ["headers", "cookies", "query", "methods"] {
+                otherwise.remove(key);
+            }
+            let mut guard = keys;
+            guard.remove("path");
+            answers.guards.push((guard, otherwise));
+        } else {
+            answers.routes.push(answer);
+        }
+        Some(())
+    }
+
+    fn unknown_if(&mut self, one: &Directive) -> Option<()> {
+        let why = "only `return` and redirects are understood in it, so what it stands in is closed; write a route with the condition";
+        self.draft.note(one.place(), &one.told(), Became::Closed, why);
+        None
+    }
+
+    /// The answer of `return`.
+    fn returned(&mut self, one: &Directive, route: Keys, of: &Of<'d, '_>) -> Option<Keys> {
+        let (status, text) = match one.arg(0).parse::<u16>() {
+            Ok(status) => (status, one.args.get(1).map(|text| of.scope.resolved(text))),
+            Err(_) => (302, Some(of.scope.resolved(one.arg(0)))),
+        };
+        if [301, 302, 303, 307, 308].contains(&status) {
+            let answer = text.as_deref().and_then(|url| redirect(url, status, of, false));
+            if answer.is_none() {
+                let why = "the place that it leads to is not understood, so it is closed; write `redirect` by hand";
+                self.draft.note(one.place(), &one.told(), Became::Closed, why);
+            }
+            return answer.map(|answer| route.joined(&answer));
+        }
+        if status == 444 {
+            self.draft.note(one.place(), &one.told(), Became::Different, "clients get 403 before the connection ends");
+        }
+        let mut answer = json!({"status": if (200..600).contains(&status) && status != 444 { status } else { 403 }});
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            if text.contains('$') {
+                let why = "variables in a text stay as they are written";
+                self.draft.note(one.place(), &one.told(), Became::Different, why);
+            }
+            answer["body"] = json!(text);
+            answer["content_type"] = json!(of.scope.last("default_type").map_or("text/plain", |kind| kind.arg(0)));
+        }
+        Some(route.with("respond", answer))
+    }
+
+    /// The redirect of `rewrite`; the inner `None` if it changes what an endpoint gets.
+    fn rewritten(&mut self, one: &Directive, of: &Of<'d, '_>) -> Option<Option<Keys>> {
+        let (pattern, to, flag) = (one.arg(0), of.scope.resolved(one.arg(1)), one.arg(2));
+        let is_url = to.starts_with("http://") || to.starts_with("https://") || to.starts_with("$scheme://");
+        let mut close = |why: &str| {
+            self.draft.note(one.place(), &one.told(), Became::Closed, why);
+            None
+        };
+        if !is_url && flag != "permanent" && flag != "redirect" {
+            let proxies =
+                of.scope.0.last().is_some_and(|block| {
+                    block.iter().any(|one| ["proxy_pass", "grpc_pass"].contains(&one.name.as_str()))
+                });
+            if flag == "break" && proxies && within(pattern, of.matcher) {
+                return Some(None);
+            }
+            return close(
+                "a request that is served as if it had another path has no equivalent here, so it is closed; write a route for each path",
+            );
+        }
+        if !within(pattern, of.matcher) {
+            return close("its paths are not only those of the location, so it is closed; write a route for it");
+        }
+        let status = if flag == "permanent" { 301 } else { 302 };
+        if to.ends_with('?') {
+            self.draft.note(one.place(), &one.told(), Became::Different, "the query stays");
+        }
+        let answer = searched(pattern, false).and_then(|regex| {
+            let answer = redirect(to.trim_end_matches('?'), status, of, true)?;
+            Some(with_path(Some(json!({"regex": regex}))).joined(&answer))
+        });
+        match answer {
+            Some(answer) => Some(Some(answer)),
+            None => {
+                let why = "it is not understood, so it is closed; write `redirect` by hand";
+                self.draft.note(one.place(), &one.told(), Became::Closed, why);
+                None
+            }
+        }
+    }
+}
+
+/// Adds guards to the routes from a place on.
+fn guarded(mut routes: Vec<Keys>, from: usize, guards: Vec<(Keys, Keys)>) -> Vec<Keys> {
+    for (guard, otherwise) in guards {
+        for route in routes.iter_mut().skip(from) {
+            for (key, value) in guard.entries() {
+                match value.as_object() {
+                    Some(inner) => inner.iter().for_each(|(name, value)| route.set_in(key, name, value.clone())),
+                    None => route.set(key, value.clone()),
+                }
+            }
+        }
+        routes.push(otherwise);
+    }
+    routes
+}
+
+pub(super) fn with_path(path: Option<Value>) -> Keys {
+    let mut keys = Keys::default();
+    if let Some(path) = path {
+        keys.set("path", path);
+    }
+    keys
+}
+
+/// Whether an expression that begins with a text can only match paths of a location.
+pub(super) fn within(pattern: &str, matcher: &Matcher) -> bool {
+    match matcher {
+        Matcher::Prefix { path, .. } if path == "/" => true,
+        Matcher::Prefix { path, .. } => {
+            let plain = pattern.strip_prefix('^').map(|rest| rest.replace("\\/", "/"));
+            plain.is_some_and(|rest| rest.starts_with(path.as_str()) || rest.starts_with(&escaped(path)))
+                && !pattern.contains('|')
+        }
+        Matcher::Regex { pattern: own, ignores_case } => own == pattern && !ignores_case,
+        Matcher::Exact(_) => false,
+    }
+}
+
+/// Whether an expression matches every path of a location.
+fn takes_all(pattern: &str, matcher: &Matcher) -> bool {
+    let inner = pattern.strip_prefix('^').unwrap_or(pattern);
+    let ends = ["(.*)$", ".*$", "(.*)", ".*"];
+    let rest = ends.iter().find_map(|end| inner.strip_suffix(end)).or((!inner.ends_with('$')).then_some(inner));
+    match (rest, matcher) {
+        (Some(""), _) => true,
+        (Some(rest), Matcher::Prefix { path, .. }) => pattern.starts_with('^') && rest == path,
+        (_, _) => false,
+    }
+}
+
+/// What a condition of `if` adds to a route, and whether it must not hold; the inner `None` if it never holds here.
+fn condition(one: &Directive, of: &Of<'_, '_>, mut keys: Keys) -> Option<(Option<Keys>, bool)> {
+    let text = one.args.join(" ");
+    let text = text.strip_prefix('(')?.strip_suffix(')')?.trim();
+    let (variable, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let (sign, value) = rest.trim().split_once(' ').unwrap_or((rest, ""));
+    let value = value.trim().trim_matches(['"', '\'']);
+    if variable == "$scheme" && sign == "=" {
+        return Some(((value == if of.is_tls { "https" } else { "http" }).then_some(keys), false));
+    }
+    let is_negated = sign.starts_with('!');
+    let matched = match sign.trim_start_matches('!') {
+        "" if rest.is_empty() => json!({"present": true}),
+        "=" if value.contains('$') => return None,
+        "=" => json!(value),
+        "~" => json!({"regex": searched(value, false)?}),
+        "~*" => json!({"regex": searched(value, true)?}),
+        _ => return None,
+    };
+    let named = |prefix: &str| variable.strip_prefix(prefix).filter(|name| !name.is_empty());
+    match variable {
+        "$host" | "$http_host" if sign == "=" => keys.set("hosts", json!([value])),
+        "$request_method" => keys.set("methods", methods(value, sign.trim_start_matches('!'))?),
+        "$uri" | "$document_uri" if matched.is_object() && !is_negated && keys.get("path").is_none() => {
+            keys.set("path", matched)
+        }
+        "$uri" | "$document_uri" if sign == "=" && within("^/", of.matcher) => {
+            keys.set("path", json!({"exact": value}))
+        }
+        _ => match (named("$http_"), named("$cookie_"), named("$arg_")) {
+            (Some(name), ..) => keys.set_in("headers", &name.replace('_', "-"), matched),
+            (_, Some(name), _) => keys.set_in("cookies", name, matched),
+            (.., Some(name)) => keys.set_in("query", name, matched),
+            _ => return None,
+        },
+    }
+    let has_named = ["headers", "cookies", "query", "methods"].iter().any(|key| keys.get(key).is_some());
+    (!is_negated || has_named).then_some((Some(keys), is_negated))
+}
+
+/// `GET`, or `^(GET|HEAD)$`.
+fn methods(value: &str, sign: &str) -> Option<Vec<String>> {
+    let text = match sign {
+        "=" => value,
+        _ => {
+            let inner = value.strip_prefix('^')?.strip_suffix('$')?;
+            inner.strip_prefix('(').and_then(|inner| inner.strip_suffix(')')).unwrap_or(inner)
+        }
+    };
+    let is_method = |method: &&str| !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
+    text.split('|').all(|method| is_method(&method)).then(|| text.split('|').map(str::to_owned).collect())
+}
+
+/// `redirect` or `respond` for a URL with variables. `keeps_query`: nginx appends the query to a URL that has none.
+fn redirect(url: &str, status: u16, of: &Of<'_, '_>, keeps_query: bool) -> Option<Keys> {
+    if !url.contains('$') && !keeps_query {
+        let answer = json!({"status": status, "headers": {"location": url}});
+        return Some(Keys::default().with("respond", answer));
+    }
+    let own = if of.is_tls { "https" } else { "http" };
+    let mut answer = json!({});
+    let path = match url.split_once("://") {
+        None if url.starts_with('/') => url,
+        None => return None,
+        Some((scheme, rest)) => {
+            answer["scheme"] = json!(if scheme == "$scheme" { own } else { scheme });
+            let end =
+                ["$request_uri", "$uri", "/"].iter().filter_map(|sign| rest.find(sign)).min().unwrap_or(rest.len());
+            let (authority, path) = rest.split_at(end);
+            let authority = authority.replace(":$server_port", &format!(":{}", of.port));
+            let (host, port) = authority.split_once(':').unwrap_or((&authority, ""));
+            match host {
+                "$host" | "$http_host" => {}
+                "$server_name" => {
+                    let name = of.server.block.iter().find(|one| one.name == "server_name").map(|one| one.arg(0));
+                    answer["host"] = json!(name.filter(|name| !name.contains(['$', '~', '*', '_']))?);
+                }
+                host if host.contains('$') || host.is_empty() => return None,
+                host => answer["host"] = json!(host),
+            }
+            if !port.is_empty() {
+                answer["port"] = json!(port.parse::<u16>().ok()?);
+            }
+            if path.is_empty() { "/" } else { path }
+        }
+    };
+    let bare =
+        ["$is_args$args", "?$args", "?$query_string"].iter().find_map(|end| path.strip_suffix(end)).unwrap_or(path);
+    match bare {
+        "$request_uri" | "$uri" => {}
+        bare if bare.contains('?') => return None,
+        bare => answer["path"] = json!(template(bare)?),
+    }
+    answer["status"] = json!(status);
+    Some(Keys::default().with("redirect", answer))
+}
+
+/// A path in which only `$1` to `$9` are variables.
+pub(super) fn template(text: &str) -> Option<String> {
+    let mut out = String::new();
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '$' => {
+                let digit = letters.next_if(char::is_ascii_digit)?;
+                out.push_str(&format!("${{{digit}}}"));
+            }
+            letter => out.push_str(&literal(&letter.to_string())),
+        }
+    }
+    out.starts_with('/').then_some(out)
+}

@@ -1,0 +1,288 @@
+//! Who may use a location, how often, and the headers that it changes.
+
+use ipnet::IpNet;
+use serde_json::json;
+
+use super::super::draft::{Became, Keys, literal};
+use super::Making;
+use super::parse::Directive;
+use super::server::Of;
+
+impl<'d> Making<'d, '_> {
+    /// The policies of a location; if all is denied, its answer.
+    ///
+    /// # Errors
+    /// Something that keeps somebody out is not understood; the notes say what.
+    pub(super) fn policies(&mut self, of: &Of<'d, '_>) -> Result<Keys, ()> {
+        let mut keys = Keys::default();
+        let scope = &of.scope;
+        let mut close = |one: &Directive, why: &str| {
+            self.draft.note(one.place(), &one.told(), Became::Closed, why);
+            Err(())
+        };
+        if let Some(one) = scope.last("satisfy").filter(|one| one.arg(0) != "all") {
+            return close(
+                one,
+                "a client must pass all checks here, so the location is closed; write a route for each kind of client",
+            );
+        }
+        if let Some(one) = scope.last("ssl_verify_client").filter(|one| !["on", "off"].contains(&one.arg(0))) {
+            return close(one, "`client_ca` demands a certificate or none, so the location is closed");
+        }
+        if let Some(one) = scope.last("ssl_verify_client").filter(|one| one.arg(0) == "on" && !of.is_tls) {
+            return close(one, "there is no TLS at this port, so the location is closed");
+        }
+        let access = scope.all(&["allow", "deny"]);
+        if let (Some(one), Some(_)) = (scope.last("real_ip_header"), access.first())
+            && !["x-forwarded-for", "proxy_protocol"].contains(&one.arg(0).to_ascii_lowercase().as_str())
+        {
+            return close(
+                one,
+                "the address of a client is that of its connection or in X-Forwarded-For, so the location is closed",
+            );
+        }
+        match networks(&access) {
+            Ok(Some(Access { allow, deny })) => {
+                if allow.is_empty() && deny.iter().any(|network| network.prefix_len() == 0) {
+                    return Ok(keys.with("respond", json!({"status": 403})));
+                }
+                let told = |all: &[IpNet]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+                if !allow.is_empty() {
+                    keys.set("allow", told(&allow));
+                }
+                if !deny.is_empty() {
+                    keys.set("deny", told(&deny));
+                }
+            }
+            Ok(None) => {}
+            Err(one) => return close(one, "it is no address and no network, so the location is closed"),
+        }
+        self.basic(of, &mut keys)?;
+        self.asked(of, &mut keys)?;
+        self.rate(of, &mut keys);
+        Ok(keys)
+    }
+
+    fn basic(&mut self, of: &Of<'d, '_>, keys: &mut Keys) -> Result<(), ()> {
+        let Some(basic) = of.scope.last("auth_basic").filter(|one| one.arg(0) != "off") else { return Ok(()) };
+        let file = of.scope.last("auth_basic_user_file").map(|one| one.arg(0));
+        match file {
+            Some(file) if !file.contains('$') && !basic.arg(0).contains('$') => {
+                // nginx passes the password on.
+                keys.set("auth", json!({"basic": {"realm": basic.arg(0), "file": file, "forward": true}}));
+                Ok(())
+            }
+            _ => {
+                let why =
+                    "the realm or the file is not known, so the location is closed; write `auth: {basic: {file: ...}}`";
+                self.draft.note(basic.place(), &basic.told(), Became::Closed, why);
+                Err(())
+            }
+        }
+    }
+
+    /// `auth_request`: the location that it names says which service is asked.
+    fn asked(&mut self, of: &Of<'d, '_>, keys: &mut Keys) -> Result<(), ()> {
+        let Some(ask) = of.scope.last("auth_request").filter(|one| one.arg(0) != "off") else { return Ok(()) };
+        let path = ask.arg(0);
+        let found = of
+            .server
+            .block
+            .iter()
+            .find(|one| one.name == "location" && one.args.last().is_some_and(|last| last == path));
+        let pass = found.and_then(|location| location.block.iter().find(|one| one.name == "proxy_pass"));
+        let target = pass.and_then(|pass| super::upstream::Target::of(&of.scope.resolved(pass.arg(0))));
+        let (Some(location), Some(target)) = (found, target.filter(|target| !target.authority.contains('$'))) else {
+            let why = "the service that it asks is not known, so the location is closed; write `external_auth`";
+            self.draft.note(ask.place(), &ask.told(), Became::Closed, why);
+            return Err(());
+        };
+        let scope = of.scope.inner(&location.block);
+        let Some(to) = self.upstream(&target, &scope, location, false) else { return Err(()) };
+        let asked = target.uri.as_deref().filter(|uri| !uri.contains('$')).unwrap_or(path).to_owned();
+        let mut http = json!({"path": asked});
+        let host =
+            location.block.iter().find(|one| one.name == "proxy_set_header" && one.arg(0).eq_ignore_ascii_case("host"));
+        match host.map(|one| one.arg(1)) {
+            None => http["host"] = json!(target.host()),
+            Some(value) if !value.contains('$') => http["host"] = json!(value),
+            Some(_) => {}
+        }
+        let mut auth = json!({"to": to, "http": http, "timeout": "60s", "failure_status": 500});
+        let passed: Vec<String> = passed_on(&of.scope.all(&["auth_request_set"]), &of.scope.all(&["proxy_set_header"]));
+        if !passed.is_empty() {
+            auth["response_headers"] = json!(passed);
+        }
+        keys.set("external_auth", auth);
+        let why = "the service gets the client's path in X-Forwarded-Uri and its method in X-Forwarded-Method, and an answer of 3xx reaches the client";
+        self.draft.note(ask.place(), &ask.told(), Became::Different, why);
+        Ok(())
+    }
+
+    fn rate(&mut self, of: &Of<'d, '_>, keys: &mut Keys) {
+        for one in of.scope.all(&["limit_req"]) {
+            let value = |name: &str| one.args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
+            let zone = value("zone").and_then(|zone| self.zones.get(zone)).copied();
+            match zone {
+                Some(zone) if zone.is_by_address && keys.get("rate_limit").is_none() => {
+                    let burst =
+                        value("burst").and_then(|burst| burst.parse::<u64>().ok()).unwrap_or(0).min(999_999) + 1;
+                    keys.set("rate_limit", json!({"requests": zone.requests, "per": zone.per, "burst": burst}));
+                    let why = "a request above the limit gets 429, and none waits";
+                    self.draft.note(one.place(), &one.told(), Became::Different, why);
+                }
+                _ => {
+                    let why = "a route has one limit, by the address of the client or a header: write `rate_limit`";
+                    self.draft.note(one.place(), &one.told(), Became::Lost, why);
+                }
+            }
+        }
+    }
+
+    /// The headers that a proxied location changes. `authority` is that of its endpoints.
+    pub(super) fn headers(&mut self, of: &Of<'d, '_>, authority: &str, route: &mut Keys) {
+        let mut host = Some(authority.to_owned());
+        // These come from the service of `auth_request`.
+        let passed = passed_on(&of.scope.all(&["auth_request_set"]), &of.scope.all(&["proxy_set_header"]));
+        for one in of.scope.all(&["proxy_set_header", "grpc_set_header"]) {
+            let (name, value) = (one.arg(0), of.scope.resolved(one.arg(1)));
+            if name.eq_ignore_ascii_case("host") {
+                host = match value.as_str() {
+                    "$host" | "$http_host" | "$host:$server_port" | "$server_name" => None,
+                    "$proxy_host" => Some(authority.to_owned()),
+                    value if value.contains('$') => {
+                        let why =
+                            "the endpoint gets the client's Host: only that, a text and $proxy_host are understood";
+                        self.draft.note(one.place(), &one.told(), Became::Different, why);
+                        None
+                    }
+                    value => Some(value.to_owned()),
+                };
+                continue;
+            }
+            if !passed.iter().any(|passed| passed.eq_ignore_ascii_case(name)) {
+                self.request_header(one, name, &value, (of.is_tls, &mut *route));
+            }
+        }
+        if let Some(host) = host {
+            route.set_in("rewrite", "host", host);
+        }
+        for one in of.scope.all(&["add_header"]) {
+            let value = of.scope.resolved(one.arg(1));
+            if value.contains('$') || value.is_empty() {
+                self.draft.note(one.place(), &one.told(), Became::Lost, "its value is not understood");
+            } else {
+                route.header("response_headers", "add", one.arg(0), &value);
+            }
+        }
+        for one in of.scope.all(&["proxy_hide_header"]) {
+            let is_changed = route.get("response_headers").is_some_and(|all| all["add"][one.arg(0)].is_string());
+            if !is_changed {
+                route.header("response_headers", "remove", one.arg(0), "");
+            }
+        }
+    }
+
+    fn request_header(&mut self, one: &Directive, name: &str, value: &str, (is_tls, route): (bool, &mut Keys)) {
+        let lower = name.to_ascii_lowercase();
+        let set = |route: &mut Keys, value: &str| route.header("request_headers", "set", name, value);
+        match (lower.as_str(), value) {
+            // Upgrades pass, and connections are Steelyard's.
+            ("upgrade" | "connection" | "keep-alive" | "te" | "transfer-encoding" | "content-length", _) => {}
+            ("x-forwarded-for", "$proxy_add_x_forwarded_for") => {
+                let why = "what clients send in it is replaced, unless they are in `trusted_proxies`";
+                self.draft.note(one.place(), &one.told(), Became::Different, why);
+            }
+            ("x-forwarded-for", "$remote_addr")
+            | ("x-forwarded-proto", "$scheme")
+            | ("x-forwarded-host", "$host" | "$http_host") => {}
+            (_, "") => route.header("request_headers", "remove", name, ""),
+            (_, "$remote_addr" | "$realip_remote_addr" | "$binary_remote_addr") => set(route, "${client_ip}"),
+            (_, "$remote_port") => set(route, "${client_port}"),
+            (_, "$ssl_client_s_dn") => set(route, "${client_cert_subject}"),
+            (_, "$ssl_client_escaped_cert") => set(route, "${client_cert_pem}"),
+            (_, "$ssl_server_name") => set(route, "${sni}"),
+            (_, "$ssl_protocol") => set(route, "${tls_version}"),
+            // As the client sent it.
+            (lower, value) if value == format!("$http_{}", lower.replace('-', "_")) => {}
+            (_, "$scheme") => set(route, if is_tls { "https" } else { "http" }),
+            (_, value) if value.contains('$') => {
+                // A client could write it otherwise, and the endpoint relies on it.
+                route.header("request_headers", "remove", name, "");
+                let why = "its value is not understood, so the endpoint does not get it; the variables of Steelyard are in its manual";
+                self.draft.note(one.place(), &one.told(), Became::Lost, why);
+            }
+            (_, value) => set(route, &literal(value)),
+        }
+    }
+}
+
+struct Access {
+    allow: Vec<IpNet>,
+    deny: Vec<IpNet>,
+}
+
+/// The lists of `allow` and `deny`. There the first entry that has an address decides, and here the longest: an entry within an earlier one has
+/// no effect there, and is left out.
+fn networks<'d>(all: &[&'d Directive]) -> Result<Option<Access>, &'d Directive> {
+    let mut seen: Vec<IpNet> = Vec::new();
+    let mut access = Access { allow: Vec::new(), deny: Vec::new() };
+    for one in all {
+        let text = one.arg(0);
+        let parsed: Vec<IpNet> = match text {
+            "all" => ["0.0.0.0/0", "::/0"].iter().filter_map(|text| text.parse().ok()).collect(),
+            "unix:" => continue,
+            text => {
+                let network = text.parse().ok().or_else(|| Some(IpNet::from(text.parse::<std::net::IpAddr>().ok()?)));
+                vec![network.ok_or(*one)?]
+            }
+        };
+        for network in parsed {
+            if seen.iter().any(|before| before.contains(&network)) {
+                continue;
+            }
+            seen.push(network);
+            let list = if one.name == "allow" { &mut access.allow } else { &mut access.deny };
+            list.push(network.trunc());
+        }
+    }
+    if all.is_empty() {
+        return Ok(None);
+    }
+    let is_all = |all: &[IpNet]| all.iter().any(|network| network.prefix_len() == 0);
+    if !access.allow.is_empty() && !access.deny.is_empty() {
+        match is_all(&access.deny) {
+            // Whoever is not allowed is refused anyway.
+            true => access.deny.retain(|network| network.prefix_len() > 0),
+            false if !is_all(&access.allow) => {
+                access.allow.extend(["0.0.0.0/0", "::/0"].iter().filter_map(|text| text.parse::<IpNet>().ok()))
+            }
+            false => {}
+        }
+    } else if !access.allow.is_empty() && !is_all(&access.allow) {
+        // Only `allow`, without `deny all`, keeps nobody out.
+        return Ok(None);
+    }
+    Ok(Some(access))
+}
+
+/// Headers of the service that reach the endpoint under the same name.
+fn passed_on(set: &[&Directive], headers: &[&Directive]) -> Vec<String> {
+    let of = |one: &&Directive| {
+        let name = one.arg(1).strip_prefix("$upstream_http_")?.replace('_', "-");
+        let is_passed =
+            headers.iter().any(|header| header.arg(1) == one.arg(0) && header.arg(0).eq_ignore_ascii_case(&name));
+        is_passed.then_some(name)
+    };
+    set.iter().filter_map(of).collect()
+}
+
+/// `allow` and `deny` as values, for tests.
+#[cfg(test)]
+pub(super) fn lists(all: &[&Directive]) -> serde_json::Value {
+    match networks(all) {
+        Ok(Some(Access { allow, deny })) => json!({"allow": allow, "deny": deny}),
+        Ok(None) => serde_json::Value::Null,
+        Err(one) => json!(one.told()),
+    }
+}

@@ -1,0 +1,227 @@
+//! Files of nginx and what they become. Not here: nginx itself, which `e2e/tests/migrate.rs` compares with.
+
+use super::*;
+
+fn translated(text: &str) -> Draft {
+    let file = std::env::temp_dir().join(format!("steelyard-nginx-{}-{:p}.conf", std::process::id(), text));
+    std::fs::write(&file, text).unwrap();
+    let draft = translate(&file);
+    std::fs::remove_file(file).unwrap();
+    draft.unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// Each part is in the file or in a note.
+fn check(text: &str, parts: &[&str]) {
+    let draft = translated(text);
+    let (file, notes) = (draft.checked(), draft.told());
+    for part in parts {
+        let is_there = file.contains(part) || notes.iter().any(|note| note.contains(part));
+        assert!(is_there, "{part}: {file}\n{}", notes.join("\n"));
+    }
+}
+
+#[test]
+fn a_usual_file() {
+    let text = r#"
+user www-data;
+events { worker_connections 1024; }
+http {
+    include mime.types;
+    gzip on;
+    gzip_types application/json;
+    upstream app {
+        least_conn;
+        server 10.0.0.1:8080 weight=3 max_fails=2 fail_timeout=5s;
+        server 10.0.0.2:8080;
+        server 10.0.0.3:8080 backup;
+        keepalive 16;
+    }
+    server {
+        listen 80;
+        listen [::]:80;
+        server_name shop.example.com www.shop.example.com;
+        return 301 https://$host$request_uri;
+    }
+    server {
+        listen 443 ssl http2;
+        server_name shop.example.com *.shop.example.com;
+        ssl_certificate /etc/ssl/shop.pem;
+        ssl_certificate_key /etc/ssl/shop.key;
+        client_max_body_size 20m;
+        location /api/ {
+            proxy_pass http://app/;
+            proxy_set_header Host $host;
+            proxy_set_header X-Real-IP $remote_addr;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_read_timeout 30s;
+        }
+        location = /health { return 200 "ok"; }
+        location ~* \.(png|css)$ { proxy_pass http://app; expires 30d; }
+        location /old { return 301 /new; }
+        location / { proxy_pass http://app; proxy_set_header Host $host; add_header X-Frame-Options DENY always; }
+    }
+}
+"#;
+    check(
+        text,
+        &[
+            "bind: :80",
+            "scheme: https",
+            "status: 301",
+            "protocol: https",
+            "/etc/ssl/shop.pem",
+            "path: /api/",
+            "path_prefix: /",
+            "exact: /api",
+            "exact: /health",
+            "(?i).*?(?:\\.(png|css)$).*",
+            "regex: /old.*",
+            "location: /new",
+            "weight: 3",
+            "priority: 1",
+            "panic_threshold: 0%",
+            "least_connections",
+            "consecutive_5xx: 2",
+            "response_timeout: 30s",
+            "20971520B",
+            "X-Frame-Options",
+            "encodings:",
+            "expires 30d: left out",
+        ],
+    );
+}
+
+#[test]
+fn the_order_of_locations() {
+    let text = "server { listen 80; location / { return 200 root; } location ~ /x { return 200 regex; } location ^~ /first { return 200 first; } \
+        location /longer { return 200 longer; } location = /exact { return 200 exact; } }";
+    let file = translated(text).checked();
+    let places: Vec<usize> = ["body: exact", "body: first", "body: regex", "body: longer", "body: root"]
+        .iter()
+        .map(|part| file.find(part).unwrap_or_else(|| panic!("{part}: {file}")))
+        .collect();
+    assert!(places.is_sorted(), "{file}");
+}
+
+#[test]
+fn servers_with_one_address() {
+    let text = "server { listen 80 default_server; return 404; } server { listen 80; server_name a.example .b.example; return 200 named; }";
+    check(text, &["isolated_hosts", "a.example", "b.example", "- *.b.example", "status: 404"]);
+    check(
+        "server { listen 80; server_name ~^(.+)\\.example$; return 200; }",
+        &["server_name ~^(.+)\\.example$: left out"],
+    );
+}
+
+#[test]
+fn what_keeps_somebody_out() {
+    let of = |inner: &str| format!("server {{ listen 80; location /a {{ {inner} proxy_pass http://10.0.0.1; }} }}");
+    check(&of("allow 10.0.0.0/8; deny all;"), &["allow:", "10.0.0.0/8"]);
+    check(&of("deny 10.1.0.0/16; allow 10.0.0.0/8; deny all;"), &["deny:", "10.1.0.0/16"]);
+    check(&of("deny all;"), &["status: 403"]);
+    check(&of("auth_basic x; auth_basic_user_file /etc/users;"), &["realm: x", "file: /etc/users", "forward: true"]);
+    check(&of("auth_basic x;"), &["status: 403", "auth_basic x: closed"]);
+    check(&of("satisfy any;"), &["status: 403", "satisfy any: closed"]);
+    check(&of("auth_request /auth;"), &["status: 403", "auth_request /auth: closed"]);
+    check(&of("limit_except GET { deny all; }"), &["methods:", "HEAD", "status: 403"]);
+    check(&of("access_by_lua_block { x }"), &["status: 403", "access_by_lua_block: closed"]);
+    check(&of("auth_jwt x;"), &["status: 403", "auth_jwt x: closed"]);
+    check(&of("internal;"), &["status: 404"]);
+    check(&of("if ($geoip_country_code = XX) { return 403; }"), &["if ($geoip_country_code = XX): closed"]);
+    check(
+        "server { listen 80; nonsense on; location / { proxy_pass http://10.0.0.1; } }",
+        &["status: 403", "nonsense on: closed"],
+    );
+    check(
+        "server { listen 80; location ~ ^/(?!public) { return 403; } location / { proxy_pass http://10.0.0.1; } }",
+        &["status: 403", "the server is closed"],
+    );
+    let asked = "server { listen 80; location / { auth_request /auth; auth_request_set $u $upstream_http_x_user; proxy_set_header X-User $u; proxy_pass http://10.0.0.1; } \
+        location = /auth { internal; proxy_pass http://10.0.0.2:4180/check; } }";
+    check(asked, &["external_auth", "path: /check", "- x-user", "failure_status: 500"]);
+    check(
+        "modsecurity on; server { listen 80; location / { proxy_pass http://10.0.0.1; } }",
+        &["status: 403", "modsecurity on: closed"],
+    );
+}
+
+#[test]
+fn paths_of_endpoints() {
+    let of = |location: &str, rest: &str| format!("server {{ listen 80; location {location} {{ {rest} }} }}");
+    check(&of("/a/", "proxy_pass http://10.0.0.1/b/;"), &["path: /a/", "path_prefix: /b/", "exact: /a"]);
+    check(&of("/a", "proxy_pass http://10.0.0.1/b;"), &["/a(.*)", "/b${1}"]);
+    check(&of("= /a", "proxy_pass http://10.0.0.1/b;"), &["exact: /a", "path: /b"]);
+    check(&of("/", "proxy_pass http://10.0.0.1/b/;"), &["path: /", "path_prefix: /b/"]);
+    check(&of("~ ^/u/(.*)$", "proxy_pass http://10.0.0.1/v/$1$is_args$args;"), &["/u/(.*)", "/v/${1}"]);
+    check(&of("/a/", "rewrite ^/a/(.*)$ /$1 break; proxy_pass http://10.0.0.1;"), &["/a/(.*)", "path: /${1}"]);
+    check(&of("/a/", "rewrite ^/a/(.*)$ /b/$1 last; proxy_pass http://10.0.0.1;"), &["closed"]);
+    check(&of("/a/", "rewrite ^/a/(.*)$ /b/$1 permanent;"), &["status: 301", "/b/${1}"]);
+    check(&of("/", "proxy_pass http://$backend;"), &["status: 403", "not known before the request"]);
+    check(&of("/", "set $backend 10.0.0.9:81; proxy_pass http://$backend;"), &["10.0.0.9:81"]);
+    check(&of("/", "proxy_pass https://secure.example;"), &["verify: false", "secure.example:443"]);
+    check(&of("/", "grpc_pass grpc://10.0.0.1:50051;"), &["protocol: h2c"]);
+    check(&of("/", "fastcgi_pass unix:/run/php.sock;"), &["status: 404", "fastcgi_pass unix:/run/php.sock: left out"]);
+    check(&of("/", "root /var/www; try_files $uri =404;"), &["serves no files"]);
+}
+
+#[test]
+fn conditions_and_maps() {
+    let of = |inner: &str| format!("server {{ listen 80; location / {{ {inner} proxy_pass http://10.0.0.1; }} }}");
+    check(&of("if ($request_method = POST) { return 405; }"), &["- POST", "status: 405"]);
+    check(&of("if ($http_x_bad) { return 403; }"), &["present: true"]);
+    check(
+        &of("if ($http_x_forwarded_proto != \"https\") { return 301 https://$host$request_uri; }"),
+        &["x-forwarded-proto: https", "scheme: https"],
+    );
+    check(&of("if ($scheme = http) { return 301 https://$host$request_uri; }"), &["scheme: https"]);
+    check(&of("if (-f $request_filename) { return 403; }"), &["closed"]);
+    let map = "map $http_x_pool $pool { default one; two two; ~^t three; } upstream one { server 10.0.0.1; } upstream two { server 10.0.0.2; } upstream three { server 10.0.0.3; } \
+        server { listen 80; location / { proxy_pass http://$pool; } }";
+    check(map, &["x-pool: two", "10.0.0.2:80", "regex: t.*", "to: one"]);
+    let split = "split_clients $remote_addr $v { 10% canary; * main; } upstream main { server 10.0.0.1; } upstream canary { server 10.0.0.2; } \
+        server { listen 80; location / { proxy_pass http://$v; } }";
+    check(split, &["weight: 100000", "weight: 900000"]);
+    let limit = "limit_req_zone $binary_remote_addr zone=a:10m rate=5r/s; server { listen 80; location / { limit_req zone=a burst=10 nodelay; proxy_pass http://10.0.0.1; } }";
+    check(limit, &["requests: 5", "burst: 11"]);
+}
+
+#[test]
+fn lists_of_addresses() {
+    let of = |text: &str| {
+        let one = |entry: &str| {
+            let (name, network) = entry.split_once(' ').unwrap();
+            Directive {
+                file: "f".into(),
+                line: 1,
+                name: name.to_owned(),
+                args: vec![network.to_owned()],
+                block: Vec::new(),
+            }
+        };
+        let all: Vec<Directive> = text.split("; ").map(one).collect();
+        policy::lists(&all.iter().collect::<Vec<_>>()).to_string()
+    };
+    assert_eq!(of("allow 10.0.0.0/8; deny all"), r#"{"allow":["10.0.0.0/8"],"deny":[]}"#);
+    // The first entry decides, so the second has no effect.
+    assert_eq!(
+        of("deny 10.0.0.0/8; allow 10.1.0.0/16; deny all"),
+        r#"{"allow":[],"deny":["10.0.0.0/8","0.0.0.0/0","::/0"]}"#
+    );
+    assert_eq!(
+        of("allow 10.1.0.0/16; deny 10.0.0.0/8"),
+        r#"{"allow":["10.1.0.0/16","0.0.0.0/0","::/0"],"deny":["10.0.0.0/8"]}"#
+    );
+    assert_eq!(of("deny 10.0.0.0/8"), r#"{"allow":[],"deny":["10.0.0.0/8"]}"#);
+    assert_eq!(of("allow 10.0.0.0/8"), "null");
+    assert_eq!(of("deny nonsense"), r#""deny nonsense""#);
+}
+
+#[test]
+fn connections() {
+    let text = "stream { upstream db { server 10.0.0.1:5432; server 10.0.0.2:5432 backup; } server { listen 127.0.0.1:5432; proxy_pass db; proxy_timeout 10m; } \
+        server { listen 53 udp; proxy_pass 10.0.0.3:53; } }";
+    check(
+        text,
+        &["protocol: tcp", "bind: 127.0.0.1:5432", "idle_timeout: 600s", "priority: 1", "listen 53 udp: left out"],
+    );
+}

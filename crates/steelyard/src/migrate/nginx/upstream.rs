@@ -1,0 +1,593 @@
+//! Endpoints: upstreams, the addresses in `proxy_pass`, and streams.
+
+use serde_json::{Value, json};
+
+use super::super::draft::{Became, Draft, Keys, Listener, escaped, literal, milliseconds, named, searched};
+use super::location::{template, with_path, within};
+use super::parse::Directive;
+use super::server::{Matcher, Of};
+use super::{Making, Scope, Zone, socket};
+
+/// The URL of `proxy_pass`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) is_tls: bool,
+    /// A name of an upstream, or a host and perhaps a port.
+    pub(super) authority: String,
+    /// Path and query, if it has any.
+    pub(super) uri: Option<String>,
+}
+
+impl Target {
+    pub(super) fn of(url: &str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("://")?;
+        let is_tls = match scheme {
+            "http" | "grpc" => false,
+            "https" | "grpcs" => true,
+            _ => return None,
+        };
+        // `http://app$request_uri`
+        let end = rest
+            .find('/')
+            .into_iter()
+            .chain(rest.find("$request_uri"))
+            .chain(rest.find("$uri"))
+            .min()
+            .unwrap_or(rest.len());
+        let (authority, uri) = rest.split_at(end);
+        (!authority.is_empty()).then(|| Self {
+            is_tls,
+            authority: authority.to_owned(),
+            uri: (!uri.is_empty()).then(|| uri.to_owned()),
+        })
+    }
+
+    /// `$proxy_host`: without the default port.
+    pub(super) fn host(&self) -> &str {
+        self.authority.strip_suffix(if self.is_tls { ":443" } else { ":80" }).unwrap_or(&self.authority)
+    }
+}
+
+/// `limit_req_zone $binary_remote_addr zone=a:1m rate=10r/s;`
+pub(super) fn zone(one: &Directive) -> Option<(String, Zone)> {
+    let value = |name: &str| one.args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
+    let name = value("zone")?.split(':').next()?.to_owned();
+    let rate = value("rate")?;
+    let (requests, per) = match (rate.strip_suffix("r/s"), rate.strip_suffix("r/m")) {
+        (Some(count), _) => (count, "1s"),
+        (_, Some(count)) => (count, "1m"),
+        _ => return None,
+    };
+    let is_by_address = ["$binary_remote_addr", "$remote_addr"].contains(&one.arg(0));
+    Some((name, Zone { requests: requests.parse().ok()?, per, is_by_address }))
+}
+
+impl<'d> Making<'d, '_> {
+    /// The routes of a location with `proxy_pass`. `None` closes it.
+    pub(super) fn proxied(
+        &mut self,
+        pass: &'d Directive,
+        block: &'d [Directive],
+        of: &Of<'d, '_>,
+    ) -> Option<Vec<Keys>> {
+        let is_grpc = pass.name == "grpc_pass";
+        let url = of.scope.resolved(pass.arg(0));
+        let url = if is_grpc && !url.contains("://") { format!("grpc://{url}") } else { url };
+        if let Some(routes) = self.mapped(&url, pass, block, of) {
+            return Some(routes);
+        }
+        let target = Target::of(&url).filter(|target| !target.authority.contains('$'));
+        let Some(target) = target else {
+            let why = "the endpoint is not known before the request, so the location is closed; write a route for each";
+            self.draft.note(pass.place(), &pass.told(), Became::Closed, why);
+            return None;
+        };
+        let to = self.upstream(&target, &of.scope, pass, is_grpc)?;
+        let mut common = Keys::default().with("to", to);
+        self.headers(of, target.host(), &mut common);
+        self.compression(of, &mut common);
+        self.mirror(block, of, &mut common);
+        if let Some(retry) = self.retry(of) {
+            common.set("retry", retry);
+        }
+        let mut routes = Vec::new();
+        for one in block.iter().filter(|one| one.name == "rewrite" && within(one.arg(0), of.matcher)) {
+            let (Some(regex), Some(path)) = (searched(one.arg(0), false), template(one.arg(1).trim_end_matches('?')))
+            else {
+                let why = "the expression or the new path is not understood, so the location is closed";
+                self.draft.note(one.place(), &one.told(), Became::Closed, why);
+                return None;
+            };
+            let mut route = with_path(Some(json!({"regex": regex}))).joined(&common);
+            route.set_in("rewrite", "path", path);
+            routes.push(route);
+        }
+        let (path, rewrite) = match paths(of.matcher, target.uri.as_deref()) {
+            Some(found) => found,
+            None => {
+                let why = "the new path is not understood, so the location is closed; write `rewrite` by hand";
+                self.draft.note(pass.place(), &pass.told(), Became::Closed, why);
+                return None;
+            }
+        };
+        let mut route = with_path(path).joined(&common);
+        if let Some(NewPath { key, value }) = rewrite {
+            route.set_in("rewrite", key, value);
+        }
+        routes.push(route);
+        Some(routes)
+    }
+
+    /// `proxy_pass http://$pool`, where a map or split_clients has the values.
+    fn mapped(&mut self, url: &str, pass: &'d Directive, block: &'d [Directive], of: &Of<'d, '_>) -> Option<Vec<Keys>> {
+        let names: Vec<&str> = self.maps.keys().copied().filter(|name| url.contains(*name)).collect();
+        let [name] = names[..] else { return None };
+        let map = *self.maps.get(name)?;
+        let value = |entry: &Directive| url.replace(name, entry.arg(0));
+        let passes = |url: String| Directive { args: vec![url], ..pass.clone() };
+        if map.name == "split_clients" {
+            let mut shares = Vec::new();
+            let mut route = None;
+            let mut left = 1_000_000;
+            for entry in &map.block {
+                let weight = match entry.name.strip_suffix('%').and_then(|text| text.parse::<f64>().ok()) {
+                    Some(percent) => (percent * 10_000.0).round().clamp(0.0, 1e6) as u64,
+                    None => left,
+                };
+                left = left.saturating_sub(weight);
+                let target = Target::of(&value(entry)).filter(|target| !target.authority.contains('$'))?;
+                let to = self.upstream(&target, &of.scope, pass, false)?;
+                shares.push(json!({"cluster": to, "weight": weight}));
+                let mut one = with_path(paths(of.matcher, target.uri.as_deref())?.0);
+                self.headers(of, target.host(), &mut one);
+                route.get_or_insert(one);
+            }
+            let why = "the share is exact, and a client may get another cluster with each request";
+            self.draft.note(map.place(), &map.told(), Became::Different, why);
+            return Some(vec![route?.with("to", shares)]);
+        }
+        let source = map.arg(0);
+        let mut routes = Vec::new();
+        let mut default = None;
+        for entry in
+            map.block.iter().filter(|entry| !["hostnames", "volatile", "include"].contains(&entry.name.as_str()))
+        {
+            let leaked: &'d Directive = pass;
+            let made = self.for_one(&passes(value(entry)), leaked, block, of)?;
+            if entry.name == "default" {
+                default = Some(made);
+                continue;
+            }
+            let matched = match entry.name.strip_prefix('~') {
+                Some(pattern) => {
+                    let (pattern, ignores_case) =
+                        pattern.strip_prefix('*').map_or((pattern, false), |pattern| (pattern, true));
+                    json!({"regex": searched(pattern, ignores_case)?})
+                }
+                None => json!(entry.name),
+            };
+            for mut route in made {
+                let named = |prefix: &str| source.strip_prefix(prefix).filter(|name| !name.is_empty());
+                match (source, named("$http_"), named("$cookie_"), named("$arg_")) {
+                    ("$host" | "$http_host", ..) if matched.is_string() => route.set("hosts", json!([matched])),
+                    ("$request_method", ..) if matched.is_string() => route.set("methods", json!([matched])),
+                    (_, Some(name), ..) => route.set_in("headers", &name.replace('_', "-"), matched.clone()),
+                    (_, _, Some(name), _) => route.set_in("cookies", name, matched.clone()),
+                    (.., Some(name)) => route.set_in("query", name, matched.clone()),
+                    _ => return None,
+                }
+                routes.push(route);
+            }
+        }
+        routes.extend(default?);
+        Some(routes)
+    }
+
+    /// The routes for one value of a map.
+    fn for_one(
+        &mut self,
+        pass: &Directive,
+        place: &'d Directive,
+        block: &'d [Directive],
+        of: &Of<'d, '_>,
+    ) -> Option<Vec<Keys>> {
+        let target = Target::of(pass.arg(0)).filter(|target| !target.authority.contains('$'))?;
+        let to = self.upstream(&target, &of.scope, place, false)?;
+        let (path, rewrite) = paths(of.matcher, target.uri.as_deref())?;
+        let mut route = with_path(path).with("to", to);
+        self.headers(of, target.host(), &mut route);
+        self.mirror(block, of, &mut route);
+        if let Some(NewPath { key, value }) = rewrite {
+            route.set_in("rewrite", key, value);
+        }
+        Some(vec![route])
+    }
+
+    /// The cluster of a target.
+    pub(super) fn upstream(
+        &mut self,
+        target: &Target,
+        scope: &Scope<'d>,
+        place: &Directive,
+        is_grpc: bool,
+    ) -> Option<String> {
+        if target.authority.starts_with("unix:") {
+            let why =
+                "Steelyard connects to addresses, so it is closed; let the application listen on a port of 127.0.0.1";
+            self.draft.note(place.place(), &place.told(), Became::Closed, why);
+            return None;
+        }
+        let mut keys = Keys::default();
+        match self.upstreams.get(target.authority.as_str()).copied() {
+            Some(upstream) => endpoints(upstream, &mut keys, self.draft)?,
+            None => {
+                let port = if target.is_tls { 443 } else { 80 };
+                let address = with_port(&target.authority, port);
+                keys.set("endpoints", json!([address]));
+            }
+        }
+        let time = |name: &str| scope.last(name).and_then(|one| duration(one.arg(0)));
+        let prefix = if is_grpc { "grpc" } else { "proxy" };
+        if let Some(time) = time(&format!("{prefix}_connect_timeout")) {
+            keys.set("connect_timeout", milliseconds(time));
+        }
+        if let Some(time) = time(&format!("{prefix}_read_timeout")) {
+            keys.set("response_timeout", milliseconds(time));
+        }
+        if is_grpc {
+            keys.set("protocol", if target.is_tls { "h2" } else { "h2c" });
+        }
+        if target.is_tls {
+            let tls = self.upstream_tls(target, scope, place);
+            keys.set("tls", tls);
+        }
+        Some(self.draft.cluster(&target.authority, keys))
+    }
+
+    fn upstream_tls(&mut self, target: &Target, scope: &Scope<'d>, place: &Directive) -> Value {
+        let is_on = |name: &str| scope.last(name).is_some_and(|one| one.arg(0) == "on");
+        let mut tls = json!({});
+        if !is_on("proxy_ssl_verify") {
+            tls["verify"] = json!(false);
+            let why =
+                "certificates of endpoints are not verified, as with nginx; remove `verify: false` to verify them";
+            self.draft.note(place.place(), &place.told(), Became::Different, why);
+        } else if let Some(ca) = scope.last("proxy_ssl_trusted_certificate") {
+            tls["ca"] = json!(ca.arg(0));
+        }
+        let name = scope.last("proxy_ssl_name").map(|one| one.arg(0)).filter(|name| !name.contains('$'));
+        let host = target.authority.split(':').next().unwrap_or_default();
+        let is_upstream = self.upstreams.contains_key(target.authority.as_str());
+        if let Some(name) = name.or(is_upstream.then_some(host)) {
+            tls["server_name"] = json!(name);
+        }
+        tls
+    }
+
+    fn retry(&mut self, of: &Of<'d, '_>) -> Option<Value> {
+        let next = of.scope.last("proxy_next_upstream");
+        let tries = of.scope.last("proxy_next_upstream_tries").and_then(|one| one.arg(0).parse::<u64>().ok());
+        if next.is_none() && tries.is_none() {
+            return None;
+        }
+        let words: Vec<&str> =
+            next.map_or_else(|| vec!["error", "timeout"], |one| one.args.iter().map(String::as_str).collect());
+        if words.contains(&"off") || tries == Some(1) {
+            return Some(json!("off"));
+        }
+        let mut on: Vec<String> = Vec::new();
+        for word in &words {
+            match *word {
+                "error" => on.extend(["connect_failure".to_owned(), "reset".to_owned()]),
+                "timeout" => on.push("timeout".to_owned()),
+                word => on.extend(
+                    word.strip_prefix("http_")
+                        .filter(|code| code.starts_with('5') || *code == "429")
+                        .map(str::to_owned),
+                ),
+            }
+        }
+        if on.is_empty() {
+            return Some(json!("off"));
+        }
+        let attempts = tries.filter(|tries| *tries > 0).map_or(2, |tries| (tries - 1).clamp(1, 10));
+        let mut retry = json!({"on": on, "attempts": attempts});
+        if words.contains(&"non_idempotent") {
+            retry["non_idempotent"] = json!(true);
+        }
+        Some(retry)
+    }
+
+    fn compression(&mut self, of: &Of<'d, '_>, route: &mut Keys) {
+        if of.scope.last("gzip").is_none_or(|one| one.arg(0) != "on") {
+            return;
+        }
+        let mut types: Vec<String> = vec!["text/html".to_owned()];
+        if let Some(one) = of.scope.last("gzip_types") {
+            types.extend(one.args.iter().filter(|kind| kind.contains('/')).cloned());
+        }
+        types.sort_unstable();
+        types.dedup();
+        let mut compress = json!({"encodings": ["gzip"], "types": types});
+        if let Some(level) = of.scope.last("gzip_comp_level").and_then(|one| one.arg(0).parse::<u64>().ok()) {
+            compress["level"] = json!(level.clamp(1, 9));
+        }
+        if let Some(bytes) = of.scope.last("gzip_min_length").and_then(|one| super::server::size(one.arg(0))) {
+            compress["min_size"] = json!(format!("{bytes}B"));
+        }
+        route.set("compress", compress);
+    }
+
+    fn mirror(&mut self, block: &'d [Directive], of: &Of<'d, '_>, route: &mut Keys) {
+        for one in block.iter().filter(|one| one.name == "mirror" && one.arg(0) != "off") {
+            let found = of.server.block.iter().find(|location| {
+                location.name == "location" && location.args.last().map(String::as_str) == Some(one.arg(0))
+            });
+            let pass = found.and_then(|location| location.block.iter().find(|one| one.name == "proxy_pass"));
+            let target = pass
+                .and_then(|pass| Target::of(&of.scope.resolved(pass.arg(0))))
+                .filter(|target| !target.authority.contains('$'));
+            match (found, target) {
+                (Some(location), Some(target)) => {
+                    let scope = of.scope.inner(&location.block);
+                    if let Some(to) = self.upstream(&target, &scope, one, false) {
+                        route.set("mirror", json!({"to": to}));
+                    }
+                }
+                _ => self.draft.note(
+                    one.place(),
+                    &one.told(),
+                    Became::Lost,
+                    "the location of the copies is not understood",
+                ),
+            }
+        }
+    }
+}
+
+/// What a route makes of a path: a key of `rewrite`, and its value.
+struct NewPath {
+    key: &'static str,
+    value: Value,
+}
+
+/// The condition of a route and its new path, for the URI of `proxy_pass`.
+fn paths(matcher: &Matcher, uri: Option<&str>) -> Option<(Option<Value>, Option<NewPath>)> {
+    let bare = uri.map(|uri| uri.strip_suffix("$is_args$args").unwrap_or(uri));
+    let same = || Some((matcher.condition(true), None));
+    let uri = match bare {
+        None | Some("$request_uri" | "$uri" | "/$request_uri") => return same(),
+        Some(uri) => uri,
+    };
+    if uri.contains('$') {
+        let regex = matches!(matcher, Matcher::Regex { .. }).then(|| matcher.condition(true))?;
+        return Some((regex, Some(NewPath { key: "path", value: json!(template(uri)?) })));
+    }
+    match matcher {
+        Matcher::Exact(_) => Some((matcher.condition(true), Some(NewPath { key: "path", value: json!(literal(uri)) }))),
+        Matcher::Prefix { path, .. } if path == uri => same(),
+        Matcher::Prefix { path, .. } if path.ends_with('/') && uri.ends_with('/') => {
+            let condition = matcher.condition(true).unwrap_or_else(|| json!("/"));
+            Some((Some(condition), Some(NewPath { key: "path_prefix", value: json!(uri) })))
+        }
+        Matcher::Prefix { path, .. } => {
+            let regex = json!({"regex": format!("{}(.*)", escaped(path))});
+            Some((Some(regex), Some(NewPath { key: "path", value: json!(format!("{}${{1}}", literal(uri))) })))
+        }
+        Matcher::Regex { .. } => None,
+    }
+}
+
+/// The endpoints of an upstream block, and how they are chosen.
+fn endpoints(upstream: &Directive, keys: &mut Keys, draft: &mut Draft) -> Option<()> {
+    let mut all = Vec::new();
+    let (mut has_backup, mut fails, mut connections) = (false, Vec::new(), None);
+    for one in upstream.block.iter().filter(|one| one.name == "server") {
+        let value = |name: &str| one.args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
+        let has = |word: &str| one.args.iter().any(|arg| arg == word);
+        if one.arg(0).starts_with("unix:") {
+            draft.note(
+                one.place(),
+                &one.told(),
+                Became::Lost,
+                "Steelyard connects to addresses; let the application listen on a port",
+            );
+            continue;
+        }
+        let mut endpoint = json!({"address": with_port(one.arg(0), 80)});
+        if let Some(weight) = value("weight").and_then(|text| text.parse::<u16>().ok()) {
+            endpoint["weight"] = json!(weight);
+        }
+        if has("down") {
+            endpoint["weight"] = json!(0);
+        }
+        if has("backup") {
+            endpoint["priority"] = json!(1);
+            has_backup = true;
+        }
+        fails.push((
+            value("max_fails").and_then(|text| text.parse::<u64>().ok()),
+            value("fail_timeout").and_then(duration),
+        ));
+        connections =
+            connections.or(value("max_conns").and_then(|text| text.parse::<u64>().ok()).filter(|count| *count > 0));
+        all.push(endpoint);
+    }
+    if all.is_empty() {
+        draft.note(
+            upstream.place(),
+            &upstream.told(),
+            Became::Closed,
+            "it has no endpoint that Steelyard can connect to",
+        );
+        return None;
+    }
+    keys.set("endpoints", all);
+    choice(upstream, keys, draft);
+    if has_backup {
+        keys.set("panic_threshold", "0%");
+    }
+    if let Some(count) = connections {
+        keys.set("limits", json!({"connections": count}));
+    }
+    match fails.iter().find(|(fails, _)| fails.is_some()) {
+        Some(_) if fails.iter().all(|(fails, _)| *fails == Some(0)) => keys.set("outlier", "off"),
+        Some((Some(count), time)) if *count > 0 => {
+            let outlier = json!({"consecutive_5xx": count, "eject_for": milliseconds(time.unwrap_or(10_000))});
+            keys.set("outlier", outlier);
+            draft.note(
+                upstream.place(),
+                &upstream.told(),
+                Became::Different,
+                "responses from 500 to 599 count as failures, too",
+            );
+        }
+        _ => {}
+    }
+    Some(())
+}
+
+/// How an endpoint is chosen.
+fn choice(upstream: &Directive, keys: &mut Keys, draft: &mut Draft) {
+    for one in &upstream.block {
+        match (one.name.as_str(), one.arg(0)) {
+            (
+                "server" | "keepalive" | "keepalive_requests" | "keepalive_timeout" | "keepalive_time" | "zone"
+                | "resolver",
+                _,
+            ) => {}
+            ("least_conn", _) | ("random", "two") => keys.set("balance", "least_connections"),
+            ("random", _) => keys.set("balance", "random"),
+            ("ip_hash", _) | ("hash", "$remote_addr" | "$binary_remote_addr") => keys.set("balance", "maglev"),
+            ("hash", key) if key.starts_with("$cookie_") => {
+                keys.set("balance", json!({"maglev": {"key": {"cookie": key.trim_start_matches("$cookie_")}}}));
+            }
+            ("hash", key) if key.starts_with("$http_") => {
+                let name = key.trim_start_matches("$http_").replace('_', "-");
+                keys.set("balance", json!({"maglev": {"key": {"header": name}}}));
+            }
+            ("sticky", "cookie") => keys.set("sticky", json!({"cookie": one.arg(1)})),
+            _ => {
+                draft.note(one.place(), &one.told(), Became::Lost, "it is not understood; endpoints are chosen in turn")
+            }
+        }
+    }
+}
+
+/// An address with its port, or with this one.
+fn with_port(address: &str, port: u16) -> String {
+    let has_port = match address.rsplit_once(':') {
+        Some((host, port)) => {
+            port.bytes().all(|byte| byte.is_ascii_digit()) && (!host.contains(':') || host.ends_with(']'))
+        }
+        None => false,
+    };
+    if has_port { address.to_owned() } else { format!("{address}:{port}") }
+}
+
+/// `60s`, `1m30s` or `5` in milliseconds.
+pub(super) fn duration(text: &str) -> Option<u64> {
+    let (mut all, mut number) = (0u64, None::<u64>);
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        if let Some(digit) = letter.to_digit(10) {
+            number = Some(number.unwrap_or(0).checked_mul(10)?.checked_add(digit.into())?);
+            continue;
+        }
+        let factor = match letter {
+            'm' if letters.next_if_eq(&'s').is_some() => 1,
+            's' => 1_000,
+            'm' => 60_000,
+            'h' => 3_600_000,
+            'd' => 86_400_000,
+            _ => return None,
+        };
+        all = all.checked_add(number.take()?.checked_mul(factor)?)?;
+    }
+    all.checked_add(number.unwrap_or(0).checked_mul(1_000)?).filter(|all| *all > 0)
+}
+
+/// The servers of a stream block: listeners of TCP.
+pub(super) fn streams(block: &[Directive], draft: &mut Draft) {
+    for server in block.iter().filter(|one| one.name == "server") {
+        let find = |name: &str| server.block.iter().find(|one| one.name == name);
+        let (Some(listen), Some(pass)) = (find("listen"), find("proxy_pass")) else {
+            draft.note(server.place(), "server", Became::Lost, "it has no listen and proxy_pass");
+            continue;
+        };
+        let known = [
+            "listen",
+            "proxy_pass",
+            "proxy_connect_timeout",
+            "proxy_timeout",
+            "proxy_protocol",
+            "ssl_certificate",
+            "ssl_certificate_key",
+        ];
+        let tuning = [
+            "access_log",
+            "error_log",
+            "tcp_nodelay",
+            "proxy_socket_keepalive",
+            "proxy_buffer_size",
+            "ssl_protocols",
+            "ssl_ciphers",
+        ];
+        let unknown =
+            server.block.iter().find(|one| !known.contains(&one.name.as_str()) && !tuning.contains(&one.name.as_str()));
+        let is_datagrams = listen.args.iter().any(|arg| arg == "udp");
+        let place = socket(listen.arg(0)).filter(|_| !is_datagrams && !pass.arg(0).contains('$'));
+        let (Some(place), None) = (place, unknown) else {
+            let one = unknown.unwrap_or(listen);
+            let why = "the server is left out: Steelyard relays TCP from an address to a cluster; `vips` balance UDP, `protocol: tls_passthrough` chooses by SNI";
+            draft.note(one.place(), &one.told(), Became::Lost, why);
+            continue;
+        };
+        let mut cluster = Keys::default();
+        match block.iter().find(|one| one.name == "upstream" && one.arg(0) == pass.arg(0)) {
+            Some(upstream) if endpoints(upstream, &mut cluster, draft).is_none() => continue,
+            Some(_) => {}
+            None => cluster.set("endpoints", json!([pass.arg(0)])),
+        }
+        if let Some(time) = find("proxy_connect_timeout").and_then(|one| duration(one.arg(0))) {
+            cluster.set("connect_timeout", milliseconds(time));
+        }
+        if find("proxy_protocol").is_some_and(|one| one.arg(0) == "on") {
+            cluster.set("proxy_protocol", "v1");
+        }
+        let to = draft.cluster(pass.arg(0), cluster);
+        let host = if place.host == "0.0.0.0" { "0.0.0.0" } else { &place.host };
+        let mut keys = Keys::default().with("bind", format!("{host}:{}", place.port));
+        let pair = (find("ssl_certificate"), find("ssl_certificate_key"));
+        let is_tls = listen.args.iter().any(|arg| arg == "ssl");
+        keys.set("protocol", if is_tls { "tls" } else { "tcp" });
+        if let ((Some(cert), Some(key)), true) = (pair, is_tls) {
+            keys.set("tls", json!({"certificates": [{"cert": cert.arg(0), "key": key.arg(0)}]}));
+        }
+        if let Some(time) = find("proxy_timeout").and_then(|one| duration(one.arg(0))) {
+            keys.set("idle_timeout", milliseconds(time));
+        }
+        keys.set("to", to);
+        draft.listeners.push((named(&format!("tcp-{}", place.port)), Listener { keys, routes: Vec::new() }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_addresses() {
+        let check = |text: &str, expect: Option<u64>| assert_eq!(duration(text), expect, "{text}");
+        check("60", Some(60_000));
+        check("60s", Some(60_000));
+        check("1m30s", Some(90_000));
+        check("500ms", Some(500));
+        check("x", None);
+        check("0", None);
+        assert_eq!(with_port("app", 80), "app:80");
+        assert_eq!(with_port("[::1]", 80), "[::1]:80");
+        assert_eq!(with_port("[::1]:81", 80), "[::1]:81");
+        assert_eq!(with_port("10.0.0.1:81", 80), "10.0.0.1:81");
+    }
+}

@@ -1,0 +1,68 @@
+//! Endpoints that say in their responses what they got: `x-endpoint` is their name, `x-seen-NAME` a header of the request, and the body has
+//! the method, the target and the body. Headers of the request say how to answer.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use testkit::Conn;
+use testkit::strict::{Request, values};
+
+/// Headers that differ from request to request, or belong to the connection.
+const NOT_SHOWN: [&str; 4] = ["connection", "x-request-id", "content-length", "transfer-encoding"];
+
+/// Starts one, on threads of this process.
+pub fn start(address: SocketAddr, name: &'static str) {
+    let listener = TcpListener::bind(address).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || serve(stream, name));
+        }
+    });
+}
+
+fn serve(stream: TcpStream, name: &str) {
+    let Ok(mut conn) = Conn::new(name, stream) else { return };
+    // It ends when the other side does.
+    while let Ok(request) = conn.request() {
+        match asked(&request, "x-echo").as_deref() {
+            Some("close") => return,
+            // Until the other side gives up.
+            Some("silent") => drop(conn.expect_end()),
+            _ => {}
+        }
+        if conn.send(&response(&request, name)).is_err() {
+            return;
+        }
+    }
+}
+
+fn asked(request: &Request, name: &str) -> Option<String> {
+    values(&request.headers, name).first().map(|value| String::from_utf8_lossy(value).into_owned())
+}
+
+fn response(request: &Request, name: &str) -> Vec<u8> {
+    let is_auth = name == "auth";
+    let status =
+        asked(request, if is_auth { "x-auth-status" } else { "x-echo-status" }).unwrap_or_else(|| "200".into());
+    let mut head = format!("HTTP/1.1 {status} Said\r\nx-endpoint: {name}\r\ncontent-type: text/plain\r\n");
+    if is_auth {
+        let host = asked(request, "host").unwrap_or_default();
+        head.push_str(&format!("x-user: {} {} {host}\r\nx-team: red\r\n", request.method, request.target));
+        head.push_str("www-authenticate: Bearer\r\nset-cookie: auth=1\r\n");
+    }
+    if let Some(field) = asked(request, "x-echo-set") {
+        head.push_str(&format!("{field}\r\n"));
+    }
+    for field in request.headers.iter().filter(|field| !NOT_SHOWN.contains(&field.name.to_ascii_lowercase().as_str())) {
+        let (name, value) = (field.name.to_ascii_lowercase(), String::from_utf8_lossy(&field.value));
+        head.push_str(&format!("x-seen-{name}: {value}\r\n"));
+    }
+    let has_id = !values(&request.headers, "x-request-id").is_empty();
+    head.push_str(&format!("x-seen-x-request-id: {has_id}\r\n"));
+    let body = format!("{} {}\n{}", request.method, request.target, String::from_utf8_lossy(&request.body));
+    let body = if status == "204" { "" } else { &body };
+    if status != "204" {
+        head.push_str(&format!("content-length: {}\r\n", body.len()));
+    }
+    let sent = if request.method == "HEAD" { "" } else { body };
+    format!("{head}\r\n{sent}").into_bytes()
+}
