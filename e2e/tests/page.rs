@@ -292,7 +292,8 @@ fn looks(world: &World, browser: &mut Browser) {
     browser.look(390, 844, "light");
     browser.open(&world.url(""));
     let wide = browser.eval("document.documentElement.scrollWidth");
-    assert!(wide.as_u64() <= Some(390), "{wide}");
+    let over = "[...document.querySelectorAll('*')].filter(e => !e.closest('.scroll') && e.getBoundingClientRect().right > 391).slice(0, 8).map(e => e.outerHTML.slice(0, 120))";
+    assert!(wide.as_u64() <= Some(390), "{wide}: {}", browser.eval(over));
     browser.screenshot("narrow");
     browser.look(1280, 900, "dark");
     browser.open(&world.url(""));

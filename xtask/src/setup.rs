@@ -383,6 +383,7 @@ mod tests {
             "python3",
             "redis-server",
             "/usr/lib/nginx/modules/ngx_http_headers_more_filter_module.so",
+            "chromium",
         ];
         check(None, &[&others[..], &there].concat(), RIVALS);
     }

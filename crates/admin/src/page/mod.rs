@@ -378,11 +378,13 @@ fn configuration(status: &Status) -> Markup {
 /// The list of the other pages.
 pub(crate) fn list_of_pages(pages: &[(&str, bool, &str)]) -> Markup {
     html! {
-        table {
-            @for (path, changes_state, what) in pages {
-                tr {
-                    td { @if *changes_state { "POST " code { (path) } } @else { a href=(path) { code { (path) } } } }
-                    td { (what) }
+        div class="scroll" tabindex="0" {
+            table {
+                @for (path, changes_state, what) in pages {
+                    tr {
+                        td { @if *changes_state { "POST " code { (path) } } @else { a href=(path) { code { (path) } } } }
+                        td { (what) }
+                    }
                 }
             }
         }

@@ -97,6 +97,9 @@ fn target(text: &str) -> Result<Target, String> {
         return Ok(Target { address: address(rest.trim_end_matches('/'))?, https: None });
     };
     let rest = rest.trim_end_matches('/');
+    if rest.starts_with("unix:") {
+        return Err("a Unix socket has no TLS: write unix:/run/steelyard/admin.sock, without https://".to_owned());
+    }
     let address = address(rest)?;
     let (name, _) = rest.rsplit_once(':').unwrap_or((rest, ""));
     let name = name.trim_start_matches('[').trim_end_matches(']');
