@@ -9,11 +9,12 @@ use std::task::{Context, Poll};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN,
-    REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    ORIGIN, REFERRER_POLICY, RETRY_AFTER, VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
+use telemetry::Exposition;
 use tokio::time::Instant;
 
 use crate::access::{self, Access, Doubt, Limiter, RefusedFor, Role, User};
@@ -83,7 +84,7 @@ const PAGES: &[(&str, Page, &str)] = &[
         Page::Route,
         "?path=PATH[&listener=NAME][&method=GET][&host=HOST][&headers=LINES]: which route would take this request, as JSON",
     ),
-    ("/metrics", Page::Metrics, "Prometheus text"),
+    ("/metrics", Page::Metrics, "Prometheus text, or OpenMetrics"),
     ("/healthz", Page::Health, "200 while the process runs"),
     ("/readyz", Page::Ready, "200 while it accepts traffic, else 503 and the reason"),
     ("/status", Page::Status, "the state of the process as JSON: what `steelyard status` shows"),
@@ -133,7 +134,6 @@ const CSS: HeaderValue = HeaderValue::from_static("text/css; charset=utf-8");
 const JAVASCRIPT: HeaderValue = HeaderValue::from_static("text/javascript; charset=utf-8");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// The connection that a request came on.
 #[derive(Clone, Copy)]
@@ -210,6 +210,7 @@ pub(crate) async fn handle(
         },
         Page::Index => index(connection, &user, &query),
         Page::Events => events(connection, &query),
+        Page::Metrics => metrics(connection.control, request.headers()),
         page => answer(connection.control, page, &query).await,
     };
     if let Some(action) = action {
@@ -431,6 +432,16 @@ impl Refusal {
     }
 }
 
+/// The metrics in the format that the scraper prefers.
+fn metrics(control: &dyn Control, headers: &HeaderMap) -> Response<Reply> {
+    let accepted: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    let format = Exposition::negotiate(Some(accepted.join(",")).filter(|accepted| !accepted.is_empty()).as_deref());
+    let mut response =
+        response(StatusCode::OK, HeaderValue::from_static(format.content_type()), control.metrics(format));
+    response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
+    response
+}
+
 async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Reply> {
     match page {
         Page::Style => response(StatusCode::OK, CSS, page::STYLE.to_owned()),
@@ -440,7 +451,6 @@ async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Repl
         Page::DebugRoute => debug_route(control, query).unwrap_or_else(|why| text(StatusCode::BAD_REQUEST, why + "\n")),
         Page::DebugLog => text(StatusCode::OK, control.log_lines()),
         Page::DebugConfiguration => text(StatusCode::OK, control.configuration()),
-        Page::Metrics => response(StatusCode::OK, PROMETHEUS, control.metrics()),
         Page::Health => text(StatusCode::OK, "ok\n".into()),
         Page::Ready => match control.ready() {
             Ok(()) => text(StatusCode::OK, "ok\n".into()),
@@ -464,7 +474,7 @@ async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Repl
         },
         Page::VipDetach => change_vips(control, VipChange::Detach).await,
         // These are answered elsewhere: they have a body, or belong to a connection.
-        Page::Index | Page::Events | Page::Do | Page::VipAdd => {
+        Page::Index | Page::Events | Page::Metrics | Page::Do | Page::VipAdd => {
             text(StatusCode::BAD_REQUEST, "this request needs a body\n".into())
         }
     }
@@ -685,8 +695,8 @@ fn text(status: StatusCode, body: String) -> Response<Reply> {
     response(status, TEXT, body)
 }
 
-fn response(status: StatusCode, content_type: HeaderValue, body: String) -> Response<Reply> {
-    let mut response = Response::new(Reply::Whole(Full::new(Bytes::from(body))));
+fn response(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Response<Reply> {
+    let mut response = Response::new(Reply::Whole(Full::new(body.into())));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, content_type);

@@ -12,7 +12,7 @@ use telemetry::{
     Spans, Totals,
 };
 
-use crate::findings::Finding;
+use crate::findings::{AccessLogStatus, Finding};
 use crate::vip::{KernelPlaneStatus, VipStatus};
 
 /// The version of the JSON. Since version 2, an endpoint that nothing has checked is `unchecked`; version 1 called it
@@ -64,6 +64,9 @@ pub struct Status {
     /// The memory that it may use, `memory_max`; `None` if there is no limit.
     #[serde(default)]
     pub memory_max: Option<u64>,
+    /// Records that the access log has lost; `None` without one.
+    #[serde(default)]
+    pub access_log: Option<AccessLogStatus>,
     /// In the order of the file.
     pub listeners: Vec<ListenerStatus>,
     /// Routes that have served requests, in the order of the file.
