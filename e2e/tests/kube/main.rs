@@ -13,6 +13,7 @@ mod faults;
 mod grpc;
 mod harness;
 mod infrastructure;
+mod ingress_nginx;
 mod nodes;
 mod parameters;
 mod policies;
