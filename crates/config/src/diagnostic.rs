@@ -15,7 +15,9 @@ const QUOTE_CHARS_MAX: usize = 60;
 /// A place in the file. Both numbers begin at 1, and columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location {
+    /// From 1.
     pub line: usize,
+    /// From 1, in characters.
     pub column: usize,
 }
 

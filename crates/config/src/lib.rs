@@ -19,7 +19,7 @@ mod reference;
 mod schema;
 mod secrets;
 mod text;
-mod yaml;
+pub mod yaml;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -28,14 +28,14 @@ use std::path::{Path, PathBuf};
 use model::{Cluster, Endpoint, EndpointAddress, Generation, Snapshot, Vip};
 
 pub use defaults::{SIDECAR_INBOUND_PORT, SIDECAR_USER};
-pub use diagnostic::{Diagnostic, Errors, Excerpt};
+pub use diagnostic::{Diagnostic, Errors, Excerpt, Location};
 pub use kind::{ServiceRef, TrafficPolicy, apply_to_clients, apply_to_cluster, apply_to_route, definition};
 pub use lower::{NOT_TABLE_LOCAL, TABLE_LOCAL, VIPS_MAX, usual_external_auth};
 pub use reference::reference;
 pub use schema::schema;
-pub use text::{parse_admin, parse_bind, parse_endpoint, parse_vip_address, parse_wait};
+pub use text::{parse_admin, parse_bind, parse_endpoint, parse_vip_address, parse_wait, unchangeable};
 
-use diagnostic::{Hidden, Location, Report, Wrong};
+use diagnostic::{Hidden, Report, Wrong};
 use raw::RawFile;
 use read::Read;
 

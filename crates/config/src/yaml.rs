@@ -12,7 +12,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 use crate::diagnostic::{Location, Report, Wrong};
 
 /// Bytes of a file. The largest that we know of (generated, 10,000 routes) is a tenth of this.
-pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub(crate) const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Characters from one value to the next, and of a whole `[...]` or `{...}` that might still turn out to be a key: the parser holds all of
 /// that, at a hundred times its size, before it gives us anything. Without this limit, reloading a file of 16 MiB in brackets, such as
@@ -20,20 +20,36 @@ pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 const LOOKAHEAD_CHARS_MAX: usize = 1 << 20;
 
 /// How deep values may be nested. The deepest meaningful value is at 9.
-pub const DEPTH_MAX: u32 = 64;
+pub(crate) const DEPTH_MAX: u32 = 64;
 
 /// Values of a file. A value counts once for every way in which aliases lead to it, because a reader spends its time on each.
-pub const NODES_MAX: u32 = 1_000_000;
+pub(crate) const NODES_MAX: u32 = 1_000_000;
 
 /// A value and the place where it begins. An alias shares the node of its anchor, and so its place.
 #[derive(Debug)]
 pub struct Node {
+    /// Where it begins.
     pub location: Location,
+    /// What it is.
     pub value: Value,
     /// 1 for a scalar; one more than its highest child for others. `height <= DEPTH_MAX`.
     height: u32,
     /// The node itself and all nodes below it. `nodes <= NODES_MAX`.
     nodes: u32,
+}
+
+/// How large a text may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Its bytes.
+    pub bytes: usize,
+    /// Its values, counting those that aliases repeat.
+    pub nodes: u32,
+}
+
+impl Limits {
+    /// Of a file of Steelyard.
+    const FILE: Self = Self { bytes: FILE_BYTES_MAX, nodes: NODES_MAX };
 }
 
 /// The content of a node.
@@ -43,9 +59,12 @@ pub enum Value {
     Null,
     /// Text as written. `plain` means without quotes, so that `true` and `80` may mean more than text.
     Scalar {
+        /// Without quotes.
         text: String,
+        /// Whether it had none.
         plain: bool,
     },
+    /// Values in their order.
     List(Vec<Rc<Node>>),
     /// Keys in the order of the file. The same key may occur twice.
     Map(Vec<(Rc<Node>, Rc<Node>)>),
@@ -53,7 +72,7 @@ pub enum Value {
 
 impl Value {
     /// For messages: "not a list".
-    pub fn noun(&self) -> &'static str {
+    pub(crate) fn noun(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
             Self::Scalar { .. } => "text",
@@ -65,7 +84,7 @@ impl Value {
 
 impl Node {
     /// The node of a value of JSON, for readers. All places are the beginning. The caller bounds how deep the value is nested.
-    pub fn of_json(value: &serde_json::Value) -> Rc<Self> {
+    pub(crate) fn of_json(value: &serde_json::Value) -> Rc<Self> {
         let scalar = |text: String, plain: bool| Value::Scalar { text, plain };
         let value = match value {
             serde_json::Value::Null => Value::Null,
@@ -94,20 +113,22 @@ impl Node {
 }
 
 /// Loads the one document of a file. Returns `None` if there is none or it cannot be read; the report says why.
-pub fn load(text: &str, report: &mut Report) -> Option<Rc<Node>> {
-    if text.len() > FILE_BYTES_MAX {
-        let message = format!("the file has {} bytes; the limit is {FILE_BYTES_MAX}", text.len());
-        report.add(Location::START, Wrong::new(message));
-        return None;
-    }
-    // The parser takes a NUL for the end of the file and would ignore what comes after it.
-    if let Some((line, column)) =
-        text.lines().zip(1..).find_map(|(line, number)| Some((number, line.chars().position(|c| c == '\0')?)))
-    {
-        report.add(Location { line, column: column + 1 }, Wrong::new("the file contains a NUL character"));
-        return None;
-    }
-    match build(text, report) {
+pub(crate) fn load(text: &str, report: &mut Report) -> Option<Rc<Node>> {
+    let mut documents = 0;
+    let read = read(text, Limits::FILE, |seen| {
+        match seen {
+            Seen::Document(location) => {
+                documents += 1;
+                if documents > 1 {
+                    let wrong = Wrong::new("a second document begins here");
+                    return Err((location, wrong.hint("put only one document into a file")));
+                }
+            }
+            Seen::Tag(tag, location) => refuse_own_tag(tag, location, report),
+        }
+        Ok(())
+    });
+    match read.map(|mut documents| documents.pop()) {
         Ok(Some(root)) if !matches!(root.value, Value::Null) => Some(root),
         Ok(_) => {
             report.add(Location::START, Wrong::new("the file is empty").hint("it needs `listeners` and `clusters`"));
@@ -120,9 +141,38 @@ pub fn load(text: &str, report: &mut Report) -> Option<Rc<Node>> {
     }
 }
 
-fn build(text: &str, report: &mut Report) -> Result<Option<Rc<Node>>, (Location, Wrong)> {
-    let mut tree = Tree::default();
-    let mut documents = 0;
+/// The documents of a text that is not a file of Steelyard. Tags mean nothing in it.
+///
+/// # Errors
+/// Its first fault: the line, and what is wrong.
+pub fn documents(text: &str, limits: Limits) -> Result<Vec<Rc<Node>>, (usize, String)> {
+    read(text, limits, |_| Ok(())).map_err(|(location, wrong)| (location.line, wrong.message))
+}
+
+/// What the tree of a text does not have.
+enum Seen<'a> {
+    /// A document begins.
+    Document(Location),
+    /// A value has a tag.
+    Tag(&'a Tag, Location),
+}
+
+fn read(
+    text: &str,
+    limits: Limits,
+    mut see: impl FnMut(Seen<'_>) -> Result<(), (Location, Wrong)>,
+) -> Result<Vec<Rc<Node>>, (Location, Wrong)> {
+    if text.len() > limits.bytes {
+        let message = format!("the file has {} bytes; the limit is {}", text.len(), limits.bytes);
+        return Err((Location::START, Wrong::new(message)));
+    }
+    // The parser takes a NUL for the end of the file and would ignore what comes after it.
+    if let Some((line, column)) =
+        text.lines().zip(1..).find_map(|(line, number)| Some((number, line.chars().position(|c| c == '\0')?)))
+    {
+        return Err((Location { line, column: column + 1 }, Wrong::new("the file contains a NUL character")));
+    }
+    let mut tree = Tree { nodes_max: limits.nodes, ..Tree::default() };
     let mut last = Location::START;
     let ahead = Cell::new(0);
     // Past the limit the parser sees the end of the file and cannot go on: the count stays where it is.
@@ -142,26 +192,23 @@ fn build(text: &str, report: &mut Report) -> Result<Option<Rc<Node>>, (Location,
         let (event, span) = event.map_err(|error| syntax(&error, text))?;
         last = self::location(span.start);
         let location = location(span.start);
+        let tagged = match &event {
+            Event::Scalar(.., tag) | Event::SequenceStart(_, tag) | Event::MappingStart(_, tag) => tag.as_deref(),
+            _ => None,
+        };
+        let is_tagged = tagged.is_some();
+        if let Some(tag) = tagged {
+            see(Seen::Tag(tag, location))?;
+        }
         match event {
-            Event::DocumentStart(_) => {
-                documents += 1;
-                if documents > 1 {
-                    return Err((
-                        location,
-                        Wrong::new("a second document begins here").hint("put only one document into a file"),
-                    ));
-                }
+            Event::DocumentStart(_) => see(Seen::Document(location))?,
+            Event::Scalar(text, style, anchor, _) => {
+                tree.scalar(text.into_owned(), style == ScalarStyle::Plain, is_tagged, anchor, location)?;
             }
-            Event::Scalar(text, style, anchor, tag) => {
-                refuse_own_tag(tag.as_deref(), location, report);
-                tree.scalar(text.into_owned(), style == ScalarStyle::Plain, tag.is_some(), anchor, location)?;
-            }
-            Event::SequenceStart(anchor, tag) => {
-                refuse_own_tag(tag.as_deref(), location, report);
+            Event::SequenceStart(anchor, _) => {
                 tree.open(Open { location, anchor, map: false, children: Vec::new() })?;
             }
-            Event::MappingStart(anchor, tag) => {
-                refuse_own_tag(tag.as_deref(), location, report);
+            Event::MappingStart(anchor, _) => {
                 tree.open(Open { location, anchor, map: true, children: Vec::new() })?;
             }
             Event::SequenceEnd | Event::MappingEnd => tree.close()?,
@@ -169,7 +216,7 @@ fn build(text: &str, report: &mut Report) -> Result<Option<Rc<Node>>, (Location,
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
         }
     }
-    Ok(tree.root)
+    Ok(tree.documents)
 }
 
 /// The parser counts lines from 1 and columns from 0.
@@ -196,8 +243,8 @@ fn syntax(error: &ScanError, text: &str) -> (Location, Wrong) {
 }
 
 /// `!!str` and the other core tags say what the reader finds out anyway. Any other tag asks for something that this file does not have.
-fn refuse_own_tag(tag: Option<&Tag>, location: Location, report: &mut Report) {
-    if tag.is_some_and(|tag| !tag.is_yaml_core_schema()) {
+fn refuse_own_tag(tag: &Tag, location: Location, report: &mut Report) {
+    if !tag.is_yaml_core_schema() {
         report
             .add(location, Wrong::new("tags (`!…`) are not supported").hint("put text that begins with `!` in quotes"));
     }
@@ -216,12 +263,14 @@ struct Open {
 /// The part of the tree that is built so far, and its size.
 #[derive(Default)]
 struct Tree {
-    root: Option<Rc<Node>>,
+    /// Those that are complete.
+    documents: Vec<Rc<Node>>,
     /// From the outermost to the innermost. `open.len() < DEPTH_MAX`.
     open: Vec<Open>,
     anchors: HashMap<usize, Rc<Node>>,
-    /// The nodes of the whole file. `nodes <= NODES_MAX`.
+    /// The nodes of all documents. `nodes <= nodes_max`.
     nodes: u32,
+    nodes_max: u32,
 }
 
 impl Tree {
@@ -290,17 +339,16 @@ impl Tree {
     fn hang(&mut self, node: Rc<Node>) {
         match self.open.last_mut() {
             Some(open) => open.children.push(node),
-            None => self.root = Some(node),
+            None => self.documents.push(node),
         }
     }
 
     fn count(&mut self, nodes: u32, location: Location) -> Result<(), (Location, Wrong)> {
         self.nodes = self.nodes.saturating_add(nodes);
-        if self.nodes > NODES_MAX {
-            return Err((
-                location,
-                Wrong::new(format!("the file has more than {NODES_MAX} values, counting those that aliases repeat")),
-            ));
+        if self.nodes > self.nodes_max {
+            let message =
+                format!("the file has more than {} values, counting those that aliases repeat", self.nodes_max);
+            return Err((location, Wrong::new(message)));
         }
         Ok(())
     }

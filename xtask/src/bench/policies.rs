@@ -260,9 +260,7 @@ impl Bench {
     /// Whether a build, which may be an older one, has a policy.
     fn knows(&self, program: &Path, policy: &Policy) -> Result<bool, String> {
         let file = self.configuration(free_port()?, policy)?;
-        Ok(command::succeeds(
-            Command::new(program).args(["check", "-c", &file]).stdout(Stdio::null()).stderr(Stdio::null()),
-        ))
+        Ok(command::succeeds(Command::new(program).args(["check", "-c", &file])))
     }
 
     fn steelyard(&self, program: &Path, policy: &Policy) -> Result<u64, String> {

@@ -26,7 +26,7 @@ pub use jwt::{ClaimName, JwksText, JwksUrlText};
 pub use media::MediaText;
 pub use policy::{
     AllowedOrigin, ChangedHeader, CorsName, HeaderValue, OriginText, PlainHost, RedirectStatus, RedirectUrl, RetryOn,
-    SignInUrl,
+    SignInUrl, unchangeable,
 };
 pub use secret::{HashText, KeyText, Realm, UserName};
 pub use sidecar::{DestinationText, SpiffeText};

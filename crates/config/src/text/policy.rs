@@ -196,16 +196,17 @@ impl Formed for ChangedHeader {
 
     fn parse(text: &str) -> Result<Self, Wrong> {
         let HeaderName(name) = HeaderName::parse(text)?;
-        match refused(&name.replace('_', "-")) {
+        match unchangeable(&name) {
             Some(why) => Err(Wrong::new(format!("{} cannot be changed", quoted(text))).hint(why)),
             None => Ok(Self(name)),
         }
     }
 }
 
-/// Why no route may change this field: another part of the configuration or the protocol decides it.
-fn refused(name: &str) -> Option<&'static str> {
-    Some(match name {
+/// Why no route may change the header of this name, and what to write instead; `None` if it may. Another part of the configuration, or the protocol, decides it.
+#[must_use]
+pub fn unchangeable(name: &str) -> Option<&'static str> {
+    Some(match name.to_ascii_lowercase().replace('_', "-").as_str() {
         "host" => "set the host that the endpoint sees with `rewrite: {host: ...}`",
         "content-length" | "transfer-encoding" => "Steelyard frames each message itself",
         "connection"

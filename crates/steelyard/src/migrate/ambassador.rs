@@ -236,13 +236,7 @@ mod tests {
     use super::*;
 
     fn translated(text: &str) -> Draft {
-        let folder = std::env::temp_dir().join(format!("steelyard-ambassador-{}-{:p}", std::process::id(), text));
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = folder.join("m.yaml");
-        std::fs::write(&file, text).unwrap();
-        let draft = translate(&[file]);
-        std::fs::remove_dir_all(folder).unwrap();
-        draft.unwrap_or_else(|why| panic!("{why}"))
+        Draft::of_text(text, |file| translate(&[file.to_owned()]))
     }
 
     #[test]
@@ -321,5 +315,17 @@ spec: {prefix: /pkg.Service/, rewrite: "", service: "greeter:50051", grpc: true,
             "apiVersion: v1\nkind: Service\nmetadata:\n  name: qotm\n  annotations:\n    getambassador.io/config: |\n      ---\n      apiVersion: ambassador/v1\n      kind: Mapping\n      name: qotm\n      prefix: /qotm/\n      service: qotm\n",
         );
         assert!(draft.checked().contains("qotm:80"), "{}", draft.checked());
+    }
+
+    #[test]
+    fn forwarded_headers_are_those_of_the_listener() {
+        let mapping = "apiVersion: getambassador.io/v3alpha1\nkind: Mapping\nmetadata: {name: a}\nspec:\n  hostname: a.example\n  prefix: /\n  service: a\n";
+        let draft = translated(&format!("{mapping}  add_request_headers: {{x-forwarded-proto: https, x-a: b}}\n"));
+        assert!(draft.checked().contains("x-a: b"), "{}", draft.checked());
+        assert!(
+            draft.told().iter().any(|note| note.contains("x-forwarded-proto: different: the listener's")),
+            "{:?}",
+            draft.told()
+        );
     }
 }

@@ -58,9 +58,15 @@ impl Keys {
 
     /// Changes a header by `request_headers` or `response_headers`: `set` and `add` have values, `remove` has names. A name has one change, and
     /// what is set comes before what is removed.
-    pub(super) fn header(&mut self, side: &str, how: &str, name: &str, value: &str) {
-        if FIXED.iter().any(|fixed| name.eq_ignore_ascii_case(fixed)) || name.is_empty() {
-            return;
+    ///
+    /// # Errors
+    /// Why no route of Steelyard may change it.
+    pub(super) fn header(&mut self, side: &str, how: &str, name: &str, value: &str) -> Result<(), &'static str> {
+        if name.is_empty() {
+            return Err("it has no name");
+        }
+        if let Some(why) = config::unchangeable(name) {
+            return Err(why);
         }
         let mut all = self.get(side).cloned().unwrap_or_else(|| Value::Object(Default::default()));
         let is_name = |known: &str| known.eq_ignore_ascii_case(name);
@@ -71,7 +77,7 @@ impl Keys {
         removed.retain(|known| !known.as_str().is_some_and(is_name));
         if how == "remove" {
             if is_changed {
-                return;
+                return Ok(());
             }
             removed.push(name.into());
         } else {
@@ -92,21 +98,9 @@ impl Keys {
             all.retain(|_, value| !is_empty(value));
         }
         self.set(side, all);
+        Ok(())
     }
 }
-
-/// Headers that frame a message, belong to one hop or name the host: Steelyard writes them itself.
-const FIXED: &[&str] = &[
-    "connection",
-    "content-length",
-    "host",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 impl Serialize for Keys {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -273,6 +267,17 @@ impl Draft {
         }
     }
 
+    /// What a text in a file of its own becomes.
+    #[cfg(test)]
+    #[track_caller]
+    pub(super) fn of_text(text: &str, translate: impl FnOnce(&std::path::Path) -> Result<Self, String>) -> Self {
+        let file = std::env::temp_dir().join(format!("steelyard-migrate-{}-{:p}", std::process::id(), text));
+        std::fs::write(&file, text).unwrap();
+        let draft = translate(&file);
+        std::fs::remove_file(file).unwrap();
+        draft.unwrap_or_else(|why| panic!("{why}"))
+    }
+
     #[cfg(test)]
     pub(super) fn told(&self) -> Vec<String> {
         self.notes.iter().map(Note::told).collect()
@@ -411,6 +416,16 @@ mod tests {
         check("(?!x)", None);
         check("(a)\\1", None);
         assert_eq!(searched("^/a$", true).as_deref(), Some("(?i)/a"));
+    }
+
+    #[test]
+    fn headers_that_no_route_may_change() {
+        let mut route = Keys::default();
+        assert_eq!(route.header("request_headers", "set", "X-A", "b"), Ok(()));
+        for name in ["", "Host", "te", "X_Forwarded_Proto", "expect"] {
+            assert!(route.header("request_headers", "add", name, "b").is_err(), "{name}");
+        }
+        assert_eq!(route.get("request_headers"), Some(&serde_json::json!({"set": {"X-A": "b"}})));
     }
 
     #[test]

@@ -398,10 +398,46 @@ impl Making<'_> {
 
     /// Adds the changes of headers of a node to a route, and reports those that are not understood.
     pub(super) fn changed(&mut self, node: &Node, route: &mut Keys) {
-        for line in change(node, route) {
-            let place = Node::at_line(line);
-            let why = "its value is not understood, so nobody gets it; see the variables of Steelyard";
-            self.note(&place, "header", Became::Lost, why);
+        if route.get("to").is_none() {
+            return;
+        }
+        for side in ["request_headers", "response_headers"] {
+            for one in node.at(&format!("{side}_to_add")).items() {
+                self.added(one, side, route);
+            }
+            let removed = node.at(&format!("{side}_to_remove"));
+            for name in removed.items().iter().filter_map(Node::text) {
+                self.header(removed, route, (side, "remove", name), "");
+            }
+        }
+    }
+
+    fn added(&mut self, one: &Node, side: &str, route: &mut Keys) {
+        let (name, value) = (
+            one.at("header").at("key").text().unwrap_or_default(),
+            one.at("header").at("value").text().unwrap_or_default(),
+        );
+        let replaces = one.at("append").text() == Some("false")
+            || one.at("append_action").text().is_some_and(|how| how.starts_with("OVERWRITE"));
+        let value = match value {
+            "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" => "${client_ip}".to_owned(),
+            "%REQ(X-REQUEST-ID)%" => "${request_id}".to_owned(),
+            "%DOWNSTREAM_PEER_SUBJECT%" => "${client_cert_subject}".to_owned(),
+            "%REQUESTED_SERVER_NAME%" => "${sni}".to_owned(),
+            value if value.contains('%') => {
+                // A client could write it otherwise, and the endpoint relies on it.
+                self.header(one, route, (side, "remove", name), "");
+                let why = "its value is not understood, so nobody gets it; see the variables of Steelyard";
+                return self.note(one, "header", Became::Lost, why);
+            }
+            value => super::draft::literal(value),
+        };
+        self.header(one, route, (side, if replaces { "set" } else { "add" }, name), &value);
+    }
+
+    fn header(&mut self, at: &Node, route: &mut Keys, (side, how, name): (&str, &str, &str), value: &str) {
+        if let Err(why) = route.header(side, how, name, value) {
+            self.note(at, name, Became::Different, why);
         }
     }
 
@@ -458,42 +494,6 @@ impl Making<'_> {
             None => route,
         }
     }
-}
-
-/// Adds the changes of headers of a node to a route.
-fn change(node: &Node, route: &mut Keys) -> Vec<usize> {
-    let mut unknown = Vec::new();
-    if route.get("to").is_none() {
-        return unknown;
-    }
-    for side in ["request_headers", "response_headers"] {
-        for one in node.at(&format!("{side}_to_add")).items() {
-            let (name, value) = (
-                one.at("header").at("key").text().unwrap_or_default(),
-                one.at("header").at("value").text().unwrap_or_default(),
-            );
-            let replaces = one.at("append").text() == Some("false")
-                || one.at("append_action").text().is_some_and(|how| how.starts_with("OVERWRITE"));
-            let value = match value {
-                "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" => "${client_ip}".to_owned(),
-                "%REQ(X-REQUEST-ID)%" => "${request_id}".to_owned(),
-                "%DOWNSTREAM_PEER_SUBJECT%" => "${client_cert_subject}".to_owned(),
-                "%REQUESTED_SERVER_NAME%" => "${sni}".to_owned(),
-                value if value.contains('%') => {
-                    unknown.push(one.line);
-                    // A client could write it otherwise, and the endpoint relies on it.
-                    route.header(side, "remove", name, "");
-                    continue;
-                }
-                value => super::draft::literal(value),
-            };
-            route.header(side, if replaces { "set" } else { "add" }, name, &value);
-        }
-        for name in node.at(&format!("{side}_to_remove")).items().iter().filter_map(Node::text) {
-            route.header(side, "remove", name, "");
-        }
-    }
-    unknown
 }
 
 /// `{socket_address: {address, port_value}}`

@@ -235,11 +235,7 @@ mod tests {
     use super::*;
 
     fn translated(text: &str) -> Draft {
-        let file = std::env::temp_dir().join(format!("steelyard-haproxy-{}-{:p}", std::process::id(), text));
-        std::fs::write(&file, text).unwrap();
-        let draft = translate(&file);
-        std::fs::remove_file(file).unwrap();
-        draft.unwrap_or_else(|why| panic!("{why}"))
+        Draft::of_text(text, translate)
     }
 
     #[test]

@@ -1,23 +1,15 @@
 //! YAML and JSON as a tree whose values know their lines, bounded in size, depth and values.
 
-use std::collections::HashMap;
+use config::yaml::{self, Limits};
 
-use saphyr_parser::{Event, Parser};
-
-/// A text. The parser holds a list or mapping in brackets at a hundred times its size.
-const BYTES_MAX: usize = 4 << 20;
-
-/// How deep values may be nested, and how many there may be, counting what aliases repeat.
-const DEPTH_MAX: usize = 64;
-const NODES_MAX: usize = 500_000;
+/// A text.
+const LIMITS: Limits = Limits { bytes: 4 << 20, nodes: 500_000 };
 
 /// A value, and the line where it begins.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     pub(super) line: usize,
     pub(super) value: Value,
-    /// The value itself and all below it.
-    nodes: usize,
 }
 
 /// What it is.
@@ -30,14 +22,9 @@ pub(super) enum Value {
     Map(Vec<(Node, Node)>),
 }
 
-static NOTHING: Node = Node { line: 0, value: Value::Null, nodes: 0 };
+static NOTHING: Node = Node { line: 0, value: Value::Null };
 
 impl Node {
-    /// Nothing, at a line.
-    pub(super) fn at_line(line: usize) -> Self {
-        Self { line, ..Self::default() }
-    }
-
     /// The value of a key; of several, the first.
     pub(super) fn get(&self, key: &str) -> Option<&Node> {
         self.entries().iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
@@ -105,87 +92,20 @@ pub(super) fn camel(name: &str) -> String {
 /// # Errors
 /// Line and sentence.
 pub(super) fn documents(text: &str) -> Result<Vec<Node>, (usize, String)> {
-    if text.len() > BYTES_MAX {
-        return Err((1, format!("the file has {} bytes; {BYTES_MAX} are the most", text.len())));
-    }
-    let mut building = Building::default();
-    for event in Parser::new_from_str(text) {
-        let (event, span) =
-            event.map_err(|error| (error.marker().line(), format!("this is not YAML: {}", error.info())))?;
-        let line = span.start.line();
-        match event {
-            Event::Scalar(text, style, anchor, tag) => {
-                let is_plain = style == saphyr_parser::ScalarStyle::Plain && tag.is_none();
-                let value = match &*text {
-                    "" | "~" | "null" if is_plain => Value::Null,
-                    _ => Value::Text(text.into_owned()),
-                };
-                building.add(Node { line, value, nodes: 1 }, anchor)?;
-            }
-            Event::SequenceStart(anchor, _) => building.open(line, anchor, false)?,
-            Event::MappingStart(anchor, _) => building.open(line, anchor, true)?,
-            Event::SequenceEnd | Event::MappingEnd => building.close()?,
-            Event::Alias(anchor) => {
-                let Some(node) = building.anchors.get(&anchor).cloned() else {
-                    return Err((line, "an alias is inside the value that it names".to_owned()));
-                };
-                building.add(node, 0)?;
-            }
-            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentStart(_) | Event::DocumentEnd => {}
-        }
-    }
-    Ok(building.documents)
+    Ok(yaml::documents(text, LIMITS)?.iter().map(|node| node_of(node)).collect())
 }
 
-#[derive(Default)]
-struct Building {
-    documents: Vec<Node>,
-    open: Vec<(usize, usize, bool, Vec<Node>)>,
-    anchors: HashMap<usize, Node>,
-    nodes: usize,
-}
-
-impl Building {
-    fn open(&mut self, line: usize, anchor: usize, is_map: bool) -> Result<(), (usize, String)> {
-        if self.open.len() >= DEPTH_MAX {
-            return Err((line, format!("values are nested more than {DEPTH_MAX} deep")));
+/// With the values of aliases in their places: the limits count these.
+fn node_of(node: &yaml::Node) -> Node {
+    let value = match &node.value {
+        yaml::Value::Null => Value::Null,
+        yaml::Value::Scalar { text, .. } => Value::Text(text.clone()),
+        yaml::Value::List(items) => Value::List(items.iter().map(|item| node_of(item)).collect()),
+        yaml::Value::Map(pairs) => {
+            Value::Map(pairs.iter().map(|(key, value)| (node_of(key), node_of(value))).collect())
         }
-        self.open.push((line, anchor, is_map, Vec::new()));
-        Ok(())
-    }
-
-    fn close(&mut self) -> Result<(), (usize, String)> {
-        let Some((line, anchor, is_map, children)) = self.open.pop() else { return Ok(()) };
-        let nodes = children.iter().map(|child| child.nodes).sum::<usize>() + 1;
-        // The children were counted when they were added.
-        self.nodes -= nodes - 1;
-        let value = if is_map {
-            let mut entries = Vec::new();
-            let mut children = children.into_iter();
-            while let (Some(key), Some(value)) = (children.next(), children.next()) {
-                entries.push((key, value));
-            }
-            Value::Map(entries)
-        } else {
-            Value::List(children)
-        };
-        self.add(Node { line, value, nodes }, anchor)
-    }
-
-    fn add(&mut self, node: Node, anchor: usize) -> Result<(), (usize, String)> {
-        self.nodes += node.nodes;
-        if self.nodes > NODES_MAX {
-            return Err((node.line, format!("the file has more than {NODES_MAX} values")));
-        }
-        if anchor > 0 {
-            self.anchors.insert(anchor, node.clone());
-        }
-        match self.open.last_mut() {
-            Some((.., children)) => children.push(node),
-            None => self.documents.push(node),
-        }
-        Ok(())
-    }
+    };
+    Node { line: node.location.line, value }
 }
 
 #[cfg(test)]
@@ -214,5 +134,9 @@ mod tests {
         let bomb = bomb + "b: &b [" + &"*a,".repeat(100) + "]\nc: [" + &"*b,".repeat(100) + "]\n";
         check(&bomb, "more than 500000 values");
         check("a: [", "not YAML");
+        // The depth of aliases is that of what they stand for.
+        let chain: String = (1..100).map(|number| format!("a{number}: &a{number} [*a{}]\n", number - 1)).collect();
+        check(&format!("a0: &a0 []\n{chain}"), "nested more than 64 deep");
+        check("a: b\0\nc: d\n", "a NUL character");
     }
 }

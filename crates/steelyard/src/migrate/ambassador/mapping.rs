@@ -339,8 +339,13 @@ fn policies(object: &Object<'_>, route: &mut Keys, draft: &mut Draft) {
         }
         route.set("cors", value);
     }
-    for (from, side) in [("request_headers", "request_headers"), ("response_headers", "response_headers")] {
-        for (name, value) in spec.at(&format!("add_{from}")).entries() {
+    headers(object, route, draft);
+}
+
+fn headers(object: &Object<'_>, route: &mut Keys, draft: &mut Draft) {
+    let spec = &object.spec;
+    for side in ["request_headers", "response_headers"] {
+        for (name, value) in spec.at(&format!("add_{side}")).entries() {
             // `{value: x, append: false}`, or the text alone, which is appended.
             let text = value.at("value").text().or(value.text()).unwrap_or_default();
             if text.contains('%') {
@@ -353,11 +358,16 @@ fn policies(object: &Object<'_>, route: &mut Keys, draft: &mut Draft) {
                 continue;
             }
             let how = if value.at("append").text() == Some("false") { "set" } else { "add" };
-            route.header(side, how, name.text().unwrap_or_default(), &literal(text));
+            let name = name.text().unwrap_or_default();
+            if let Err(why) = route.header(side, how, name, &literal(text)) {
+                draft.note(object.place(value), name, Became::Different, why);
+            }
         }
-        let removed = spec.at(&format!("remove_{from}"));
+        let removed = spec.at(&format!("remove_{side}"));
         for name in removed.items().iter().filter_map(Node::text).chain(removed.text()) {
-            route.header(side, "remove", name, "");
+            if let Err(why) = route.header(side, "remove", name, "") {
+                draft.note(object.place(removed), name, Became::Different, why);
+            }
         }
     }
 }

@@ -3,11 +3,7 @@
 use super::*;
 
 fn translated(text: &str) -> Draft {
-    let file = std::env::temp_dir().join(format!("steelyard-envoy-{}-{:p}", std::process::id(), text));
-    std::fs::write(&file, text).unwrap();
-    let draft = translate(&file);
-    std::fs::remove_file(file).unwrap();
-    draft.unwrap_or_else(|why| panic!("{why}"))
+    Draft::of_text(text, translate)
 }
 
 /// A bootstrap file with these routes and filters.
@@ -143,4 +139,18 @@ fn what_cannot_be_read() {
         std::fs::remove_file(file).unwrap();
         assert!(why.contains(part), "{why}");
     }
+}
+
+#[test]
+fn forwarded_headers_are_those_of_the_listener() {
+    let routes = r#"              - match: {prefix: /}
+                route: {cluster: app}
+                request_headers_to_add: [{header: {key: x-forwarded-proto, value: https}}]"#;
+    let draft = translated(&bootstrap(routes, ""));
+    assert!(!draft.checked().contains("x-forwarded-proto"), "{}", draft.checked());
+    assert!(
+        draft.told().iter().any(|note| note.contains("x-forwarded-proto: different: the listener's")),
+        "{:?}",
+        draft.told()
+    );
 }

@@ -208,7 +208,7 @@ impl Making<'_> {
         let (name, value) = (line.word(2), line.word(3));
         let lower = name.to_ascii_lowercase();
         if line.word(1) == "del-header" {
-            return keys.header("request_headers", "remove", name, "");
+            return self.header(line, keys, ("request_headers", "remove"), "");
         }
         if lower == "host" && !value.contains('%') {
             return keys.set_in("rewrite", "host", value);
@@ -229,22 +229,30 @@ impl Making<'_> {
         };
         match known {
             Some(value) => {
-                keys.header("request_headers", if line.word(1) == "add-header" { "add" } else { "set" }, name, &value)
+                let how = if line.word(1) == "add-header" { "add" } else { "set" };
+                self.header(line, keys, ("request_headers", how), &value);
             }
             None => {
                 // A client could write it otherwise, and the endpoint relies on it.
-                keys.header("request_headers", "remove", name, "");
+                self.header(line, keys, ("request_headers", "remove"), "");
                 self.note(line, Became::Lost, "its value is not understood, so the endpoint does not get it");
             }
+        }
+    }
+
+    /// Changes the header that the line names.
+    pub(super) fn header(&mut self, line: &Line, keys: &mut Keys, (side, how): (&str, &str), value: &str) {
+        if let Err(why) = keys.header(side, how, line.word(2), value) {
+            self.note(line, Became::Different, why);
         }
     }
 
     pub(super) fn response(&mut self, line: &Line, keys: &mut Keys) {
         let is_plain = !line.word(3).contains('%') && !line.has("if") && !line.has("unless");
         match line.word(1) {
-            "del-header" => keys.header("response_headers", "remove", line.word(2), ""),
-            "set-header" if is_plain => keys.header("response_headers", "set", line.word(2), &literal(line.word(3))),
-            "add-header" if is_plain => keys.header("response_headers", "add", line.word(2), &literal(line.word(3))),
+            "del-header" => self.header(line, keys, ("response_headers", "remove"), ""),
+            "set-header" if is_plain => self.header(line, keys, ("response_headers", "set"), &literal(line.word(3))),
+            "add-header" if is_plain => self.header(line, keys, ("response_headers", "add"), &literal(line.word(3))),
             "set-log-level" | "capture" | "set-var" => {}
             _ => self.note(line, Became::Lost, "only headers with a text are changed"),
         }

@@ -305,7 +305,7 @@ impl Making<'_> {
                 Some(false) => {}
                 None => {
                     // Nobody may write it in the place of the rule.
-                    rules.all.header("request_headers", "remove", line.word(2), "");
+                    self.header(line, &mut rules.all, ("request_headers", "remove"), "");
                     self.note(
                         line,
                         Became::Lost,

@@ -172,20 +172,26 @@ impl<'d> Making<'d, '_> {
             if value.contains('$') || value.is_empty() {
                 self.draft.note(one.place(), &one.told(), Became::Lost, "its value is not understood");
             } else {
-                route.header("response_headers", "add", one.arg(0), &value);
+                self.header(one, route, ("response_headers", "add", one.arg(0)), &value);
             }
         }
         for one in of.scope.all(&["proxy_hide_header"]) {
             let is_changed = route.get("response_headers").is_some_and(|all| all["add"][one.arg(0)].is_string());
             if !is_changed {
-                route.header("response_headers", "remove", one.arg(0), "");
+                self.header(one, route, ("response_headers", "remove", one.arg(0)), "");
             }
+        }
+    }
+
+    fn header(&mut self, one: &Directive, route: &mut Keys, (side, how, name): (&str, &str, &str), value: &str) {
+        if let Err(why) = route.header(side, how, name, value) {
+            self.draft.note(one.place(), &one.told(), Became::Different, why);
         }
     }
 
     fn request_header(&mut self, one: &Directive, name: &str, value: &str, (is_tls, route): (bool, &mut Keys)) {
         let lower = name.to_ascii_lowercase();
-        let set = |route: &mut Keys, value: &str| route.header("request_headers", "set", name, value);
+        let mut set = |route: &mut Keys, value: &str| self.header(one, route, ("request_headers", "set", name), value);
         match (lower.as_str(), value) {
             // Upgrades pass, and connections are Steelyard's.
             ("upgrade" | "connection" | "keep-alive" | "te" | "transfer-encoding" | "content-length", _) => {}
@@ -196,7 +202,7 @@ impl<'d> Making<'d, '_> {
             ("x-forwarded-for", "$remote_addr")
             | ("x-forwarded-proto", "$scheme")
             | ("x-forwarded-host", "$host" | "$http_host") => {}
-            (_, "") => route.header("request_headers", "remove", name, ""),
+            (_, "") => self.header(one, route, ("request_headers", "remove", name), ""),
             (_, "$remote_addr" | "$realip_remote_addr" | "$binary_remote_addr") => set(route, "${client_ip}"),
             (_, "$remote_port") => set(route, "${client_port}"),
             (_, "$ssl_client_s_dn") => set(route, "${client_cert_subject}"),
@@ -208,7 +214,7 @@ impl<'d> Making<'d, '_> {
             (_, "$scheme") => set(route, if is_tls { "https" } else { "http" }),
             (_, value) if value.contains('$') => {
                 // A client could write it otherwise, and the endpoint relies on it.
-                route.header("request_headers", "remove", name, "");
+                self.header(one, route, ("request_headers", "remove", name), "");
                 let why = "its value is not understood, so the endpoint does not get it; the variables of Steelyard are in its manual";
                 self.draft.note(one.place(), &one.told(), Became::Lost, why);
             }

@@ -3,11 +3,7 @@
 use super::*;
 
 fn translated(text: &str) -> Draft {
-    let file = std::env::temp_dir().join(format!("steelyard-nginx-{}-{:p}.conf", std::process::id(), text));
-    std::fs::write(&file, text).unwrap();
-    let draft = translate(&file);
-    std::fs::remove_file(file).unwrap();
-    draft.unwrap_or_else(|why| panic!("{why}"))
+    Draft::of_text(text, translate)
 }
 
 /// Each part is in the file or in a note.
