@@ -57,10 +57,11 @@ impl<'t> Making<'t, '_, '_> {
         }
         self.asked = self.asked_places(&places, is_regex);
         for place in &places {
-            self.place(&hosts, place, is_regex);
+            // A prefix also takes the path without its slash, so the redirect to it comes first.
             if !is_regex {
                 self.slash(&hosts, place, host);
             }
+            self.place(&hosts, place, is_regex);
         }
         // Otherwise a less specific host would get what no path of this one takes.
         if !name.is_empty() && !places.iter().any(|place| place.path == "/" && !place.exact) {
@@ -447,6 +448,11 @@ impl<'t> Making<'t, '_, '_> {
         let scope = self.with.policies.of_ingress(ingress.name);
         // Two listeners, and the routes of a canary.
         self.with.policies.apply(&scope, self.with.nowhere, 2, route)?;
+        // Programs take a `Proxy` of the client for a setting of theirs (CVE-2016-5385, "httpoxy"), so ingress-nginx removes it.
+        let changes = &mut route.policy.changes.request_headers;
+        if !changes.set.iter().any(|(name, _)| name == "proxy") {
+            changes.remove.push("proxy".to_owned());
+        }
         if let Some(policy) = route.policy.external_auth.clone() {
             if self.client_tls.is_some() {
                 return Err("auth-url beside auth-tls-secret: the service would not learn who the client is".to_owned());
