@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use crate::exit::Exit;
 
+/// The keys of a route that say which requests it takes.
+pub(super) const CONDITIONS: &[&str] = &["hosts", "path", "methods", "headers", "cookies", "query"];
+
 /// Keys and values in the order in which they are written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Keys(Vec<(String, Value)>);
@@ -49,7 +52,47 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// Sets a key of a mapping below a key.
+    /// Adds a condition to a route: `key` is `headers`, `cookies` or `query`, and `name` the one that it is about. Answers false, and changes
+    /// nothing, if there is another condition on it: a route holds one for each name, so whoever adds the second closes what both stand for.
+    #[must_use = "if it is false, the condition is not there, and the route takes requests that it must not take"]
+    pub(super) fn condition(&mut self, key: &str, name: &str, value: impl Into<Value>) -> bool {
+        let value = value.into();
+        let mut map = self.get(key).and_then(Value::as_object).cloned().unwrap_or_default();
+        let is_same = |known: &str| known == name || key == "headers" && known.eq_ignore_ascii_case(name);
+        if let Some((_, known)) = map.iter().find(|(known, _)| is_same(known)) {
+            return *known == value;
+        }
+        map.insert(name.to_owned(), value);
+        self.set(key, Value::Object(map));
+        true
+    }
+
+    /// Adds all conditions of another route, under the same rule. Two lists of methods, paths or hosts must be the same.
+    #[must_use = "if it is false, a condition is not there, and the route takes requests that it must not take"]
+    pub(super) fn conditions(&mut self, other: &Self) -> bool {
+        let mut both = self.clone();
+        for (key, value) in other.entries().filter(|(key, _)| CONDITIONS.contains(key)) {
+            let fits = match (key, value.as_object()) {
+                ("headers" | "cookies" | "query", Some(map)) => {
+                    map.iter().all(|(name, value)| both.condition(key, name, value.clone()))
+                }
+                _ => match both.get(key) {
+                    Some(known) => known == value,
+                    None => {
+                        both.set(key, value.clone());
+                        true
+                    }
+                },
+            };
+            if !fits {
+                return false;
+            }
+        }
+        *self = both;
+        true
+    }
+
+    /// Sets a key of a mapping below a key, in place of an older value. Not for conditions, of which none may be lost: see [`Keys::condition`].
     pub(super) fn set_in(&mut self, key: &str, inner: &str, value: impl Into<Value>) {
         let mut map = self.get(key).and_then(Value::as_object).cloned().unwrap_or_default();
         map.insert(inner.to_owned(), value.into());
@@ -330,7 +373,7 @@ impl Note {
 /// A route that keeps everybody out.
 pub(super) fn closed(route: &Keys) -> Keys {
     let mut closed = Keys::default();
-    for key in ["hosts", "path", "methods", "headers", "cookies", "query"] {
+    for key in CONDITIONS {
         if let Some(value) = route.get(key) {
             closed.set(key, value.clone());
         }
@@ -426,6 +469,25 @@ mod tests {
             assert!(route.header("request_headers", "add", name, "b").is_err(), "{name}");
         }
         assert_eq!(route.get("request_headers"), Some(&serde_json::json!({"set": {"X-A": "b"}})));
+    }
+
+    #[test]
+    fn conditions_are_not_overwritten() {
+        let mut route = Keys::default();
+        assert!(route.condition("headers", "X-A", "b"));
+        assert!(route.condition("headers", "x-a", "b"), "the same again");
+        assert!(!route.condition("headers", "x-a", "c"));
+        assert!(route.condition("query", "a", "1") && route.condition("query", "A", "2"), "case counts in a query");
+        let other = |methods: &str| {
+            Keys::default().with("cookies", serde_json::json!({"c": "1"})).with("methods", serde_json::json!([methods]))
+        };
+        assert!(route.conditions(&other("GET")));
+        let before = route.clone();
+        assert!(!route.conditions(&other("POST").with("query", serde_json::json!({"b": "1"}))));
+        assert_eq!(route, before);
+        let expect = serde_json::json!([{"X-A": "b"}, {"a": "1", "A": "2"}, {"c": "1"}, ["GET"]]);
+        let keys = ["headers", "query", "cookies", "methods"].map(|key| route.get(key).cloned());
+        assert_eq!(serde_json::json!(keys), expect);
     }
 
     #[test]

@@ -31,13 +31,13 @@ impl<'d> Making<'d, '_> {
         let Some(answers) = self.answered(block, of) else { return all() };
         let Answers { mut routes, guards, is_final } = answers;
         if is_final {
-            return Some(guarded(routes, 0, guards));
+            return self.guarded(location, routes, 0, guards).or_else(all);
         }
         let before = routes.len();
         let Ok(policies) = self.policies(of) else { return all() };
         if policies.get("respond").is_some() {
-            routes.push(base.joined(&policies));
-            return Some(guarded(routes, before, guards));
+            routes.push(base.clone().joined(&policies));
+            return self.guarded(location, routes, before, guards).or_else(all);
         }
         let Some(made) = self.handled(location, of) else { return all() };
         let methods = match self.methods(block) {
@@ -56,7 +56,27 @@ impl<'d> Making<'d, '_> {
                 routes.push(route);
             }
         }
-        Some(guarded(routes, before, guards))
+        self.guarded(location, routes, before, guards).or_else(all)
+    }
+
+    /// Adds guards to the routes from a place on. `None` closes the location.
+    fn guarded(
+        &mut self,
+        place: &Directive,
+        mut routes: Vec<Keys>,
+        from: usize,
+        guards: Vec<(Keys, Keys)>,
+    ) -> Option<Vec<Keys>> {
+        for (guard, otherwise) in guards {
+            if !routes.iter_mut().skip(from).all(|route| route.conditions(&guard)) {
+                let why = "two conditions on one header, cookie, part of the query or method have no equivalent, so the location is closed; write \
+                    both as one";
+                self.draft.note(place.place(), &place.told(), Became::Closed, why);
+                return None;
+            }
+            routes.push(otherwise);
+        }
+        Some(routes)
     }
 
     /// `limit_except GET { deny all; }`: the methods that pass.
@@ -260,22 +280,6 @@ impl<'d> Making<'d, '_> {
     }
 }
 
-/// Adds guards to the routes from a place on.
-fn guarded(mut routes: Vec<Keys>, from: usize, guards: Vec<(Keys, Keys)>) -> Vec<Keys> {
-    for (guard, otherwise) in guards {
-        for route in routes.iter_mut().skip(from) {
-            for (key, value) in guard.entries() {
-                match value.as_object() {
-                    Some(inner) => inner.iter().for_each(|(name, value)| route.set_in(key, name, value.clone())),
-                    None => route.set(key, value.clone()),
-                }
-            }
-        }
-        routes.push(otherwise);
-    }
-    routes
-}
-
 pub(super) fn with_path(path: Option<Value>) -> Keys {
     let mut keys = Keys::default();
     if let Some(path) = path {
@@ -340,9 +344,9 @@ fn condition(one: &Directive, of: &Of<'_, '_>, mut keys: Keys) -> Option<(Option
             keys.set("path", json!({"exact": value}))
         }
         _ => match (named("$http_"), named("$cookie_"), named("$arg_")) {
-            (Some(name), ..) => keys.set_in("headers", &name.replace('_', "-"), matched),
-            (_, Some(name), _) => keys.set_in("cookies", name, matched),
-            (.., Some(name)) => keys.set_in("query", name, matched),
+            (Some(name), ..) if keys.condition("headers", &name.replace('_', "-"), matched.clone()) => {}
+            (_, Some(name), _) if keys.condition("cookies", name, matched.clone()) => {}
+            (.., Some(name)) if keys.condition("query", name, matched.clone()) => {}
             _ => return None,
         },
     }

@@ -181,6 +181,22 @@ fn conditions_and_maps() {
     check(limit, &["requests: 5", "burst: 11"]);
 }
 
+/// No route of a file leads to an endpoint.
+#[track_caller]
+fn is_shut(text: &str) {
+    let file = translated(text).checked();
+    assert!(!file.contains("to:") && file.contains("status: 403"), "{text}\n{file}");
+}
+
+#[test]
+fn two_conditions_on_one_thing() {
+    let of = |inner: &str| format!("server {{ listen 80; location / {{ {inner} proxy_pass http://10.0.0.1; }} }}");
+    is_shut(&of("if ($http_x !~ ^a) { return 403; } if ($http_x !~ b$) { return 403; }"));
+    is_shut(&of("if ($cookie_x != a) { return 403; } if ($cookie_x != b) { return 403; }"));
+    is_shut(&of("if ($request_method !~ ^(GET|POST)$) { return 405; } limit_except GET { deny all; }"));
+    check(&of("if ($http_x != a) { return 403; } if ($http_x != a) { return 403; }"), &["x: a", "to: 10.0.0.1"]);
+}
+
 #[test]
 fn lists_of_addresses() {
     let of = |text: &str| {

@@ -171,9 +171,9 @@ impl<'d> Making<'d, '_> {
                 match (source, named("$http_"), named("$cookie_"), named("$arg_")) {
                     ("$host" | "$http_host", ..) if matched.is_string() => route.set("hosts", json!([matched])),
                     ("$request_method", ..) if matched.is_string() => route.set("methods", json!([matched])),
-                    (_, Some(name), ..) => route.set_in("headers", &name.replace('_', "-"), matched.clone()),
-                    (_, _, Some(name), _) => route.set_in("cookies", name, matched.clone()),
-                    (.., Some(name)) => route.set_in("query", name, matched.clone()),
+                    (_, Some(name), ..) if route.condition("headers", &name.replace('_', "-"), matched.clone()) => {}
+                    (_, _, Some(name), _) if route.condition("cookies", name, matched.clone()) => {}
+                    (.., Some(name)) if route.condition("query", name, matched.clone()) => {}
                     _ => return None,
                 }
                 routes.push(route);
