@@ -13,3 +13,4 @@ mod rollouts;
 mod site;
 #[path = "../support/tls.rs"]
 mod tls;
+mod without_kube_proxy;

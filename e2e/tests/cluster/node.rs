@@ -15,6 +15,9 @@ const PROGRAMS: [&str; 3] = ["kubelet", "containerd", "containerd-shim"];
 /// A hierarchy of control groups. Any would do.
 const HIERARCHY: &str = "/sys/fs/cgroup/pids";
 
+/// Moves a shell to the node's control group of version 2, if there is one, and runs a program in its place.
+const JOIN: &str = r#"[ ! -e /run/cgroup ] || echo 0 >/run/cgroup/cgroup.procs; exec "$0" "$@""#;
+
 /// A node without processes, except for the shell that holds its namespaces.
 pub struct KilledNode {
     name: &'static str,
@@ -72,11 +75,29 @@ impl KilledNode {
     }
 
     fn enter(&self, words: &[&str]) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &self.pid, "--mount", "--net", "--uts", "--ipc"]);
-        command.arg(format!("--pid=/proc/{}/ns/pid_for_children", self.pid)).arg("--").args(words);
-        command
+        enter(&self.pid, words)
     }
+}
+
+/// A command in the namespaces and the control group of a node.
+pub fn command(site: &Site, node: &str, words: &[&str]) -> Command {
+    enter(&fs::read_to_string(site.run.join(node).join("pid")).unwrap(), words)
+}
+
+fn enter(pid: &str, words: &[&str]) -> Command {
+    let mut command = Command::new("nsenter");
+    command.args(["--target", pid, "--mount", "--net", "--uts", "--ipc"]);
+    command.arg(format!("--pid=/proc/{pid}/ns/pid_for_children")).args(["--", "sh", "-c", JOIN]).args(words);
+    command
+}
+
+/// Kills the process of a node that has this argument, with SIGKILL.
+pub fn kill_one(site: &Site, node: &str, argument: &str) {
+    let cgroup = Path::new(HIERARCHY).join(fs::read_to_string(site.run.join(node).join("cgroup")).unwrap());
+    let mut found = members(&cgroup);
+    found.retain(|pid| arguments(&Path::new("/proc").join(pid)).iter().any(|word| word == argument));
+    assert_eq!(found.len(), 1, "not one process of {node} has {argument}");
+    kill(found);
 }
 
 /// The folders of all processes.

@@ -65,11 +65,16 @@ fn pods_get_the_sidecar_when_they_are_made() {
         let scratch = Scratch::new();
         let token = edge.cluster.token_in(NAMESPACE, ACCOUNT);
         let kubeconfig = api_server().kubeconfig(&token, (ADDRESS, PORT).into(), NAMESPACE);
-        let mut command = steelyard();
-        command.args(["sidecar", "webhook", "--kubeconfig", &scratch.write("kubeconfig", &kubeconfig)]);
-        command.args(["--configuration", WEBHOOK, "--name", &address, "--image", "localhost/steelyard:1"]);
-        let mut webhook = Program::spawn("webhook", &mut command).unwrap();
-        webhook.says("the API server trusts the certificate").unwrap();
+        let kubeconfig = scratch.write("kubeconfig", &kubeconfig);
+        let replica = |listen: &str| {
+            let mut command = steelyard();
+            command.args(["sidecar", "webhook", "--kubeconfig", &kubeconfig, "--listen", listen]);
+            command.args(["--configuration", WEBHOOK, "--name", &address, "--image", "localhost/steelyard:1"]);
+            let mut webhook = Program::spawn("webhook", &mut command).unwrap();
+            webhook.says("the API server trusts the certificate").unwrap();
+            webhook
+        };
+        let mut webhook = replica(":9443");
 
         let marked = "labels: {steelyard.io/sidecar: enabled}";
         // The API server learns of the certificate a moment later; until then it ignores the webhook, as the values ask for.
@@ -96,17 +101,30 @@ fn pods_get_the_sidecar_when_they_are_made() {
         assert!(everywhere.is_some(), "{:?}\n{}", pod(edge, ""), webhook.log());
         assert_eq!(init_containers(&pod(edge, "annotations: {steelyard.io/sidecar: disabled}").unwrap()).len(), 0);
 
-        // It ends, and nobody trusts its certificate any more.
-        let bundle = || {
-            edge.cluster.get("MutatingWebhookConfiguration", WEBHOOK).unwrap()["webhooks"][0]["clientConfig"]["caBundle"].clone()
-        };
-        assert!(bundle().as_str().is_some_and(|bundle| !bundle.is_empty()));
-        webhook.signal(Signal::TERM).unwrap();
-        assert_eq!(webhook.exit_within(PATIENCE).unwrap(), Exit::Code(0));
-        assert!(bundle().as_str().is_none_or(str::is_empty), "{}", bundle());
+        certificates_come_and_go(edge, webhook, &replica);
         edge.cluster.delete("MutatingWebhookConfiguration", WEBHOOK);
         let refused: Vec<Value> = api_server().audit(&format!("{NAMESPACE}:{ACCOUNT}"));
         let refused = refused.iter().find(|event| event["responseStatus"]["code"] == 403);
         assert!(refused.is_none(), "{refused:?}");
     });
+}
+
+/// Another replica begins and ends, and only its own certificate comes and goes with it.
+fn certificates_come_and_go(edge: &Edge, mut webhook: Program, replica: &dyn Fn(&str) -> Program) {
+    let bundle = || {
+        let found = edge.cluster.get("MutatingWebhookConfiguration", WEBHOOK).unwrap();
+        found["webhooks"][0]["clientConfig"]["caBundle"].as_str().unwrap_or_default().to_owned()
+    };
+    let end = |webhook: &mut Program| {
+        webhook.signal(Signal::TERM).unwrap();
+        assert_eq!(webhook.exit_within(PATIENCE).unwrap(), Exit::Code(0));
+    };
+    let alone = bundle();
+    let mut other = replica(":9444");
+    assert!(bundle().len() > alone.len(), "{}", bundle());
+    assert_eq!(init_containers(&pod(edge, "").unwrap()).len(), 2);
+    end(&mut other);
+    assert_eq!(bundle(), alone);
+    end(&mut webhook);
+    assert_eq!(bundle(), "");
 }

@@ -78,7 +78,9 @@ fn run_channels(channels: &[&str], arguments: &[String]) -> Result<Vec<String>, 
     for (name, reference) in IMAGES {
         images.push(program(&release, name, reference, &directory)?);
     }
-    let parts = Parts { programs: kube::build_everything()?, helm: dist::helm()?, images, previous: None };
+    let (programs, helm) = (kube::build_everything()?, dist::helm()?);
+    // It leaves port 443 of the node's other addresses to Steelyard.
+    let parts = Parts { programs, helm, images, previous: None, api_server: network::API_SERVICE };
     let (mut changed, mut failed) = (Vec::new(), Vec::new());
     for channel in channels {
         match run_channel(&parts, &steelyard, &directory, channel, arguments) {

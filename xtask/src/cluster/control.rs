@@ -29,8 +29,8 @@ pub fn kubeconfig(run: &Path, user: &str) -> String {
     run.join(format!("pki/{user}.conf")).display().to_string()
 }
 
-/// Starts etcd and the API server, and waits until it is ready.
-pub fn start_api_server(run: &Path, programs: &Path, node: &Node) -> Result<(), String> {
+/// Starts etcd and the API server, and waits until it is ready. It listens at `address`, which may be any one of the node.
+pub fn start_api_server(run: &Path, programs: &Path, node: &Node, address: &str) -> Result<(), String> {
     let pki = run.join("pki");
     let at = |name: &str| pki.join(name).display().to_string();
     let tokens: String =
@@ -62,9 +62,8 @@ pub fn start_api_server(run: &Path, programs: &Path, node: &Node) -> Result<(), 
         "kube-apiserver",
         &[
             ("etcd-servers", ETCD),
-            // It listens only at the address of its Service, so that port 443 of the node's other addresses is free.
             ("secure-port", "443"),
-            ("bind-address", network::API_SERVICE),
+            ("bind-address", address),
             ("advertise-address", &network::address(0)),
             ("cert-dir", &pki.display().to_string()),
             ("service-cluster-ip-range", network::SERVICES),

@@ -4,7 +4,8 @@
 //! A node runs kubelet from the modules that `hack/kube` pins, and Debian's containerd, runc and CNI plugins. It needs root and version 1 of
 //! control groups, but not Docker. All files of a cluster are in `target/cluster/run`. The tests are in `e2e/tests/cluster`.
 //!
-//! Not here: DNS and kube-proxy. The only cluster IP that works is that of the Service `kubernetes` ([`network`]), and Steelyard needs no other.
+//! Not here: DNS and kube-proxy. The only cluster IP that works is that of the Service `kubernetes` ([`network`]), and Steelyard needs no other. A
+//! test has Steelyard serve all of them.
 
 pub mod conformance;
 mod control;
@@ -39,12 +40,14 @@ struct Parts {
     images: Vec<PathBuf>,
     /// The version before, if a test needs it.
     previous: Option<Previous>,
+    /// Where the API server listens.
+    api_server: &'static str,
 }
 
 impl Parts {
     fn make() -> Result<Self, String> {
         let (programs, helm) = (kube::build_everything()?, dist::helm()?);
-        Ok(Self { programs, helm, images: images::make()?, previous: None })
+        Ok(Self { programs, helm, images: images::make()?, previous: None, api_server: network::EVERY })
     }
 
     /// With the version before. It is built first, because the program of the present one must be in the target folder afterwards.
@@ -168,7 +171,7 @@ impl<'p> Cluster<'p> {
         std::thread::scope(|scope| {
             let imports: Vec<_> =
                 self.nodes.iter().map(|node| scope.spawn(|| node.containerd(&self.parts.images))).collect();
-            control::start_api_server(&self.run, &self.parts.programs, first)?;
+            control::start_api_server(&self.run, &self.parts.programs, first, self.parts.api_server)?;
             control::start_rest(&self.run, &self.parts.programs, first)?;
             for import in imports {
                 import.join().map_err(|_| "a thread has panicked")??;

@@ -14,6 +14,8 @@ use std::process::Stdio;
 const ROUTER: &str = "10.90.0.254";
 /// The address of the Service `kubernetes`. It is a local address of node 0, so that it works without kube-proxy.
 pub const API_SERVICE: &str = "10.96.0.1";
+/// Every address of a host.
+pub const EVERY: &str = "0.0.0.0";
 pub const SERVICES: &str = "10.96.0.0/16";
 /// The addresses for Services of the type LoadBalancer.
 pub const POOL: &str = "192.0.2.0/28";

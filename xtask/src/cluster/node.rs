@@ -23,6 +23,9 @@ const ROUTER: &str = include_str!("router.sh");
 /// How long process 1 of a node may take to set it up, or containerd to answer. Each takes less than a second on an idle host.
 const START: Duration = Duration::from_secs(60);
 
+/// Moves a shell to the node's control group of version 2, if there is one, and runs a program in its place.
+const JOIN: &str = r#"[ ! -e /run/cgroup ] || echo 0 >/run/cgroup/cgroup.procs; exec "$0" "$@""#;
+
 /// The socket of containerd in a node.
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
 
@@ -81,9 +84,9 @@ impl Node {
 
     /// Starts a program that ends with the node. Its log is `log/NAME.log`.
     pub fn spawn(&self, name: &str, program: &str, arguments: &[String]) -> Result<(), String> {
-        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let words: Vec<&str> = ["-c", JOIN, program].into_iter().chain(arguments.iter().map(String::as_str)).collect();
         let log = self.directory.join(format!("log/{name}.log"));
-        spawn(&mut self.command(program, &words), &log, Stdio::null()).map(drop)
+        spawn(&mut self.command("sh", &words), &log, Stdio::null()).map(drop)
     }
 
     /// Starts containerd and imports images.

@@ -36,6 +36,11 @@ for hierarchy in /sys/fs/cgroup/*/; do
         if [ -e "$hierarchy$file" ]; then cat "$hierarchy$file" >"$hierarchy$cgroup/$file"; fi
     done
 done
+# Version 2 on a host with both. The programs that balance sockets are attached here, and so every process of the node must be below it.
+if [ -d "/sys/fs/cgroup/unified/$cgroup" ]; then
+    mkdir /run/cgroup
+    mount --bind "/sys/fs/cgroup/unified/$cgroup" /run/cgroup
+fi
 echo 1 >/proc/sys/net/ipv4/ip_forward
 ip link set lo up
 cp "$directory/cni.conflist" /etc/cni/net.d/10-pods.conflist
