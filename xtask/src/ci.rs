@@ -54,9 +54,10 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     for (name, seconds, outcome) in &outcomes {
         println!("  {:<14} {:>5} s  {}", name, seconds, if outcome.is_ok() { "ok" } else { "FAILED" });
     }
-    let failed: Vec<&str> =
-        outcomes.iter().filter(|(_, _, outcome)| outcome.is_err()).map(|(name, ..)| *name).collect();
-    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+    // Servers often keep only the end of a log: it says which test failed.
+    let failed = outcomes.iter().filter_map(|(name, _, outcome)| Some(format!("{name}: {}", outcome.as_ref().err()?)));
+    let failed: Vec<String> = failed.collect();
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed:\n  {}", failed.join("\n  "))) }
 }
 
 fn components() -> Result<(), String> {

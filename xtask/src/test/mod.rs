@@ -110,6 +110,8 @@ struct Tally {
     /// Tests that passed, by the name of their binary, which is that of the crate or of the file under `tests/`.
     passed: BTreeMap<String, u64>,
     failed: u64,
+    /// The names of failed tests.
+    failures: Vec<String>,
     ignored: u64,
     /// `name: why`.
     skipped: Vec<String>,
@@ -129,6 +131,8 @@ impl Tally {
             self.current = file.rsplit_once('-').map_or(file, |(name, _hash)| name).to_owned();
         } else if let Some(rest) = line.strip_prefix("Doc-tests ") {
             self.current = format!("{rest} (documentation)");
+        } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
+            self.failures.push(name.to_owned());
         } else if let Some(counts) = line.strip_prefix("test result: ") {
             // ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
             *self.passed.entry(self.current.clone()).or_default() += count_before(counts, " passed");
@@ -174,7 +178,8 @@ fn verdict(tally: &Tally, failed: &[String], scripts_min: u64, root: bool) -> Ve
     let scripts = tally.passed.get("scripts").copied().unwrap_or(0);
     let mut problems = Vec::new();
     if !failed.is_empty() {
-        problems.push(format!("{} failed ({} tests)", failed.join(", "), tally.failed));
+        let names = if tally.failures.is_empty() { "no test is named" } else { &tally.failures.join(", ") };
+        problems.push(format!("{} failed ({} tests: {names})", failed.join(", "), tally.failed));
     }
     if tally.passed.values().sum::<u64>() == 0 {
         problems.push("no test ran".into());
@@ -187,7 +192,7 @@ fn verdict(tally: &Tally, failed: &[String], scripts_min: u64, root: bool) -> Ve
         problems.push(format!("only {scripts} of {scripts_min} end-to-end scripts passed"));
     }
     if root && !tally.skipped.is_empty() {
-        problems.push(format!("{} tests were skipped under root", tally.skipped.len()));
+        problems.push(format!("{} tests were skipped under root: {}", tally.skipped.len(), tally.skipped.join("; ")));
     }
     problems
 }
@@ -219,6 +224,7 @@ test h1::tests::heads ... ok
 test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
      Running tests/scripts.rs (target/debug/deps/scripts-77aa)
 SKIP splice_to_pipe: needs CAP_NET_ADMIN
+test a_reset_is_seen ... FAILED
 test result: FAILED. 40 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 9.50s
    Doc-tests wire
 test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s
@@ -249,6 +255,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(passed, [("scripts", 40), ("wire", 12), ("wire (documentation)", 1)]);
         assert_eq!((tally.failed, tally.ignored), (2, 1));
         assert_eq!(tally.skipped, ["splice_to_pipe: needs CAP_NET_ADMIN"]);
+        assert_eq!(tally.failures, ["a_reset_is_seen"]);
         assert!(summary(&tally).ends_with("tests: 53 passed, 2 failed, 1 ignored, 1 skipped"));
     }
 
@@ -263,11 +270,14 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         let skipped = &format!("{ran}\nSKIP a: no root");
         check(ran, true, 3, true, &[]);
         check(ran, true, 4, true, &["only 3 of 4 end-to-end scripts passed"]);
-        check(ran, false, 3, true, &["e2e/tests/scripts.rs failed (0 tests)"]);
+        check(ran, false, 3, true, &["e2e/tests/scripts.rs failed (0 tests: no test is named)"]);
+        let failed =
+            format!("{ran}\ntest drains::late ... FAILED\ntest result: FAILED. 2 passed; 1 failed; 0 ignored;");
+        check(&failed, false, 3, true, &["e2e/tests/scripts.rs failed (1 tests: drains::late)"]);
         check(unit_only, true, 3, false, &["only 0 of 3 end-to-end scripts passed"]);
         check(unit_only, true, 0, false, &[]);
         check(skipped, true, 3, false, &[]);
-        check(skipped, true, 3, true, &["1 tests were skipped under root"]);
+        check(skipped, true, 3, true, &["1 tests were skipped under root: a: no root"]);
         check("", true, 0, false, &["no test ran"]);
         let ignored = "Running x (d/scripts-1)\ntest result: ok. 1 passed; 0 failed; 1 ignored;";
         check(ignored, true, 0, false, &["1 tests are ignored; assert what happens today and say why it is wrong"]);
