@@ -292,6 +292,17 @@ fn request_bodies() {
 }
 
 #[test]
+fn access_log() {
+    if !has_own_network("access_log") {
+        return;
+    }
+    let _origins = [9001, 9002].map(|port| Origin::start_at(local(port), &port.to_string(), 18));
+    let balancer = serve("access-log.yaml");
+    assert_eq!([ask("/healthz", "").status, ask("/a", "Host: b\r\nHost: c\r\n").status], [200, 400]);
+    end(balancer);
+}
+
+#[test]
 fn tracing() {
     if !has_own_network("tracing") {
         return;

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -15,6 +16,7 @@ import (
 	"go.opentelemetry.io/collector/component/componenttest"
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/plog"
 	"go.opentelemetry.io/collector/pdata/ptrace"
 	"go.opentelemetry.io/collector/receiver"
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
@@ -38,9 +40,7 @@ func run(grpc, http string) error {
 		return err
 	}
 	var mutex sync.Mutex
-	marshaler := ptrace.JSONMarshaler{}
-	next, err := consumer.NewTraces(func(_ context.Context, traces ptrace.Traces) error {
-		line, err := marshaler.MarshalTraces(traces)
+	write := func(line []byte, err error) error {
 		if err != nil {
 			return err
 		}
@@ -48,6 +48,15 @@ func run(grpc, http string) error {
 		defer mutex.Unlock()
 		_, err = fmt.Printf("%s\n", line)
 		return err
+	}
+	nextTraces, err := consumer.NewTraces(func(_ context.Context, traces ptrace.Traces) error {
+		return write((&ptrace.JSONMarshaler{}).MarshalTraces(traces))
+	})
+	if err != nil {
+		return err
+	}
+	nextLogs, err := consumer.NewLogs(func(_ context.Context, logs plog.Logs) error {
+		return write((&plog.JSONMarshaler{}).MarshalLogs(logs))
 	})
 	if err != nil {
 		return err
@@ -59,13 +68,20 @@ func run(grpc, http string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	traces, err := factory.CreateTraces(ctx, settings, config, next)
+	// Both are one receiver, which serves both on the same ports.
+	traces, err := factory.CreateTraces(ctx, settings, config, nextTraces)
 	if err != nil {
 		return err
 	}
-	if err := traces.Start(ctx, componenttest.NewNopHost()); err != nil {
+	logs, err := factory.CreateLogs(ctx, settings, config, nextLogs)
+	if err != nil {
 		return err
 	}
+	for _, part := range []component.Component{traces, logs} {
+		if err := part.Start(ctx, componenttest.NewNopHost()); err != nil {
+			return err
+		}
+	}
 	<-ctx.Done()
-	return traces.Shutdown(context.Background())
+	return errors.Join(traces.Shutdown(context.Background()), logs.Shutdown(context.Background()))
 }

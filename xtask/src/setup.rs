@@ -109,6 +109,19 @@ const PACKAGES: &[Package] = &[
         why: "gives a controller a clock that is wrong",
         verbs: &["test", "ci"],
     },
+    Package {
+        name: "rsyslog",
+        sign: Sign::File("/usr/sbin/rsyslogd"),
+        why: "reads access logs that are sent as syslog",
+        verbs: &["test", "ci"],
+    },
+    Package { name: "jq", sign: Sign::Program("jq"), why: "reads access logs in JSON", verbs: &["test", "ci"] },
+    Package {
+        name: "prometheus",
+        sign: Sign::Program("promtool"),
+        why: "scrapes a Steelyard, checks its metrics and alerts, and answers the queries of the dashboard",
+        verbs: &["test", "ci"],
+    },
     Package { name: "iputils-ping", sign: Sign::Program("ping"), why: "pings virtual IPs", verbs: &["test", "ci"] },
     Package {
         name: "qemu-system-x86",

@@ -4,15 +4,18 @@
 //! A finding says what happened, to what, the figure, and what to do. The text is for people and may change; the kind
 //! is for programs.
 
+mod access_log;
 mod certificates;
 mod services;
 
 use std::collections::BTreeMap;
 
+pub use access_log::AccessLogStatus;
+
 use serde::{Deserialize, Serialize};
 use telemetry::{Reason, ReasonGroup};
 
-use crate::show::{duration, shortened, state_name};
+use crate::show::{counted, duration, shortened, state_name};
 use crate::status::{
     ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, KeySetStatus, ListenerStatus, MaintenanceStatus,
     Reload, RouteRecent, RouteStatus, Status, ZoneStatus,
@@ -127,6 +130,7 @@ fn of_process(status: &Status, found: &mut Found) {
         found.wrong("file_missing", file, text);
     }
     certificates::of_certificates(status, found);
+    access_log::of_access_log(status, found);
     if let (Some(used), Some(max)) = (status.open_files, status.open_files_max)
         && is_percent(used, max, OPEN_FILES_PERCENT)
     {
@@ -783,10 +787,6 @@ fn is_worth_a_look(failed: u64, all: u64) -> bool {
 
 fn is_percent(part: u64, whole: u64, percent: u64) -> bool {
     part.saturating_mul(100) >= whole.saturating_mul(percent)
-}
-
-fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn times(count: u64) -> String {

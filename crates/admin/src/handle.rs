@@ -12,11 +12,12 @@ use std::task::{Context, Poll};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, REFERRER_POLICY,
-    RETRY_AFTER, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    REFERRER_POLICY, RETRY_AFTER, VARY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
+use telemetry::Exposition;
 use tokio::sync::oneshot;
 
 use self::origin::{host_is_ours, is_of_this_origin, only};
@@ -91,7 +92,7 @@ const PAGES: &[(&str, Page, &str)] = &[
         Page::Route,
         "?path=PATH[&listener=NAME][&method=GET][&host=HOST][&headers=LINES]: which route would take this request, as JSON",
     ),
-    ("/metrics", Page::Metrics, "Prometheus text"),
+    ("/metrics", Page::Metrics, "Prometheus text, or OpenMetrics"),
     ("/healthz", Page::Health, "200 while the process runs"),
     ("/readyz", Page::Ready, "200 while it accepts traffic, else 503 and the reason"),
     ("/status", Page::Status, "the state of the process as JSON: what `steelyard status` shows"),
@@ -141,7 +142,6 @@ const CSS: HeaderValue = HeaderValue::from_static("text/css; charset=utf-8");
 const JAVASCRIPT: HeaderValue = HeaderValue::from_static("text/javascript; charset=utf-8");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// The connection that a request came on.
 #[derive(Clone, Copy)]
@@ -248,7 +248,8 @@ pub(crate) async fn handle(
         },
         Page::Index => index(connection, user.clone(), query).await,
         Page::Events => events(connection, &query, proof),
-        Page::Metrics | Page::Status | Page::Counters | Page::DebugConfiguration => large(connection, page).await,
+        Page::Metrics => metrics(connection, accepted(request.headers())).await,
+        Page::Status | Page::Counters | Page::DebugConfiguration => large(connection, page).await,
         page => answer(control, page, &query).await,
     };
     if let Some(action) = action {
@@ -326,10 +327,25 @@ async fn index(connection: Connection<'_>, user: User, query: String) -> Respons
 /// Pages that grow with the configuration.
 async fn large(connection: Connection<'_>, page: Page) -> Response<Reply> {
     let made = connection.apart(move |control| match page {
-        Page::Metrics => response(StatusCode::OK, PROMETHEUS, control.metrics()),
         Page::Status => json(&control.status()),
         Page::Counters => json(&control.counters()),
         _ => text(StatusCode::OK, control.configuration()),
+    });
+    made.await.unwrap_or_else(Refusal::response)
+}
+
+/// The format of metrics that the scraper prefers.
+fn accepted(headers: &HeaderMap) -> Exposition {
+    let accepted: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    Exposition::negotiate(Some(accepted.join(",")).filter(|accepted| !accepted.is_empty()).as_deref())
+}
+
+async fn metrics(connection: Connection<'_>, format: Exposition) -> Response<Reply> {
+    let content_type = HeaderValue::from_static(format.content_type());
+    let made = connection.apart(move |control| {
+        let mut response = response(StatusCode::OK, content_type, control.metrics(format));
+        response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
+        response
     });
     made.await.unwrap_or_else(Refusal::response)
 }
@@ -662,8 +678,8 @@ fn text(status: StatusCode, body: String) -> Response<Reply> {
     response(status, TEXT, body)
 }
 
-fn response(status: StatusCode, content_type: HeaderValue, body: String) -> Response<Reply> {
-    let mut response = Response::new(Reply::Whole(Full::new(Bytes::from(body))));
+fn response(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Response<Reply> {
+    let mut response = Response::new(Reply::Whole(Full::new(body.into())));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, content_type);

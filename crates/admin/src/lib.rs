@@ -40,7 +40,7 @@ pub use counters::{
     vip_endpoint_counts,
 };
 pub use feed::{Feed, FeedCounts, Overview, RequestSeen, VIEWERS_MAX, Wanted};
-pub use findings::{Finding, Severity, findings};
+pub use findings::{AccessLogStatus, Finding, Severity, findings};
 pub use history::{History, Point, Points, Verdict, Who};
 pub use listener::Listener;
 pub use replicas::{OVERVIEW_VERSION, OverviewStatus, Replica};
@@ -73,7 +73,7 @@ pub trait Control: Send + Sync + 'static {
     fn note_refused(&self, _reason: RefusedFor) {}
 
     /// Prometheus text, format 0.0.4.
-    fn metrics(&self) -> String;
+    fn metrics(&self, format: telemetry::Exposition) -> Vec<u8>;
 
     /// Returns the status.
     fn status(&self) -> Status;

@@ -13,7 +13,7 @@ use telemetry::{
     Distribution, ListenerTotals, MethodKey, MethodTotals, Outcomes, ReasonTotals, RouteOutcomes, Spans, Totals,
 };
 
-use crate::findings::Finding;
+use crate::findings::{AccessLogStatus, Finding};
 use crate::vip::{KernelPlaneStatus, VipStatus};
 
 pub use self::endpoint::{EndpointCause, EndpointRecent, EndpointState, EndpointStatus, ProbeStatus, ZoneStatus};
@@ -67,6 +67,9 @@ pub struct Status {
     /// The memory that it may use, `memory_max`; `None` if there is no limit.
     #[serde(default)]
     pub memory_max: Option<u64>,
+    /// Records that the access log has lost; `None` without one.
+    #[serde(default)]
+    pub access_log: Option<AccessLogStatus>,
     /// In the order of the file.
     pub listeners: Vec<ListenerStatus>,
     /// Routes that have served requests, in the order of the file.

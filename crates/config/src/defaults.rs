@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use model::{AccessLogFormat, Encoding, ForwardedHeaders, TlsVersion, VipAlgorithm};
+use model::{Encoding, ForwardedHeaders, TlsVersion, VipAlgorithm};
+
+use crate::raw::Facility;
 
 /// Open connections of one listener. Each takes up to two descriptors. The hard limit that systemd gives a service is 524,288, which is
 /// enough for four listeners. At 2 KiB per idle connection, this many take 128 MiB.
@@ -39,8 +41,8 @@ pub const EXPECTED_STATUSES: (u16, u16) = (200, 399);
 /// The headers that most origins can read.
 pub const FORWARDED: ForwardedHeaders = ForwardedHeaders::XForwarded;
 
-/// The access log is read by people first.
-pub const ACCESS_LOG_FORMAT: AccessLogFormat = AccessLogFormat::Text;
+/// The facility that nginx uses for access logs.
+pub const FACILITY: Facility = Facility(23);
 
 /// The weight of an endpoint that sets none.
 pub const WEIGHT: u32 = 1;
@@ -131,6 +133,9 @@ pub const SERVICE: &str = "steelyard";
 
 /// The path that the specification of OTLP gives traces over HTTP.
 pub const OTLP_PATH: &str = "/v1/traces";
+
+/// The path that the specification of OTLP gives logs over HTTP.
+pub const OTLP_LOGS_PATH: &str = "/v1/logs";
 
 /// How long an export may take: the default of OpenTelemetry's exporters.
 pub const OTLP_TIMEOUT: Duration = Duration::from_secs(10);

@@ -6,8 +6,8 @@
 use std::sync::LazyLock;
 
 use model::{
-    AccessLogFormat, Algorithm, Cluster, ClusterLimits, ClusterProtocol, Dns, ForwardPath, ForwardedHeaders, HashKey,
-    ListenerLimits, MinRate, PathRules, ProxyProtocol, TlsVersion,
+    Algorithm, Cluster, ClusterLimits, ClusterProtocol, Dns, ForwardPath, ForwardedHeaders, HashKey, ListenerLimits,
+    MinRate, PathRules, ProxyProtocol, TlsVersion,
 };
 
 use crate::defaults;
@@ -16,8 +16,8 @@ use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
     Admin, Bind, ByteSize, ClaimName, ClientNetwork, CookieName, EndpointText, GrpcName, HeaderName, HostText, Label,
-    LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName, RoutePath, Server, ServiceName,
-    SpiffeText, Text, Wait, duration_text, percent_text, size_text,
+    Method, Network, Pattern, Percent, Positive, QueryName, RouteName, RoutePath, Server, ServiceName, SpiffeText,
+    Text, Wait, duration_text, percent_text, size_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -38,7 +38,8 @@ keys! {
         /// A second address for `/metrics`, `/healthz` and `/readyz`, and nothing else. Any address is allowed, for scrapers and probes on
         /// other hosts.
         optional metrics: Bind, default "not opened";
-        /// The log with one line for each request (HTTP) or connection (TCP): a file, or `stdout`, or an object that also sets the format.
+        /// The log with one line for each request (HTTP) or connection (TCP): a file, or `stdout`, or an object with another target, a
+        /// format, fields and conditions.
         optional access_log: RawAccessLog, default "none";
         /// Record requests as spans, and send them to a collector.
         optional tracing: RawTracing, default "none: `traceparent` is a header like any other";
@@ -74,16 +75,6 @@ keys! {
         optional sidecar: RawSidecar, default "none";
         /// Settings that all vips share.
         optional kernel_plane: RawKernelPlane, default "as below";
-    }
-}
-
-keys! {
-    /// One line for each request or connection.
-    pub struct RawAccessLogObject as "an access log" {
-        /// The file to append to; `stdout` or `"-"` is standard output.
-        optional path: LogFile, default "stdout";
-        /// The format of a line.
-        optional format: OneOf<AccessLogFormat>, default word(&defaults::ACCESS_LOG_FORMAT);
     }
 }
 
@@ -411,6 +402,7 @@ keys! {
 #[macro_use]
 mod text_or_object;
 
+mod access_log;
 mod admin;
 mod auth;
 mod compression;
@@ -419,6 +411,7 @@ mod health;
 mod jwt;
 mod limits;
 mod listener;
+mod otlp;
 mod policy;
 mod request_body;
 mod sidecar;
@@ -427,6 +420,7 @@ mod tracing;
 mod via;
 mod vip;
 
+pub use access_log::{Facility, RawAccessLog, RawAccessLogObject, RawLogConditions, RawLogFields, RawLogOtlp};
 pub use admin::{RawAdminAccess, RawAdminRole, RawAdminTls};
 pub use auth::{RawApiKey, RawAuth, RawAuthObject, RawBasic};
 pub use compression::RawCompress;
@@ -437,6 +431,7 @@ pub use limits::{
     RawBandwidth, RawClientLimits, RawClientRate, RawDescriptorEntry, RawGlobalRateLimit, RawGlobalRateLimitObject,
 };
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
+pub use otlp::{OtlpCompression, OtlpName, RawSecretValue};
 pub use policy::{
     RateHeader, RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond,
     RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
@@ -445,14 +440,10 @@ pub use request_body::{RawBuffer, RawDecompress};
 pub use sidecar::{ModeOfSidecar, RawBind, RawCaptureObject, RawSidecar, RawSidecarTls};
 pub use text_or_object::TextOrObject;
 pub use tls::{RawCertificate, RawClusterTls, RawListenerTls};
-pub use tracing::{OtlpName, RawTracing};
+pub use tracing::RawTracing;
 pub use via::RawVia;
 pub use vip::{ModeName, RawFlowTimeouts, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
 
-text_or_object! {
-    /// A file, or the file and the format.
-    RawAccessLog = LogFile | RawAccessLogObject
-}
 text_or_object! {
     /// A prefix, or another way to match.
     RawPath = RoutePath | RawPathObject
@@ -589,11 +580,6 @@ impl Choice for Off {
     const CHOICES: &'static [(&'static str, Self, &'static str)] = &[("off", Self, "off")];
 }
 
-impl Choice for AccessLogFormat {
-    const CHOICES: &'static [(&'static str, Self, &'static str)] =
-        &[("text", Self::Text, "`key=value`, for people"), ("json", Self::Json, "one object a line, for machines")];
-}
-
 impl Choice for ForwardPath {
     const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
         ("received", Self::Received, "the path that the client wrote"),
@@ -697,7 +683,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 71);
+        assert_eq!(found.len(), 75);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

@@ -10,6 +10,8 @@ enum Place {
     Outside,
     /// Keys of authentication.
     Auth,
+    /// Keys of a collector.
+    Collector,
     Secret,
 }
 
@@ -35,6 +37,9 @@ pub fn hide_lines(text: &str, report: &mut Report) {
         Some(root) => hide(&root, Place::Outside, report),
         // It is not YAML, so nobody knows which lines these are.
         None if ["users:", "keys:", "tokens:"].iter().any(|key| text.contains(key)) => report.hide_all(),
+        None if text.contains("headers:") && ["tracing:", "otlp:"].iter().any(|key| text.contains(key)) => {
+            report.hide_all();
+        }
         None => {}
     }
 }
@@ -62,6 +67,9 @@ fn hide(node: &Node, place: Place, report: &mut Report) {
                     Place::Auth => Place::Secret,
                     // An inline key set may be the wrong one, with private keys.
                     Place::Outside if matches!(name, "users" | "keys" | "tokens" | "inline") => Place::Secret,
+                    Place::Collector if nearest(name, ["headers"]).is_some() => Place::Secret,
+                    Place::Collector => Place::Outside,
+                    Place::Outside if matches!(name, "tracing" | "otlp") => Place::Collector,
                     Place::Outside if nearest(name, ["auth", "basic", "api_key", "admin_access"]).is_some() => {
                         Place::Auth
                     }

@@ -31,6 +31,7 @@
 //! | generation | the number of a snapshot; it only increases |
 #![forbid(unsafe_code)]
 
+mod access_log;
 mod addresses;
 mod admin;
 mod auth;
@@ -46,7 +47,9 @@ mod jwt;
 mod listener;
 mod masked;
 mod matcher;
+mod otlp;
 mod policy;
+mod reason;
 mod request_body;
 mod respond;
 mod route;
@@ -61,6 +64,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use access_log::{
+    AccessLog, LogConditions, LogField, LogFilter, LogFormat, LogHeader, LogPart, LogTarget, LogValue, Syslog,
+    SyslogAddress,
+};
 pub use addresses::AddressRules;
 pub use admin::{AdminAccess, AdminAddress, AdminRole, AdminTls, HolderMatcher, UNIX_PREFIX};
 pub use auth::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, PasswordHash, Secret, Users};
@@ -84,10 +91,12 @@ pub use listener::{
 };
 pub use masked::HIDDEN;
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
+pub use otlp::{Otlp, OtlpHeader, OtlpProtocol};
 pub use policy::{
     Changes, HeaderChanges, Mirror, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, Retry, Rewrite,
     RouteAction, RoutePolicy, Scheme, SharedPolicy, Sticky, StickyToken, Template, TemplatePart, WeightedCluster,
 };
+pub use reason::REASON_NAMES;
 pub use request_body::{Decompression, RequestBody, RequestBuffer};
 pub use respond::{ErrorPage, FixedResponse, Page, PageBody};
 pub use route::Route;
@@ -95,7 +104,7 @@ pub use sidecar::{
     CaptureListener, Captured, Destination, Detect, Direction, Excluded, SpiffeMatcher, UnknownDestination,
 };
 pub use tls::{Certificate, ClientCa, ClusterTls, HostCertificates, ListenerTls, Pem, SubjectAltName, TlsVersion};
-pub use tracing::{OtlpProtocol, Tracing};
+pub use tracing::Tracing;
 pub use via::Via;
 pub use vip::{
     Announce, Announcing, FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Tunnel, Vip, VipAlgorithm,
@@ -158,24 +167,6 @@ impl Snapshot {
     pub fn cluster(&self, id: ClusterId) -> &Cluster {
         &self.clusters[id.0]
     }
-}
-
-/// One line per request (HTTP) or connection (TCP).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccessLog {
-    /// `None` is standard output.
-    pub path: Option<PathBuf>,
-    /// Text for people, JSON for machines.
-    pub format: AccessLogFormat,
-}
-
-/// The format of an access log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccessLogFormat {
-    /// `key=value` text, the request line quoted.
-    Text,
-    /// One JSON object per line.
-    Json,
 }
 
 /// How host names of endpoints are resolved.

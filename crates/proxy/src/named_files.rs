@@ -2,13 +2,14 @@
 //!
 //! The control thread reads them before any part of a snapshot takes effect, and the workers only share the results.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use model::Snapshot;
+use model::{LogTarget, Snapshot};
 use rustix::fs::OFlags;
 
 use crate::auth::files::AuthFiles;
@@ -24,6 +25,8 @@ pub struct NamedFiles {
     pub(crate) pages: PageFiles,
     pub(crate) auth: AuthFiles,
     operators: Option<Arc<Operators>>,
+    /// Values of headers for collectors.
+    headers: HashMap<PathBuf, String>,
 }
 
 impl NamedFiles {
@@ -36,15 +39,20 @@ impl NamedFiles {
         let auth = AuthFiles::load(snapshot, previous.map(|previous| &previous.auth));
         let old = previous.and_then(|previous| previous.operators.as_deref());
         let operators = snapshot.admin_access.demands().then(|| Operators::load(&snapshot.admin_access, old));
-        match (keys, PageFiles::load(snapshot), auth, operators.transpose()) {
-            (Ok(keys), Ok(pages), Ok(auth), Ok(operators)) => {
-                Ok(Self { keys, pages, auth, operators: operators.map(Arc::new) })
+        match (keys, PageFiles::load(snapshot), auth, operators.transpose(), headers(snapshot)) {
+            (Ok(keys), Ok(pages), Ok(auth), Ok(operators), Ok(headers)) => {
+                Ok(Self { keys, pages, auth, operators: operators.map(Arc::new), headers })
             }
-            (keys, pages, auth, operators) => {
+            (keys, pages, auth, operators, headers) => {
                 let all = keys.err().into_iter().chain(pages.err()).chain(auth.err()).chain(operators.err());
-                Err(all.flatten().collect())
+                Err(all.chain(headers.err()).flatten().collect())
             }
         }
+    }
+
+    /// The value of a header for a collector, which this file has.
+    pub fn header(&self, path: &Path) -> Option<&str> {
+        self.headers.get(path).map(String::as_str)
     }
 
     /// Those who may use the admin address; `None` if everybody may who can connect.
@@ -66,6 +74,35 @@ impl NamedFiles {
     pub fn key_sources(&self) -> impl Iterator<Item = (&Arc<KeySource>, Option<&Result<Arc<ClientKeys>, String>>)> {
         self.auth.sources()
     }
+}
+
+/// The files with values of headers for collectors.
+fn headers(snapshot: &Snapshot) -> Result<HashMap<PathBuf, String>, Vec<(String, Fault)>> {
+    let of_traces = snapshot.tracing.iter().map(|tracing| ("tracing", &tracing.otlp));
+    let of_log = snapshot.access_log.iter().filter_map(|log| match &log.target {
+        LogTarget::Otlp(otlp) => Some(("access_log", otlp)),
+        LogTarget::Stdout | LogTarget::File(_) | LogTarget::Syslog(_) => None,
+    });
+    let files = of_traces.chain(of_log).flat_map(|(owner, otlp)| otlp.header_files().map(move |path| (owner, path)));
+    let (mut found, mut faults) = (HashMap::new(), Vec::new());
+    for (owner, path) in files {
+        match header(path) {
+            Ok(value) => drop(found.insert(path.clone(), value)),
+            Err(fault) => faults.push((owner.to_owned(), fault)),
+        }
+    }
+    if faults.is_empty() { Ok(found) } else { Err(faults) }
+}
+
+/// The value of a header in a file, without the line feed at its end.
+fn header(path: &Path) -> Result<String, Fault> {
+    let bytes = read(path, 8)?;
+    let value = bytes.trim_ascii();
+    if value.is_empty() || !value.iter().all(|byte| (b' '..=b'~').contains(byte)) {
+        let fault = Fault::in_file(path, "not the value of a header");
+        return Err(fault.hint("write it in one line, with visible characters of ASCII".to_owned()));
+    }
+    Ok(String::from_utf8_lossy(value).into_owned())
 }
 
 /// What is wrong with a file that the configuration names, or with files that must belong together.

@@ -5,7 +5,7 @@
 
 pub(crate) use controller::{Handle, NodeLeases, Update};
 use controller::{IngressNginx, Options, Outcome, Refusal, Settings};
-use model::{AccessLog, Announce, Announcing, Dns, Generation, Snapshot};
+use model::{AccessLog, Announce, Announcing, Dns, Generation, LogTarget, Snapshot};
 
 use crate::cli::ControllerArgs;
 use crate::exit::{Exit, Refused};
@@ -83,7 +83,7 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         admin: Some(args.admin),
         metrics: args.metrics,
         drain_delay: args.drain_delay,
-        access_log: args.access_log.map(|format| AccessLog { path: None, format: format.into() }),
+        access_log: args.access_log.map(|format| AccessLog::new(LogTarget::Stdout, format.into())),
     };
     let options = Options {
         settings,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{Written, WrongFile};
-use model::{Certificate, Generation, PageBody, Pem, Protocol, Snapshot};
+use model::{Certificate, Generation, LogTarget, PageBody, Pem, Protocol, Snapshot};
 use proxy::{Fault, NamedFiles, OwnCertificate};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
@@ -271,7 +271,13 @@ pub(crate) fn named(snapshot: &Snapshot) -> impl Iterator<Item = PathBuf> {
     let all: BTreeSet<PathBuf> =
         shown.chain(clients).chain(upstream).chain(roots).chain(pages).chain(auth).flatten().collect();
     let admin = snapshot.admin_access.files().map(Path::to_owned);
-    admin.chain(all).collect::<BTreeSet<PathBuf>>().into_iter()
+    let of_log = snapshot.access_log.iter().filter_map(|log| match &log.target {
+        LogTarget::Otlp(otlp) => Some(otlp),
+        LogTarget::Stdout | LogTarget::File(_) | LogTarget::Syslog(_) => None,
+    });
+    let collectors = snapshot.tracing.iter().map(|tracing| &tracing.otlp).chain(of_log);
+    let headers: Vec<PathBuf> = collectors.flat_map(|otlp| otlp.header_files().cloned()).collect();
+    admin.chain(headers).chain(all).collect::<BTreeSet<PathBuf>>().into_iter()
 }
 
 fn mark(path: &Path) -> Option<Mark> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin::Pages;
-use model::{AdminAddress, Generation, Snapshot};
+use model::{AdminAddress, Generation, LogTarget, Snapshot};
 use net::clock;
 use net::inherit::Inherited;
 use proxy::{Compiled, ListenerPlan, NamedFiles, Plane};
@@ -357,7 +357,7 @@ impl Running {
         let access_log = if self.access_log.is_some() && snapshot.access_log == self.wanted.access_log {
             None
         } else {
-            Some(open_access_log(&snapshot)?)
+            Some(open_access_log(&snapshot, &self.exporter)?)
         };
         let admin = match self.control.listen(Pages::All, snapshot.admin.clone(), &mut self.inherited) {
             Err(error) if self.source.can_do_without_admin() => {
@@ -480,7 +480,7 @@ impl Running {
         match outcome {
             Ok(()) => {
                 previous.iter().for_each(|previous| warn_of_lost_maintenance(previous, &compiled));
-                self.exporter.follow(&compiled);
+                self.exporter.follow(&compiled, files);
                 self.control.adopt(compiled, files);
             }
             Err(_) => {
@@ -684,10 +684,10 @@ impl Running {
             let _ = cluster.join();
         }
         self.control.close();
-        self.exporter.finish().await;
         // The last owner writes the last lines.
         self.control.set_access_log(None);
         drop(self.access_log);
+        self.exporter.finish().await;
         Exit::Good
     }
 }
@@ -740,10 +740,15 @@ fn warn_of_lost_maintenance(old: &Compiled, new: &Compiled) {
     }
 }
 
-fn open_access_log(snapshot: &Snapshot) -> Result<Option<Arc<AccessLog>>, String> {
+fn open_access_log(snapshot: &Snapshot, exporter: &Exporter) -> Result<Option<Arc<AccessLog>>, String> {
     let Some(log) = &snapshot.access_log else { return Ok(None) };
-    let place = log.path.as_ref().map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
-    AccessLog::start(log)
+    let (place, export) = match &log.target {
+        LogTarget::Stdout => ("standard output".to_owned(), None),
+        LogTarget::File(path) => (path.display().to_string(), None),
+        LogTarget::Syslog(_) => ("the syslog server".to_owned(), None),
+        LogTarget::Otlp(_) => ("the collector".to_owned(), Some(exporter.log_export())),
+    };
+    AccessLog::start(log, export)
         .map(|log| Some(Arc::new(log)))
         .map_err(|error| format!("access_log: cannot write to {place}: {}", files::cannot_make(&error)))
 }

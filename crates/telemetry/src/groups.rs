@@ -5,6 +5,7 @@ use std::array;
 use model::Encoding;
 
 use crate::counter::{Counter, Gauge};
+use crate::exemplar::{ExemplarTotals, Exemplars};
 use crate::grpc::{CodeCounters, CodeTotals};
 use crate::histogram::{Distribution, Histogram, LazyHistogram};
 use crate::reason::Reason;
@@ -86,6 +87,10 @@ group! {
         added: Histogram => Distribution,
         /// The time from sending the end of the request's head upstream to the end of the response's head, in microseconds.
         upstream: Histogram => Distribution,
+        /// Requests with traces, for `added`.
+        added_exemplars: Exemplars => ExemplarTotals,
+        /// The same for `upstream`.
+        upstream_exemplars: Exemplars => ExemplarTotals,
         /// The time that external authorization took, in microseconds.
         authorization: LazyHistogram => Distribution,
         /// The time that the global rate limit took, in microseconds.

@@ -103,6 +103,21 @@ impl Distribution {
         (0..BOUNDED).take_while(holds).zip(&self.buckets).map(|(_, count)| count).sum()
     }
 
+    /// The number of durations of at most `us`: those of the bucket that it lies in are taken to be spread evenly. It never decreases while durations
+    /// are added, and neither does the number between two of them.
+    pub(crate) fn estimate_at_most(&self, us: f64) -> u64 {
+        let mut below = 0;
+        for (bucket, &here) in self.buckets.iter().enumerate().take(BOUNDED) {
+            let (low, high) = (if bucket == 0 { 0 } else { bound_us(bucket - 1) } as f64, bound_us(bucket) as f64);
+            if us < high {
+                let share = ((us - low) / (high - low)).clamp(0.0, 1.0);
+                return below + (share * here as f64) as u64;
+            }
+            below += here;
+        }
+        below
+    }
+
     /// The duration in microseconds that a share `q` (0.0 to 1.0) of the durations does not exceed; `None` if there are none.
     ///
     /// It lies in the same bucket as the true quantile, at a place found by linear interpolation, like Prometheus' `histogram_quantile`.

@@ -12,20 +12,27 @@
 
 mod access_log;
 mod counter;
+mod exemplar;
+mod exposition;
 mod groups;
 mod grpc;
 mod histogram;
 mod overall;
 mod process;
 mod prometheus;
+mod protobuf;
 mod reason;
 mod recent;
 mod registry;
 mod tail;
 mod trace;
 
-pub use access_log::{AccessLog, HttpRecord, Logger, Record, Timestamp};
+pub use access_log::{
+    AccessLog, ExportLosses, HttpRecord, LogAttribute, LogAttributes, LogEntry, LogExport, Logger, Record, Timestamp,
+};
 pub use counter::{Counter, Gauge};
+pub use exemplar::{Exemplar, ExemplarTotals, Exemplars};
+pub use exposition::Exposition;
 pub use groups::{
     BodyCounters, BodyTotals, ClusterCounters, ClusterTotals, CompressionCounters, CompressionTotals, EndpointCounters,
     EndpointTotals, ListenerCounters, ListenerTotals, MethodCounters, MethodTotals, ReasonCounters, ReasonTotals,

@@ -1,4 +1,5 @@
-//! Prometheus text, format 0.0.4 (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
+//! Prometheus text, format 0.0.4 (<https://prometheus.io/docs/instrumenting/exposition_formats/>), and OpenMetrics 1.0.0
+//! (<https://prometheus.io/docs/specs/om/open_metrics_spec/>); and what `protobuf` makes of the same.
 //!
 //! This module has the names, the help texts, the units (seconds and bytes) and the escaping. `registry` makes the sums, and `admin` serves
 //! the text.
@@ -11,11 +12,14 @@ use std::sync::Arc;
 
 use model::{Encoding, GRPC_STATUS_NAMES};
 
+use crate::exemplar::{Exemplar, ExemplarTotals};
+use crate::exposition::Exposition;
 use crate::groups::{
     BodyTotals, ClusterTotals, CompressionTotals, EndpointTotals, ListenerTotals, MethodTotals, RouteTotals,
 };
 use crate::grpc::MethodKey;
 use crate::histogram::Distribution;
+use crate::protobuf::{Bucket, Families};
 use crate::reason::Reason;
 use crate::registry::{EndpointKey, Totals};
 
@@ -49,8 +53,8 @@ const ADDED_BOUNDS: RangeInclusive<u32> = 2..=18;
 /// The bounds of the histogram of the endpoint's time: 128 us to 67 s.
 const UPSTREAM_BOUNDS: RangeInclusive<u32> = 7..=26;
 
-pub(crate) fn render(totals: &Totals, extra: &[Sample]) -> String {
-    let mut text = Text(String::with_capacity(16 * 1024));
+pub(crate) fn render(totals: &Totals, extra: &[Sample], format: Exposition) -> Vec<u8> {
+    let mut text = Text::new(format);
     listeners(&mut text, &totals.listeners);
     routes(&mut text, &totals.routes);
     compressions(&mut text, &totals.compressions);
@@ -67,7 +71,11 @@ pub(crate) fn render(totals: &Totals, extra: &[Sample]) -> String {
         let labels: Vec<(&str, &str)> = sample.labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
         text.sample(sample.name, &labels, sample.value);
     }
-    text.0
+    match format {
+        Exposition::Text => text.out.into_bytes(),
+        Exposition::OpenMetrics => (text.out + "# EOF\n").into_bytes(),
+        Exposition::Protobuf => text.families.finish(),
+    }
 }
 
 fn listeners(text: &mut Text, totals: &BTreeMap<String, ListenerTotals>) {
@@ -107,30 +115,35 @@ fn routes(text: &mut Text, totals: &BTreeMap<(String, String), RouteTotals>) {
             emit(&[("listener", listener), ("route", route), ("class", class)], count);
         }
     });
-    let mut histogram = |name, bounds: RangeInclusive<u32>, help, distribution: fn(&RouteTotals) -> &Distribution| {
+    let mut histogram = |name, bounds: RangeInclusive<u32>, help, of: fn(&RouteTotals) -> Observed<'_>| {
         text.head(name, help, "histogram");
         for ((listener, route), total) in totals {
-            text.histogram(name, &[("listener", listener), ("route", route)], distribution(total), bounds.clone());
+            text.histogram(name, &[("listener", listener), ("route", route)], of(total), bounds.clone());
         }
     };
     histogram(
         "steelyard_route_added_seconds",
         ADDED_BOUNDS,
         "Time that Steelyard itself added to a request.",
-        |total| &total.added,
+        |total| (&total.added, Some(&total.added_exemplars)),
     );
     histogram(
         "steelyard_route_upstream_seconds",
         UPSTREAM_BOUNDS,
         "Time from sending a request's head to receiving its response's head.",
-        |total| &total.upstream,
+        |total| (&total.upstream, Some(&total.upstream_exemplars)),
     );
     let mut asked = |name, help, distribution: fn(&RouteTotals) -> &Distribution| {
         text.head(name, help, "histogram");
         // Most routes ask no service.
         let asks = |total: &RouteTotals| *distribution(total) != Distribution::default();
         for ((listener, route), total) in totals.iter().filter(|(_, total)| asks(total)) {
-            text.histogram(name, &[("listener", listener), ("route", route)], distribution(total), UPSTREAM_BOUNDS);
+            text.histogram(
+                name,
+                &[("listener", listener), ("route", route)],
+                (distribution(total), None),
+                UPSTREAM_BOUNDS,
+            );
         }
     };
     asked(
@@ -225,7 +238,7 @@ fn methods(text: &mut Text, totals: &BTreeMap<MethodKey, MethodTotals>) {
     for (key, total) in totals {
         let of_method = labels(key);
         let of_method = of_method.each_ref().map(|(name, value)| (*name, value.as_str()));
-        text.histogram(name, &of_method, &total.duration, UPSTREAM_BOUNDS);
+        text.histogram(name, &of_method, (&total.duration, None), UPSTREAM_BOUNDS);
     }
 }
 
@@ -293,13 +306,48 @@ fn endpoints(text: &mut Text, totals: &BTreeMap<EndpointKey, EndpointTotals>) {
     });
 }
 
+/// The durations of a histogram, and requests that stand for them.
+type Observed<'t> = (&'t Distribution, Option<&'t ExemplarTotals>);
+
 /// The page that is being written.
-struct Text(String);
+struct Text {
+    out: String,
+    /// The page instead of `out`, in protobuf.
+    families: Families,
+    format: Exposition,
+}
+
+/// A value of a sample.
+trait Number: Display {
+    fn value(&self) -> f64;
+}
+
+impl Number for u64 {
+    fn value(&self) -> f64 {
+        *self as f64
+    }
+}
+
+impl Number for f64 {
+    fn value(&self) -> f64 {
+        *self
+    }
+}
 
 impl Text {
-    fn head(&mut self, name: &str, help: &str, kind: &str) {
+    fn new(format: Exposition) -> Self {
+        Self { out: String::with_capacity(16 * 1024), families: Families::default(), format }
+    }
+
+    fn head(&mut self, name: &str, help: &str, kind: &'static str) {
+        if self.format == Exposition::Protobuf {
+            return self.families.head(name, help, kind);
+        }
+        let is_open = self.format == Exposition::OpenMetrics;
+        // The samples of a counter end with `_total`, but its name does not.
+        let name = name.strip_suffix("_total").filter(|_| is_open && kind == Kind::Counter.name()).unwrap_or(name);
         // Writing to a String does not fail.
-        let _ = writeln!(self.0, "# HELP {name} {}\n# TYPE {name} {kind}", escape(help, false));
+        let _ = writeln!(self.out, "# HELP {name} {}\n# TYPE {name} {kind}", escape(help, is_open));
     }
 
     /// Writes the head and samples of one name. `samples` calls its last argument with the labels and value of each sample of one key.
@@ -321,28 +369,60 @@ impl Text {
         &mut self,
         name: &str,
         labels: &[(&str, &str)],
-        distribution: &Distribution,
+        (distribution, exemplars): Observed<'_>,
         bounds: RangeInclusive<u32>,
     ) {
-        let bucket = format!("{name}_bucket");
-        for power in bounds {
-            let us = 1_u64 << power;
-            let le = seconds(us).to_string();
-            self.sample(&bucket, &[labels, &[("le", &le)]].concat(), distribution.at_most(us));
+        // Text has none.
+        let exemplars = exemplars.filter(|_| self.format != Exposition::Text);
+        let mut last_us = 0;
+        let mut buckets: Vec<Bucket<'_>> = bounds
+            .map(|power| {
+                let us = 1_u64 << power;
+                let exemplar = exemplars.and_then(|exemplars| exemplars.within(last_us, Some(us)));
+                last_us = us;
+                Bucket { le: seconds(us), count: distribution.at_most(us), exemplar }
+            })
+            .collect();
+        let exemplar = exemplars.and_then(|exemplars| exemplars.within(last_us, None));
+        buckets.push(Bucket { le: f64::INFINITY, count: distribution.count(), exemplar });
+        if self.format == Exposition::Protobuf {
+            return self.families.histogram(labels, distribution, &buckets);
         }
-        self.sample(&bucket, &[labels, &[("le", "+Inf")]].concat(), distribution.count());
+        let name_of_bucket = format!("{name}_bucket");
+        for Bucket { le, count, exemplar } in buckets {
+            let le = if le.is_finite() { le.to_string() } else { "+Inf".to_owned() };
+            self.bucket(&name_of_bucket, &[labels, &[("le", &le)]].concat(), count, exemplar);
+        }
         self.sample(&format!("{name}_sum"), labels, seconds(distribution.sum_us));
         self.sample(&format!("{name}_count"), labels, distribution.count());
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        self.0.push_str(name);
+    fn bucket(&mut self, name: &str, labels: &[(&str, &str)], count: u64, exemplar: Option<&Exemplar>) {
+        self.line(name, labels);
+        let _ = write!(self.out, " {count}");
+        if let Some(Exemplar { trace_id, us, unix_ms }) = exemplar {
+            let (id, took, time) = (u128::from_be_bytes(*trace_id), seconds(*us), *unix_ms as f64 / 1e3);
+            let _ = write!(self.out, " # {{trace_id=\"{id:032x}\"}} {took} {time}");
+        }
+        self.out.push('\n');
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Number) {
+        if self.format == Exposition::Protobuf {
+            return self.families.sample(labels, value.value());
+        }
+        self.line(name, labels);
+        let _ = writeln!(self.out, " {value}");
+    }
+
+    /// The beginning of a line.
+    fn line(&mut self, name: &str, labels: &[(&str, &str)]) {
+        self.out.push_str(name);
         for (place, (label, value)) in labels.iter().enumerate() {
             let before = if place == 0 { '{' } else { ',' };
-            let _ = write!(self.0, "{before}{label}=\"{}\"", escape(value, true));
+            let _ = write!(self.out, "{before}{label}=\"{}\"", escape(value, true));
         }
-        let after = if labels.is_empty() { "" } else { "}" };
-        let _ = writeln!(self.0, "{after} {value}");
+        self.out.push_str(if labels.is_empty() { "" } else { "}" });
     }
 }
 
@@ -359,7 +439,7 @@ fn seconds(us: u64) -> f64 {
     us as f64 / 1e6
 }
 
-/// Help texts escape backslash and line feed, label values also the quote. Other control characters are allowed there.
+/// Help texts escape backslash and line feed; label values, and the help texts of OpenMetrics, also the quote. Other control characters are allowed there.
 fn escape(text: &str, quote: bool) -> Cow<'_, str> {
     if !text.contains(['\\', '\n', '"']) {
         return Cow::Borrowed(text);
@@ -394,14 +474,11 @@ mod tests {
         };
         let generation =
             Sample { name: "steelyard_generation", help: "Of the snapshot.", labels: Vec::new(), ..sample(&[], 3.0) };
-        let mut text = Text(String::new());
-        text.0 = render(
-            &Totals::default(),
-            &[sample(&[("endpoint", "[::1]:80")], 1.0), sample(&[("endpoint", "x\"}\n1")], 0.0), generation],
-        );
-        let end = text.0.find("# HELP steelyard_endpoint_up").unwrap();
+        let samples = [sample(&[("endpoint", "[::1]:80")], 1.0), sample(&[("endpoint", "x\"}\n1")], 0.0), generation];
+        let text = String::from_utf8(render(&Totals::default(), &samples, Exposition::Text)).unwrap();
+        let end = text.find("# HELP steelyard_endpoint_up").unwrap();
         assert_eq!(
-            &text.0[end..],
+            &text[end..],
             "# HELP steelyard_endpoint_up Whether it is.\n# TYPE steelyard_endpoint_up gauge\n\
              steelyard_endpoint_up{endpoint=\"[::1]:80\"} 1\n\
              steelyard_endpoint_up{endpoint=\"x\\\"}\\n1\"} 0\n\
@@ -410,15 +487,47 @@ mod tests {
     }
 
     #[test]
+    fn counters_of_openmetrics() {
+        let one = Sample {
+            name: "steelyard_spans_total",
+            help: "Those of \"all\".",
+            kind: Kind::Counter,
+            labels: Vec::new(),
+            value: 1.0,
+        };
+        let text = String::from_utf8(render(&Totals::default(), &[one], Exposition::OpenMetrics)).unwrap();
+        let expect = "# HELP steelyard_spans Those of \\\"all\\\".\n# TYPE steelyard_spans counter\nsteelyard_spans_total 1\n# EOF\n";
+        assert!(text.ends_with(expect), "{text}");
+    }
+
+    #[test]
     fn a_histogram_in_text() {
         let histogram = crate::Histogram::default();
         [3, 4, 5, 100, 2_000_000].into_iter().for_each(|us| histogram.record(us));
         let mut distribution = Distribution::default();
         histogram.add_to(&mut distribution);
-        let mut text = Text(String::new());
-        text.histogram("h_seconds", &[("route", "/")], &distribution, 1..=3);
+        let mut text = Text::new(Exposition::Text);
+        let exemplars = crate::Exemplars::default();
+        exemplars.record(Exemplar { trace_id: [0xab; 16], us: 3, unix_ms: 1_795_241_235_123 });
+        exemplars.record(Exemplar { trace_id: [1; 16], us: 2_000_000, unix_ms: 1_795_241_235_000 });
+        let mut with_traces = ExemplarTotals::default();
+        exemplars.add_to(&mut with_traces);
+        let observed = (&distribution, Some(&with_traces));
+        text.histogram("h_seconds", &[("route", "/")], observed, 1..=3);
+        let mut open = Text::new(Exposition::OpenMetrics);
+        open.histogram("h_seconds", &[("route", "/")], observed, 1..=3);
+        let lines: Vec<&str> = open.out.lines().collect();
         assert_eq!(
-            text.0,
+            lines[1],
+            "h_seconds_bucket{route=\"/\",le=\"0.000004\"} 2 # {trace_id=\"abababababababababababababababab\"} 0.000003 1795241235.123"
+        );
+        assert_eq!(
+            lines[3],
+            "h_seconds_bucket{route=\"/\",le=\"+Inf\"} 5 # {trace_id=\"01010101010101010101010101010101\"} 2 1795241235"
+        );
+        assert_eq!(lines[0], "h_seconds_bucket{route=\"/\",le=\"0.000002\"} 0");
+        assert_eq!(
+            text.out,
             "h_seconds_bucket{route=\"/\",le=\"0.000002\"} 0\nh_seconds_bucket{route=\"/\",le=\"0.000004\"} 2\n\
              h_seconds_bucket{route=\"/\",le=\"0.000008\"} 3\nh_seconds_bucket{route=\"/\",le=\"+Inf\"} 5\n\
              h_seconds_sum{route=\"/\"} 2.000112\nh_seconds_count{route=\"/\"} 5\n"

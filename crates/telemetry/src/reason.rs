@@ -297,6 +297,12 @@ mod tests {
     }
 
     #[test]
+    fn operators_may_write_every_name() {
+        let names: Vec<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+        assert_eq!(names, model::REASON_NAMES);
+    }
+
+    #[test]
     fn names_are_those_of_the_variants() {
         for reason in Reason::ALL {
             let mut snake = String::new();

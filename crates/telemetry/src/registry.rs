@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot};
 
+use crate::exposition::Exposition;
 use crate::groups::{
     BodyCounters, BodyTotals, ClusterCounters, ClusterTotals, CompressionCounters, CompressionTotals, EndpointCounters,
     EndpointTotals, ListenerCounters, ListenerTotals, MethodCounters, MethodTotals, RouteCounters, RouteTotals, Summed,
@@ -207,12 +208,12 @@ impl Registry {
         F::family(&series).0.iter().map(sum).collect()
     }
 
-    /// All counters as Prometheus text (format 0.0.4): the totals, the process (from `/proc/self`), and the caller's samples. Samples with
-    /// the same name must be adjacent.
-    pub fn render(&self, extra: &[Sample]) -> String {
+    /// All counters in this format: the totals, the process (from `/proc/self`), and the caller's samples. Samples with the same name must be
+    /// adjacent.
+    pub fn render(&self, extra: &[Sample], format: Exposition) -> Vec<u8> {
         let mut samples = process::samples();
         samples.extend_from_slice(extra);
-        prometheus::render(&self.totals(), &samples)
+        prometheus::render(&self.totals(), &samples, format)
     }
 
     fn lock(&self) -> MutexGuard<'_, Series> {

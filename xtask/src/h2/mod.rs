@@ -3,7 +3,7 @@
 //! There are six suites, all in Go and pinned by `hack/interop`, `hack/oauth2-proxy` and `hack/otlp`: h2spec with all of its cases,
 //! strictly, the gRPC interoperability suite with all cases that need no cloud, external authorization by a service
 //! that is written against Envoy's protos, global rate limits by the service of the Envoy project with a Redis, a
-//! login at oauth2-proxy, and traces for the receiver of the OpenTelemetry collector. Each of the first two runs against a listener in cleartext and one over TLS; h2spec also in
+//! login at oauth2-proxy, and traces and access logs for the receiver of the OpenTelemetry collector. Each of the first two runs against a listener in cleartext and one over TLS; h2spec also in
 //! front of origins of both protocols. If a case fails, is skipped or does not run, the verb fails.
 //!
 //! Not here: attacks, and behaviour beyond the standards. The tests in `e2e` cover them.

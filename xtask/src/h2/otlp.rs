@@ -1,6 +1,7 @@
-//! Traces, with the OTLP receiver of the OpenTelemetry collector (`hack/otlp`): a request through two Steelyards and three services is one tree.
+//! Traces and access logs, with the OTLP receiver of the OpenTelemetry collector (`hack/otlp`): a request through two Steelyards and three services
+//! is one tree, and each Steelyard's record of it names the trace.
 //!
-//! The first Steelyard exports over gRPC, the second over HTTP. One endpoint of the first refuses connections, so one try fails.
+//! The first Steelyard exports over gRPC, the second over HTTP with gzip. One endpoint of the first refuses connections, so one try fails.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -19,6 +20,9 @@ const SPAN: &str = "00f067aa0ba902b7";
 
 /// The SERVER and CLIENT spans of the way through the first Steelyard and twice through the second, and a try that failed.
 const SPANS: usize = 7;
+
+/// The records of the same way.
+const RECORDS: usize = 3;
 
 /// The ports of everything.
 struct Ports {
@@ -43,6 +47,7 @@ impl Ports {
         let Self { first, dead, grpc, services: [a, ..], .. } = self;
         format!(
             "tracing: {{to: otel, sampling: 100%, service: first}}
+access_log: {{otlp: {{to: otel, service: first, compression: gzip}}, fields: {{path: path, agent: 'request_header:user-agent', st: status, ms: total_ms}}}}
 listeners: {{web: {{bind: '127.0.0.1:{first}', protocol: http, routes: [{{path: /a, to: a}}]}}}}
 clusters:
   a: {{outlier: off, endpoints: [{{address: '127.0.0.1:{dead}'}}, {{address: '127.0.0.1:{a}', priority: 1}}]}}
@@ -55,7 +60,8 @@ clusters:
     fn second_file(&self) -> String {
         let Self { second, http, services: [_, b, c], .. } = self;
         format!(
-            "tracing: {{to: otel, protocol: http, sampling: 0%, service: second}}
+            "tracing: {{to: otel, protocol: http, sampling: 0%, service: second, compression: gzip}}
+access_log: {{otlp: {{to: otel, protocol: http, service: second}}}}
 listeners:
   web:
     {{bind: '127.0.0.1:{second}', protocol: http, trusted_proxies: 127.0.0.2, routes: [{{path: /b, to: b}}, {{path: /c, to: c}}]}}
@@ -125,6 +131,11 @@ pub fn run(steelyard: &Path, collector: &Path, directory: &Path) -> Result<Score
     let parent = format!("traceparent: 00-{TRACE}-{SPAN}-00");
     let answer = ask(&["-H", &parent, "-H", "tracestate: a=1", "-H", "tracestate: b=2"])?;
     step("the trace of a client", spans().and_then(|spans| is_tree(&spans, Some((TRACE, SPAN)))));
+    let records = until(PATIENCE, || {
+        let records = read_records(&std::fs::read_to_string(&exports).ok()?);
+        Some(records).filter(|records| records.len() >= RECORDS)
+    });
+    step("the records of the request", records.ok_or("too few".to_owned()).and_then(|records| are_of(&records, TRACE)));
     step("its state", if answer.contains("a=1,b=2") { Ok(()) } else { Err(answer) });
     Ok(score)
 }
@@ -146,6 +157,37 @@ fn read(exports: &str) -> Vec<Value> {
     let scopes =
         exports.flat_map(|export| list(&export, "resourceSpans")).flat_map(|resource| list(&resource, "scopeSpans"));
     scopes.flat_map(|scope| list(&scope, "spans")).collect()
+}
+
+/// The records of all exports, without those before the trace of the client.
+fn read_records(exports: &str) -> Vec<Value> {
+    let exports = exports.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
+    let scopes =
+        exports.flat_map(|export| list(&export, "resourceLogs")).flat_map(|resource| list(&resource, "scopeLogs"));
+    let records = scopes.flat_map(|scope| list(&scope, "logRecords"));
+    records.filter(|record| record["traceId"] == TRACE).collect()
+}
+
+/// Whether these are the records of one request, each with its own span: `/a`, and then `/b` and `/c`.
+fn are_of(records: &[Value], trace: &str) -> Result<(), String> {
+    let spans: HashSet<&str> = records.iter().filter_map(|record| record["spanId"].as_str()).collect();
+    let has = |record: &&Value, name: &str, kind: &str, expect: &str| {
+        let attributes = record["attributes"].as_array();
+        let found = attributes.and_then(|all| all.iter().find(|attribute| attribute["key"] == name));
+        found.is_some_and(|found| found["value"][kind].as_str().is_some_and(|value| value.starts_with(expect)))
+    };
+    let first = records.iter().find(|record| {
+        has(record, "path", "stringValue", "/a")
+            && has(record, "agent", "stringValue", "curl/")
+            && has(record, "st", "intValue", "200")
+    });
+    let is_usual = |record: &&Value| {
+        record["severityText"] == "INFO" && record["traceId"] == trace && has(record, "cluster", "stringValue", "")
+    };
+    let second = records.iter().filter(|record| is_usual(record) && has(record, "target", "stringValue", "/")).count();
+    let body = first.is_some_and(|record| record["body"]["stringValue"] == "GET /a 200");
+    if spans.len() == RECORDS && body && second == 2 { Ok(()) } else { Err(format!("{records:#?}")) }
 }
 
 /// Whether the spans are one tree, whose root has this trace and parent, and which has one failed try.

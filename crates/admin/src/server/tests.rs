@@ -36,8 +36,8 @@ impl Control for Scripted {
         self.refused.lock().unwrap().push(reason);
     }
 
-    fn metrics(&self) -> String {
-        telemetry::Registry::default().render(&[])
+    fn metrics(&self, format: telemetry::Exposition) -> Vec<u8> {
+        telemetry::Registry::default().render(&[], format)
     }
 
     fn status(&self) -> Status {
@@ -184,6 +184,7 @@ fn status() -> Status {
         kernel_plane: None,
         vips: Vec::new(),
         maintenance: Vec::new(),
+        access_log: None,
         vips_left: false,
         service_faults: Vec::new(),
         about: crate::AboutStatus::default(),

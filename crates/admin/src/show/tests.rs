@@ -27,6 +27,7 @@ pub(crate) fn endpoint(address: &str, state: EndpointState, why: Option<&str>) -
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "each field of a status has a line")]
 pub(crate) fn status() -> Status {
     let listener = ListenerStatus {
         name: "web".into(),
@@ -93,6 +94,7 @@ pub(crate) fn status() -> Status {
         kernel_plane: None,
         vips: Vec::new(),
         maintenance: Vec::new(),
+        access_log: None,
         vips_left: false,
         service_faults: Vec::new(),
         about: crate::AboutStatus::default(),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use model::Pem;
 
 use crate::diagnostic::Location;
-use crate::raw::{RawAuth, RawCertificate, RawErrorPage, RawFile};
+use crate::raw::{RawAuth, RawCertificate, RawErrorPage, RawFile, RawSecretValue, TextOrObject};
 use crate::read::{Located, Many, NamedEntry};
 use crate::text::FileName;
 
@@ -25,6 +25,18 @@ pub fn locations(raw: &RawFile, base: &Path) -> HashMap<(String, Option<PathBuf>
                 locations.certificate("admin_access", &certificate.value);
             }
             locations.file("admin_access", tls.value.client_ca.as_ref());
+        }
+    }
+    let of_traces = raw.tracing.iter().flat_map(|tracing| &tracing.value.headers);
+    let log = raw.access_log.as_ref().and_then(|log| log.value.object());
+    let of_log = log.and_then(|log| log.otlp.as_ref()).into_iter().flat_map(|otlp| &otlp.value.headers);
+    for (owner, headers) in
+        of_traces.map(|headers| ("tracing", headers)).chain(of_log.map(|headers| ("access_log", headers)))
+    {
+        for value in headers.value.0.iter().filter_map(|entry| entry.value.as_ref()) {
+            if let RawSecretValue::File(file) = value {
+                locations.file(owner, file.file.as_ref());
+            }
         }
     }
     for NamedEntry { name, value } in raw.listeners.iter().flat_map(|listeners| &listeners.value.0) {

@@ -1,5 +1,6 @@
 //! Turns raw values into the model: looks up names, fills in defaults and finds contradictions.
 
+mod access_log;
 mod addresses;
 mod admin;
 mod auth;
@@ -12,6 +13,7 @@ mod global_rate_limit;
 mod inherited;
 mod jwt;
 mod listener;
+mod otlp;
 mod part;
 mod policy;
 mod reachable;
@@ -32,13 +34,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{
-    AccessLog, AdminAccess, AdminAddress, Announcing, Cluster, ClusterId, Dns, Generation, Listener, Ping, Snapshot,
-    Transport,
+    AdminAccess, AdminAddress, Announcing, Cluster, ClusterId, Dns, Generation, Listener, Ping, Snapshot, Transport,
 };
 
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, nearest, ticked};
-use crate::raw::{RawAccessLog, RawBind, RawCluster, RawDns, RawFile, RawListener, RawPing};
+use crate::raw::{RawBind, RawCluster, RawDns, RawFile, RawListener, RawPing};
 use crate::read::{Keyed, Located, Named, NamedEntry};
 use crate::text::{Label, Positive, VipAddress, duration_text};
 
@@ -67,14 +68,16 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
     let context = listener::Context { base, ids: &ids, sidecar: sidecar.as_ref() };
     let listeners = raw.listeners.map(|listeners| self::listeners(listeners, &context, &mut binds, report));
     let gates = sidecar.iter().flat_map(sidecar::Sidecar::listeners);
-    let listeners = listeners.unwrap_or_default().into_iter().chain(gates).collect();
+    let listeners: Vec<Listener> = listeners.unwrap_or_default().into_iter().chain(gates).collect();
     let own_zone = raw.zone.map(|zone| zone.value.0);
     let clusters = raw.clusters.map_or_else(Vec::new, |clusters| clusters.value.0);
     let lowered = |entry: NamedEntry<Label, RawCluster>, report: &mut Report| {
         cluster::cluster(&entry.name.0, entry.value?, base, own_zone.as_deref(), sidecar.as_ref(), report)
     };
     let clusters: Vec<_> = clusters.into_iter().filter_map(|entry| lowered(entry, report)).collect();
-    let tracing = raw.tracing.and_then(|raw| tracing::tracing(&raw.value, &ids, &clusters, report));
+    let tracing = raw.tracing.and_then(|raw| tracing::tracing(&raw.value, &ids, &clusters, base, report));
+    let of_log = access_log::Context { ids: &ids, clusters: &clusters, listeners: &listeners, base };
+    let access_log = raw.access_log.and_then(|log| access_log::access_log(&log.value, &of_log, report));
     let shared = raw.kernel_plane.map(|plane| vip::shared(plane.value, report)).unwrap_or_default();
     if shared.socket_cgroup.is_none() {
         raw.vips.iter().for_each(|vips| vip::refuse_mode_socket(&vips.value, report));
@@ -83,7 +86,7 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
         admin: admin.map(|admin| admin.value),
         admin_access,
         metrics: metrics.map(|metrics| metrics.value),
-        access_log: raw.access_log.map(|log| access_log(log.value)),
+        access_log,
         tracing,
         dns: raw.dns.map_or_else(Dns::default, |dns| resolver(dns.value, report)),
         drain_delay: raw.drain_delay.map_or(defaults::DRAIN_DELAY, |delay| delay.value.0),
@@ -278,16 +281,6 @@ impl ClusterIds {
         report.add(to.location, wrong.hint(hint));
         None
     }
-}
-
-fn access_log(raw: RawAccessLog) -> AccessLog {
-    let (file, format) = match raw {
-        RawAccessLog::Text(file) => (Some(file), None),
-        RawAccessLog::Object(object) => {
-            (object.path.map(|file| file.value), object.format.map(|format| format.value.0))
-        }
-    };
-    AccessLog { path: file.and_then(|file| file.0), format: format.unwrap_or(defaults::ACCESS_LOG_FORMAT) }
 }
 
 fn resolver(raw: RawDns, report: &mut Report) -> Dns {

@@ -1,11 +1,12 @@
 //! The keys of traces.
 
-use super::word;
+use super::{OtlpCompression, OtlpName, RawSecretValue, word};
 use crate::defaults;
 use crate::define::keys;
-use crate::read::{Choice, Flag, Named, OneOf};
+use crate::read::{Flag, Named, OneOf};
 use crate::text::{
-    HeaderValue, HostHeader, HttpPath, Label, Percent, Positive, QueryName, Text, duration_text, percent_text,
+    ChangedHeader, HeaderValue, HostHeader, HttpPath, Label, Percent, Positive, QueryName, Text, duration_text,
+    percent_text,
 };
 
 keys! {
@@ -19,6 +20,10 @@ keys! {
         optional path: HttpPath, default defaults::OTLP_PATH;
         /// The `Host` (`:authority`) of exports.
         optional host: HostHeader, default "the name of the cluster";
+        /// Headers of exports, such as `authorization` or the key that a service wants. Each is the value, or `{file: FILE}`.
+        optional headers: Named<ChangedHeader, RawSecretValue>, default "none";
+        /// How exports are compressed.
+        optional compression: OneOf<OtlpCompression>, default word(&OtlpCompression::None);
         /// The share of requests that are recorded if no trusted sender has decided for their trace: `100%`, or as little as `0.0001%`.
         optional sampling: Percent, default percent_text(defaults::SAMPLING);
         /// Record what any client asks to have recorded. With `false`, only the decisions of `trusted_proxies` count, and the traces of others
@@ -33,18 +38,4 @@ keys! {
         /// From the connect to the end of the collector's answer.
         optional timeout: Positive, default duration_text(defaults::OTLP_TIMEOUT);
     }
-}
-
-/// A transport of OTLP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OtlpName {
-    Grpc,
-    Http,
-}
-
-impl Choice for OtlpName {
-    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
-        ("grpc", Self::Grpc, "gRPC, usually at port 4317; the cluster needs `protocol: h2c` or `h2`"),
-        ("http", Self::Http, "HTTP/1.1 with protobuf, usually at port 4318"),
-    ];
 }

@@ -1,6 +1,7 @@
 //! Tests of whole files: the meaning of the examples and of every key, every refusal with its place, and the published
 //! descriptions of the file.
 
+mod access_log;
 mod auth;
 mod compression;
 mod external_auth;

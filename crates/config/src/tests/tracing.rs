@@ -1,8 +1,9 @@
 //! Traces.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use model::{ClusterId, OtlpProtocol, Tracing};
+use model::{ClusterId, Otlp, OtlpHeader, OtlpProtocol, Secret, Tracing};
 
 use super::load;
 use super::refused::check;
@@ -18,31 +19,34 @@ clusters: {{web: {{endpoints: ['a:1']}}, otel: {{endpoints: ['a:2'], protocol: h
 
 #[test]
 fn what_is_recorded_and_where_it_goes() {
-    let usual = Tracing {
+    let otlp = Otlp {
         to: ClusterId(1),
         protocol: OtlpProtocol::Grpc,
         host: None,
-        sampling: 0.01,
-        trust_client_sampling: false,
-        query: false,
+        headers: Vec::new(),
+        gzip: false,
         service: "steelyard".to_owned(),
         attributes: Vec::new(),
         timeout: Duration::from_secs(10),
     };
+    let usual = Tracing { otlp: Arc::new(otlp), sampling: 0.01, trust_client_sampling: false, query: false };
     assert_eq!(load(&file("to: otel")).tracing.as_deref(), Some(&usual));
-    let written = Tracing {
+    let otlp = Otlp {
         to: ClusterId(0),
         protocol: OtlpProtocol::Http { path: "/in".to_owned() },
         host: Some("otel.example".to_owned()),
-        sampling: 0.000_001,
-        trust_client_sampling: true,
-        query: true,
+        headers: vec![
+            ("authorization".to_owned(), OtlpHeader::Text(Secret("Bearer a".to_owned()))),
+            ("x-key".to_owned(), OtlpHeader::File("keys/otel".into())),
+        ],
+        gzip: true,
         service: "edge".to_owned(),
         attributes: vec![("zone".to_owned(), "a b".to_owned())],
         timeout: Duration::from_millis(100),
     };
+    let written = Tracing { otlp: Arc::new(otlp), sampling: 0.000_001, trust_client_sampling: true, query: true };
     let text = "to: web, protocol: http, path: /in, host: otel.example, sampling: 0.0001%, trust_client_sampling: true, query: true, \
-                service: edge, attributes: {zone: a b}, timeout: 100ms";
+                service: edge, attributes: {zone: a b}, timeout: 100ms, headers: {Authorization: Bearer a, x-key: {file: keys/otel}}, compression: gzip";
     assert_eq!(load(&file(text)).tracing.as_deref(), Some(&written));
 }
 

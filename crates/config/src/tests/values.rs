@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{
-    AccessLog, AccessLogFormat, Algorithm, Announce, Announcing, Cluster, ClusterProtocol, Endpoint, EndpointAddress,
-    FlowTimeouts, ForwardPath, ForwardedHeaders, HashKey, HostMatcher, MinRate, OnUnhealthy, Outlier, PathMatcher,
-    PathRules, Ping, PortRange, Probe, Protocol, ProxyProtocol, SourceRate, TextMatcher, Transport, VipAlgorithm,
-    VipMode,
+    AccessLog, Algorithm, Announce, Announcing, Cluster, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts,
+    ForwardPath, ForwardedHeaders, HashKey, HostMatcher, LogFormat, LogTarget, MinRate, OnUnhealthy, Outlier,
+    PathMatcher, PathRules, Ping, PortRange, Probe, Protocol, ProxyProtocol, SourceRate, TextMatcher, Transport,
+    VipAlgorithm, VipMode,
 };
 
 use super::{http, load, tcp};
@@ -68,7 +68,7 @@ fn every_key_of_the_file_and_the_listener() {
     let snapshot = load(EVERY_HTTP_KEY);
     assert_eq!(snapshot.admin.as_ref().map(|admin| admin.to_string()).as_deref(), Some("127.0.0.1:9900"));
     assert_eq!(snapshot.metrics, Some("[::]:9901".parse().unwrap()));
-    let log = AccessLog { path: Some("/var/log/access.json".into()), format: AccessLogFormat::Json };
+    let log = AccessLog::new(LogTarget::File("/var/log/access.json".into()), LogFormat::Json(None));
     assert_eq!(snapshot.access_log, Some(log));
     assert_eq!(snapshot.dns.servers, ["10.0.0.2:53".parse().unwrap(), "[::1]:5353".parse().unwrap()]);
     assert_eq!((snapshot.dns.ttl_min, snapshot.dns.ttl_max), (Duration::from_secs(2), Duration::from_secs(60)));
@@ -207,16 +207,16 @@ fn other_ways_to_write_a_cluster() {
 
 #[test]
 fn other_ways_to_write_an_access_log() {
-    let check = |log: &str, path: Option<&str>, format| {
+    let check = |log: &str, target, format| {
         let text = format!(
             "access_log: {log}\nlisteners: {{a: {{bind: :1, protocol: tcp, to: c}}}}\nclusters: {{c: {{endpoints: [a:1]}}}}"
         );
-        assert_eq!(load(&text).access_log, Some(AccessLog { path: path.map(Into::into), format }), "{log}");
+        assert_eq!(load(&text).access_log, Some(AccessLog::new(target, format)), "{log}");
     };
-    check("stdout", None, AccessLogFormat::Text);
-    check("'-'", None, AccessLogFormat::Text);
-    check("access.log", Some("access.log"), AccessLogFormat::Text);
-    check("{format: json}", None, AccessLogFormat::Json);
+    check("stdout", LogTarget::Stdout, LogFormat::Text(None));
+    check("'-'", LogTarget::Stdout, LogFormat::Text(None));
+    check("access.log", LogTarget::File("access.log".into()), LogFormat::Text(None));
+    check("{format: json}", LogTarget::Stdout, LogFormat::Json(None));
 }
 
 #[test]

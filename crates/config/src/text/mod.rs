@@ -5,6 +5,7 @@ pub mod dollar;
 mod grpc;
 mod http;
 mod jwt;
+mod log;
 mod media;
 mod policy;
 mod secret;
@@ -23,6 +24,7 @@ pub use http::{
     Label, LogFile, Method, Pattern, ProbeText, QueryName, RouteName, RoutePath, StatusRange, Text,
 };
 pub use jwt::{ClaimName, JwksText, JwksUrlText};
+pub use log::{LogFormatText, LogName, LogReason, LogStatus, LogValueText, SdId, SyslogTarget};
 pub use media::MediaText;
 pub use policy::{
     AllowedOrigin, ChangedHeader, CorsName, HeaderValue, OriginText, PlainHost, RedirectStatus, RedirectUrl, RetryOn,

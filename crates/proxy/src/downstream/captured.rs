@@ -105,7 +105,9 @@ pub(crate) async fn serve(
     }
     let (source, idle_timeout) = (source(capture.direction, destination), capture.idle_timeout);
     match secure(worker, &gate, stream, capture.admits_plain, capture.detect_timeout).await {
-        Ok((stream, input, _)) => pass(worker, gate, stream, input, who, source, idle_timeout, connection).await,
+        Ok((stream, input, secured)) => {
+            pass(worker, gate, stream, input, who, secured, source, idle_timeout, connection).await;
+        }
         Err(error) => listener::refused(&gate, &who, &error),
     }
 }
@@ -148,7 +150,9 @@ async fn serve_by(
         Err(error) => return listener::refused(&view, &who, &error),
     };
     let detect = match (&view.plan.policy.protocol, detect) {
-        (Protocol::Tcp(_), _) => return Box::pin(tcp::serve(worker, view, stream, input, who, connection)).await,
+        (Protocol::Tcp(_), _) => {
+            return Box::pin(tcp::serve(worker, view, stream, input, who, secured, connection)).await;
+        }
         (Protocol::Http(_), None) => None,
         (Protocol::Http(_), Some(detect)) => {
             let begins = begins_with(worker, &mut stream, &mut input, detect_timeout).await;
@@ -161,7 +165,7 @@ async fn serve_by(
             drop(view);
             Box::pin(session::serve(worker, active, stream, input, who, secured)).await;
         }
-        Some(detect) => bytes(worker, view, direction, detect, stream, input, who, connection).await,
+        Some(detect) => bytes(worker, view, direction, detect, stream, input, who, secured, connection).await,
     }
 }
 
@@ -175,16 +179,17 @@ async fn bytes(
     stream: Stream,
     input: Buffer,
     who: OnBehalfOf,
+    secured: Option<Rc<Secured>>,
     connection: &ConnectionGuard,
 ) {
     let idle_timeout = detect.idle_timeout;
     match detect.to.and_then(|to| view.clusters.get(to.0).cloned()) {
         Some(cluster) => {
-            Box::pin(tcp::relay(worker, view, cluster, stream, input, who, idle_timeout, connection)).await;
+            Box::pin(tcp::relay(worker, view, cluster, stream, input, who, secured, idle_timeout, connection)).await;
         }
         None => {
             let source = source(direction, who.local);
-            Box::pin(pass(worker, view, stream, input, who, source, idle_timeout, connection)).await;
+            Box::pin(pass(worker, view, stream, input, who, secured, source, idle_timeout, connection)).await;
         }
     }
 }
@@ -324,6 +329,7 @@ async fn pass(
     mut stream: Stream,
     input: Buffer,
     who: OnBehalfOf,
+    secured: Option<Rc<Secured>>,
     source: Option<IpAddr>,
     idle_timeout: Duration,
     connection: &ConnectionGuard,
@@ -366,7 +372,7 @@ async fn pass(
         record.reason = Some(error.reason);
     }
     counters.requests.inc();
-    worker.log_tcp(&name, &who.local.to_string(), who.client, &record);
+    worker.log_tcp(&name, &who.local.to_string(), who.client, secured.as_deref(), &record);
 }
 
 /// Connects to the original destination, for as long as the client is there.

@@ -273,7 +273,9 @@ async fn serve(
             // Boxed, as below, so that the state of the handshake is not kept while the connection is served.
             Box::pin(session::serve(worker, active, stream, input, who, secured)).await;
         }
-        Protocol::Tcp(_) => Box::pin(tcp::serve(worker, view, Stream::Plain(stream), input, who, connection)).await,
+        Protocol::Tcp(_) => {
+            Box::pin(tcp::serve(worker, view, Stream::Plain(stream), input, who, None, connection)).await
+        }
         Protocol::Tls(_) => {
             Box::pin(by_name::serve(worker, view, stream, input, who, connection)).await;
         }

@@ -83,7 +83,7 @@ pub(crate) async fn serve(
     }
     send_copies(worker, &mut exchange);
     if exchange.is_begun() {
-        worker.log_http(&listener, connection_info.who.client, &exchange);
+        worker.log_http(&listener, &connection_info, &exchange);
         worker.finish_trace(&listener, &mut exchange);
     }
     downstream.requests += u64::from(exchange.record.has_head);

@@ -123,6 +123,32 @@ pub(crate) struct ConnectionInfo {
     pub(crate) secured: Option<Rc<Secured>>,
 }
 
+impl ConnectionInfo {
+    /// The known properties of the client.
+    pub(crate) fn client<'c>(&'c self, http: &'c HttpListener) -> Client<'c> {
+        Client {
+            address: self.who.client,
+            ip_text: &self.ip_text,
+            local: self.who.local,
+            scheme: if self.secured.is_some() { "https" } else { "http" },
+            forwarded: http.forwarded,
+            is_known: self.who.is_known,
+            is_trusted: self.is_of_trusted(http),
+            trusted_proxies: &http.trusted_proxies,
+            secured: self.secured.as_deref(),
+            request_id: None,
+            x_real_ip: http.x_real_ip,
+            call: None,
+        }
+    }
+
+    /// Whether the connection comes from a trusted proxy.
+    fn is_of_trusted(&self, http: &HttpListener) -> bool {
+        let who = &self.who;
+        who.is_known && http.trusted_proxies.iter().any(|net| net.contains(&who.client.ip()))
+    }
+}
+
 /// The environment of an exchange at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Env<'e> {

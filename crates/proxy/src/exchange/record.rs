@@ -36,6 +36,8 @@ pub(crate) struct AccessRecord {
     pub(crate) endpoint: Option<Rc<Endpoint>>,
     /// The status sent to the client; `None` if there was none.
     pub(crate) status: Option<u16>,
+    /// The client gets the response of an endpoint, and not one of our own.
+    pub(crate) is_of_endpoint: bool,
     pub(crate) attempts: u32,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,

@@ -523,7 +523,7 @@ impl Exchange {
         };
         if is_tunnel {
             let is_h2 = self.request.head.version == Version::Http2;
-            self.record.status = Some(if is_h2 { 200 } else { 101 });
+            (self.record.status, self.record.is_of_endpoint) = (Some(if is_h2 { 200 } else { 101 }), true);
             start_interim(&self.request, response, &edits);
             *step = UpstreamPhase::Interim(awaiting, Interim::Tunnel { answered_us: env.now_us });
             self.deadline_ms = Some(env.stalls_at_ms());
@@ -534,7 +534,7 @@ impl Exchange {
         {
             return self.fail(env, Error::upstream(Reason::UpstreamNotGrpc));
         }
-        self.record.status = Some(response.head.status);
+        (self.record.status, self.record.is_of_endpoint) = (Some(response.head.status), true);
         let is_to_h2 = routed.is_to_h2();
         // A call's messages have a compression of their own.
         let policy = routed.policy(env).compression.as_deref().filter(|_| self.call.is_none());
@@ -776,25 +776,10 @@ fn is_for(secured: &Secured, listener: &ListenerPlan, request: &RequestHead, buf
 
 /// The known properties of the client.
 pub(super) fn client<'e>(env: &Env<'e>) -> Client<'e> {
-    let Env { connection_info, http, .. } = *env;
-    Client {
-        address: connection_info.who.client,
-        ip_text: &connection_info.ip_text,
-        local: connection_info.who.local,
-        scheme: if connection_info.secured.is_some() { "https" } else { "http" },
-        forwarded: http.forwarded,
-        is_known: connection_info.who.is_known,
-        is_trusted: is_trusted(env),
-        trusted_proxies: &http.trusted_proxies,
-        secured: connection_info.secured.as_deref(),
-        request_id: None,
-        x_real_ip: http.x_real_ip,
-        call: None,
-    }
+    env.connection_info.client(env.http)
 }
 
 /// Whether the connection comes from a trusted proxy.
 fn is_trusted(env: &Env<'_>) -> bool {
-    let who = &env.connection_info.who;
-    who.is_known && env.http.trusted_proxies.iter().any(|net| net.contains(&who.client.ip()))
+    env.connection_info.is_of_trusted(env.http)
 }

@@ -51,18 +51,18 @@ pub(crate) async fn serve(
             return refuse(error);
         }
     };
-    let (stream, input) = match keys {
-        None => (Stream::Plain(stream), input),
+    let (stream, input, secured) = match keys {
+        None => (Stream::Plain(stream), input, None),
         // Boxed, so that the state of the handshake is not kept while the connection is served. A failed one has been answered by an alert.
         Some(keys) => match Box::pin(timer.guard(tls::accept(keys, tls::Socket::new(stream, input)))).await {
-            Ok(Ok((stream, _))) => (stream, Buffer::none()),
+            Ok(Ok((stream, secured))) => (stream, Buffer::none(), Some(secured)),
             Ok(Err(error)) => return refuse(not_tls(error)),
             Err(_) => return refuse(timed_out()),
         },
     };
     drop(timer);
     let idle_timeout = policy.idle_timeout;
-    tcp::relay(worker, listener, cluster, stream, input, who, idle_timeout, connection).await;
+    tcp::relay(worker, listener, cluster, stream, input, who, secured, idle_timeout, connection).await;
 }
 
 fn timed_out() -> Error {

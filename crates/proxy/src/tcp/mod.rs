@@ -23,6 +23,7 @@ use crate::downstream::watch::Watched;
 use crate::error::{Error, Side};
 use crate::exchange::record::AccessRecord;
 use crate::stream::Stream;
+use crate::tls::Secured;
 use crate::upstream::closing::Unhealthy;
 use crate::upstream::cluster::{Cluster, Demand, Endpoint, Lease};
 use crate::upstream::connect::{self, OnBehalfOf, Upstream, Wanted};
@@ -39,12 +40,13 @@ pub(crate) async fn serve(
     stream: Stream,
     input: Buffer,
     who: OnBehalfOf,
+    secured: Option<Rc<Secured>>,
     connection: &ConnectionGuard,
 ) {
     let model::Protocol::Tcp(policy) = &listener.plan.policy.protocol else { return };
     let Some(cluster) = listener.clusters.get(policy.to.0).cloned() else { return };
     let idle_timeout = policy.idle_timeout;
-    relay(worker, listener, cluster, stream, input, who, idle_timeout, connection).await;
+    relay(worker, listener, cluster, stream, input, who, secured, idle_timeout, connection).await;
 }
 
 /// Relays one connection to an endpoint of a cluster, and logs it.
@@ -56,6 +58,7 @@ pub(crate) async fn relay(
     mut stream: Stream,
     input: Buffer,
     who: OnBehalfOf,
+    secured: Option<Rc<Secured>>,
     idle_timeout: Duration,
     connection: &ConnectionGuard,
 ) {
@@ -107,7 +110,7 @@ pub(crate) async fn relay(
         record.reason = Some(error.reason);
     }
     kept.counters.requests.inc();
-    worker.log_tcp(&kept.names.0, &kept.names.1, who.client, &record);
+    worker.log_tcp(&kept.names.0, &kept.names.1, who.client, secured.as_deref(), &record);
 }
 
 /// What a connection keeps of the snapshot under which it began.

@@ -132,6 +132,11 @@ impl Trace {
         record.scheme = client.scheme;
     }
 
+    /// The ids of the trace and of the SERVER span.
+    pub(crate) fn ids(&self) -> ([u8; 16], [u8; 8]) {
+        (self.record.trace_id, self.record.span_id)
+    }
+
     /// A try begins. The endpoint gets its span.
     pub(crate) fn begin_try(
         &mut self,
@@ -289,7 +294,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use model::{ClusterId, OtlpProtocol};
+    use model::{ClusterId, Otlp, OtlpProtocol};
     use telemetry::Registry;
     use wire::message::Body;
 
@@ -303,17 +308,17 @@ mod tests {
     const SPAN: &str = "00f067aa0ba902b7";
 
     fn rules(sampling: f64, trust_client_sampling: bool) -> Tracing {
-        Tracing {
+        let otlp = Otlp {
             to: ClusterId(0),
             protocol: OtlpProtocol::Grpc,
             host: None,
-            sampling,
-            trust_client_sampling,
-            query: false,
+            headers: Vec::new(),
+            gzip: false,
             service: "a".to_owned(),
             attributes: Vec::new(),
             timeout: Duration::from_secs(1),
-        }
+        };
+        Tracing { otlp: Arc::new(otlp), sampling, trust_client_sampling, query: false }
     }
 
     fn request(lines: &str) -> Request {

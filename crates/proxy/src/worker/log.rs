@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 
 use net::clock;
-use telemetry::{HttpRecord, Record};
+use telemetry::{Exemplar, HttpRecord, Record, RouteCounters};
 use wire::message::{Span, Version};
 
 use crate::exchange::record::AccessRecord;
-use crate::exchange::{Exchange, Request};
+use crate::exchange::{ConnectionInfo, Exchange, Request};
 use crate::grpc::{Ongoing, Status};
-use crate::worker::{ListenerView, Worker};
+use crate::tls::Secured;
+use crate::worker::{ListenerView, Worker, extra};
 
 /// A line of the access log, as the logger takes it.
 fn line<'r>(
@@ -37,9 +38,34 @@ fn line<'r>(
     }
 }
 
+/// Counts an exchange that has ended for its route.
+fn count(counters: &RouteCounters, exchange: &Exchange) {
+    let record = &exchange.record;
+    // Otherwise the client was gone before it got a response.
+    if let Some(status) = record.status {
+        counters.responses.inc(status);
+    }
+    if let Some(took_us) = record.authorized_us {
+        counters.authorization.record(took_us);
+    }
+    if let Some(took_us) = record.limited_us {
+        counters.rate_limit.record(took_us);
+    }
+    if let Some(upstream_us) = record.upstream_us {
+        counters.added.record(record.added_us);
+        counters.upstream.record(upstream_us);
+        if let Some(trace_id) = exchange.recorded_trace() {
+            let unix_ms = clock::unix_ms();
+            counters.added_exemplars.record(Exemplar { trace_id, us: record.added_us, unix_ms });
+            counters.upstream_exemplars.record(Exemplar { trace_id, us: upstream_us, unix_ms });
+        }
+    }
+}
+
 impl Worker {
     /// Counts an exchange that has ended, and logs it if there is a log.
-    pub(crate) fn log_http(&self, listener: &ListenerView, client: SocketAddr, exchange: &Exchange) {
+    pub(crate) fn log_http(&self, listener: &ListenerView, connection: &ConnectionInfo, exchange: &Exchange) {
+        let client = connection.who.client;
         let (record, call) = (&exchange.record, exchange.call());
         let Request { head, bytes, .. } = &exchange.request;
         let counters = &listener.counters;
@@ -55,20 +81,7 @@ impl Worker {
             }),
         };
         if let Some((_, counters)) = route {
-            // Otherwise the client was gone before it got a response.
-            if let Some(status) = record.status {
-                counters.responses.inc(status);
-            }
-            if let Some(took_us) = record.authorized_us {
-                counters.authorization.record(took_us);
-            }
-            if let Some(took_us) = record.limited_us {
-                counters.rate_limit.record(took_us);
-            }
-            if let Some(upstream_us) = record.upstream_us {
-                counters.added.record(record.added_us);
-                counters.upstream.record(upstream_us);
-            }
+            count(counters, exchange);
         }
         if let (Some(upstream_us), Some(endpoint)) = (record.upstream_us, &record.endpoint) {
             endpoint.counters.upstream.record(upstream_us);
@@ -108,18 +121,29 @@ impl Worker {
             (None, None) => "",
         };
         let line = line(record, client, &listener.plan.policy.name, cluster, Some(http), [bytes_in, bytes_out]);
-        self.with_logger(|logger| logger.push(&line));
+        self.with_logger(|logger| {
+            logger.push(&line, |value, out| extra::write(value, listener, connection, exchange, out));
+        });
         if is_watched {
             self.registry.tail().push(&line);
         }
     }
 
     /// Logs a TCP connection that has ended, if there is a log.
-    pub(crate) fn log_tcp(&self, listener: &str, cluster: &str, client: SocketAddr, record: &AccessRecord) {
+    pub(crate) fn log_tcp(
+        &self,
+        listener: &str,
+        cluster: &str,
+        client: SocketAddr,
+        secured: Option<&Secured>,
+        record: &AccessRecord,
+    ) {
         let is_watched = self.registry.tail().is_wanted();
         if self.logs_requests() || is_watched {
             let line = line(record, client, listener, cluster, None, [record.bytes_in, record.bytes_out]);
-            self.with_logger(|logger| logger.push(&line));
+            self.with_logger(|logger| {
+                logger.push(&line, |value, out| extra::write_tcp(value, client, secured, out));
+            });
             if is_watched {
                 self.registry.tail().push(&line);
             }

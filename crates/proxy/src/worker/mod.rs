@@ -2,6 +2,7 @@
 
 mod apply;
 pub(crate) mod connection_balance;
+mod extra;
 pub(crate) mod heartbeat;
 mod log;
 pub(crate) mod plane;

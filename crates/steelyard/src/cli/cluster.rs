@@ -198,11 +198,11 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-impl From<LogFormat> for model::AccessLogFormat {
+impl From<LogFormat> for model::LogFormat {
     fn from(format: LogFormat) -> Self {
         match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
+            LogFormat::Text => Self::Text(None),
+            LogFormat::Json => Self::Json(None),
         }
     }
 }

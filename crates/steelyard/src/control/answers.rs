@@ -35,8 +35,8 @@ impl admin::Control for Control {
         operators::count(&self.admin_refused, reason);
     }
 
-    fn metrics(&self) -> String {
-        self.registry.render(&self.samples())
+    fn metrics(&self, format: telemetry::Exposition) -> Vec<u8> {
+        self.registry.render(&self.samples(), format)
     }
 
     fn status(&self) -> Status {
@@ -76,6 +76,7 @@ impl admin::Control for Control {
             invalid_certificates: invalid(&seen.own_certificates, unix_seconds()),
             open_files: used,
             open_files_max: max,
+            access_log: seen.access_log.as_deref().map(access_log_status),
             memory: net::memory::bytes_used(),
             memory_max: net::memory::bytes_max(),
             listeners: snapshot
@@ -84,12 +85,7 @@ impl admin::Control for Control {
                 .collect(),
             routes: snapshot.iter().flat_map(|snapshot| admin::route_statuses(snapshot, &totals, outcomes)).collect(),
             maintenance: listeners.flat_map(|plan| in_maintenance(plan)).collect(),
-            password_checks: passwords.map(|counts| PasswordStatus {
-                right: counts.right,
-                wrong: counts.wrong,
-                refused: counts.refused,
-                waiting: counts.waiting as u64,
-            }),
+            password_checks: passwords.map(password_status),
             key_sets: seen.key_sources.iter().map(|source| keys::status(source)).collect(),
             methods: admin::method_statuses(&totals),
             clusters: plans.map(|plan| cluster_status(plan, &totals, outcomes, &probes)).collect(),
@@ -486,6 +482,7 @@ struct Seen {
     busiest_worker_percent: Option<f64>,
     certificates: Vec<admin::CertificateStatus>,
     changes: Option<admin::ChangesStatus>,
+    access_log: Option<Arc<telemetry::AccessLog>>,
 }
 
 impl Control {
@@ -504,6 +501,7 @@ impl Control {
             busiest_worker_percent: state.worker_times.busiest_percent(),
             certificates: state.certificates.clone(),
             changes: state.changes.clone(),
+            access_log: state.access_log.clone(),
         };
         let checker = &state.checker;
         let (failures, unproven, last) = (checker.last_failures(), checker.unproven(), checker.last_probes());
@@ -566,6 +564,16 @@ impl Control {
         samples.extend(kernel.samples());
         samples
     }
+}
+
+fn access_log_status(log: &telemetry::AccessLog) -> admin::AccessLogStatus {
+    let [dropped, failed] = log.losses();
+    admin::AccessLogStatus { dropped, failed, failing: log.is_failing() }
+}
+
+fn password_status(counts: PasswordCounts) -> PasswordStatus {
+    let PasswordCounts { right, wrong, refused, waiting } = counts;
+    PasswordStatus { right, wrong, refused, waiting: waiting as u64 }
 }
 
 fn password_samples(counts: PasswordCounts) -> Vec<Sample> {

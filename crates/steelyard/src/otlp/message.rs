@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use model::{GRPC_STATUS_NAMES, Tracing};
+use model::{GRPC_STATUS_NAMES, Otlp};
 use prost::Message;
 use telemetry::{Reason, TraceRecord, TryRecord};
 
@@ -33,9 +33,9 @@ struct ResourceSpans {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Resource {
+pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
-    attributes: Vec<KeyValue>,
+    pub(super) attributes: Vec<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -47,9 +47,9 @@ struct ScopeSpans {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Scope {
+pub(super) struct Scope {
     #[prost(string, tag = "1")]
-    name: String,
+    pub(super) name: String,
     #[prost(string, tag = "2")]
     version: String,
 }
@@ -87,25 +87,27 @@ struct Status {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct KeyValue {
+pub(super) struct KeyValue {
     #[prost(string, tag = "1")]
-    key: String,
+    pub(super) key: String,
     #[prost(message, optional, tag = "2")]
-    value: Option<AnyValue>,
+    pub(super) value: Option<AnyValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct AnyValue {
-    #[prost(oneof = "AnyKind", tags = "1, 3")]
-    kind: Option<AnyKind>,
+pub(super) struct AnyValue {
+    #[prost(oneof = "AnyKind", tags = "1, 3, 4")]
+    pub(super) kind: Option<AnyKind>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-enum AnyKind {
+pub(super) enum AnyKind {
     #[prost(string, tag = "1")]
     Text(String),
     #[prost(int64, tag = "3")]
     Integer(i64),
+    #[prost(double, tag = "4")]
+    Double(f64),
 }
 
 /// What a collector answers.
@@ -146,22 +148,31 @@ impl Attributes {
 }
 
 /// An export of the spans of these records.
-pub(super) fn encode(tracing: &Tracing, records: &[TraceRecord]) -> Vec<u8> {
+pub(super) fn encode(otlp: &Otlp, records: &[TraceRecord]) -> Vec<u8> {
+    let spans = records.iter().flat_map(spans).collect();
+    let scope_spans = vec![ScopeSpans { scope: Some(scope()), spans }];
+    ExportRequest { resource_spans: vec![ResourceSpans { resource: Some(resource(otlp)), scope_spans }] }
+        .encode_to_vec()
+}
+
+/// What this process is.
+pub(super) fn resource(otlp: &Otlp) -> Resource {
     let mut resource = Attributes::default();
-    resource.text("service.name", &tracing.service);
+    resource.text("service.name", otlp.service.as_str());
     resource.text("service.version", env!("CARGO_PKG_VERSION"));
     resource.text("host.name", rustix::system::uname().nodename().to_string_lossy());
     resource.number("process.pid", std::process::id());
-    for (name, value) in &tracing.attributes {
+    for (name, value) in &otlp.attributes {
         // Those of the operator replace ours.
         resource.0.retain(|ours| ours.key != *name);
         resource.text(name, value);
     }
-    let spans = records.iter().flat_map(spans).collect();
-    let scope = Scope { name: "steelyard".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
-    let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
-    let resource = Some(Resource { attributes: resource.0 });
-    ExportRequest { resource_spans: vec![ResourceSpans { resource, scope_spans }] }.encode_to_vec()
+    Resource { attributes: resource.0 }
+}
+
+/// The part of this process that records.
+pub(super) fn scope() -> Scope {
+    Scope { name: "steelyard".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }
 }
 
 /// The SERVER span and those of the tries.
@@ -412,6 +423,7 @@ mod tests {
             match found.value.as_ref()?.kind.as_ref()? {
                 AnyKind::Text(text) => Some(text.clone()),
                 AnyKind::Integer(number) => Some(number.to_string()),
+                AnyKind::Double(number) => Some(number.to_string()),
             }
         };
         names.iter().map(|name| value(name).unwrap_or_else(|| "-".to_owned())).collect()
@@ -475,18 +487,17 @@ mod tests {
 
     #[test]
     fn an_export_can_be_read_again() {
-        let tracing = Tracing {
+        let otlp = Otlp {
             to: ClusterId(0),
             protocol: OtlpProtocol::Grpc,
             host: None,
-            sampling: 1.0,
-            trust_client_sampling: false,
-            query: false,
+            headers: Vec::new(),
+            gzip: false,
             service: "edge".to_owned(),
             attributes: vec![("service.name".to_owned(), "other".to_owned()), ("zone".to_owned(), "a".to_owned())],
             timeout: Duration::from_secs(1),
         };
-        let bytes = encode(&tracing, &[record()]);
+        let bytes = encode(&otlp, &[record()]);
         let export = ExportRequest::decode(bytes.as_slice()).unwrap();
         let [of_resource] = export.resource_spans.as_slice() else { panic!("{export:?}") };
         let attributes = &of_resource.resource.as_ref().unwrap().attributes;

@@ -1,6 +1,12 @@
 //! One export: the connection to a collector, the request, and what the answer means for the spans.
 
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use base64::Engine;
@@ -8,24 +14,26 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{self, HeaderMap};
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use model::{OtlpProtocol, Tracing};
+use model::{Otlp, OtlpProtocol};
 use net::clock;
 use prost::Message;
 use proxy::ClusterPlan;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::Target;
 use super::message::ExportResponse;
-
-/// The call (`opentelemetry/proto/collector/trace/v1/trace_service.proto`).
-const METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
 /// Bytes of an answer that are read.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes that a collector may send from one export to the next: heads, interim responses, frames. More costs the control thread time, and
+/// a collector that never ends its interim responses could take all of it.
+const RECEIVED_BYTES_MAX: usize = 256 * 1024;
 
 /// A collector that asks for a longer pause gets this one. The largest numbers that it can write are beyond every clock.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
@@ -63,6 +71,8 @@ pub(super) struct Client {
 
 struct Connection {
     sender: Sender,
+    /// Bytes that the collector may still send.
+    left: Arc<AtomicUsize>,
     /// Drives the connection. Dropping it closes that.
     _tasks: JoinSet<()>,
 }
@@ -74,24 +84,34 @@ enum Sender {
 
 impl Client {
     /// Sends an export. The caller limits the time: the connection is closed if it does not wait for the outcome.
-    pub(super) async fn send(&mut self, tracing: &Tracing, plan: &ClusterPlan, body: Bytes) -> Outcome {
+    pub(super) async fn send(&mut self, target: &Target, method: &str, is_gzip: bool, body: Bytes) -> Outcome {
+        let Target { otlp, plan, headers } = target;
         let kept = match self.connection.take() {
             Some(connection) if connection.is_open().await => Some(connection),
             _ => None,
         };
         let mut connection = match kept {
             Some(connection) => connection,
-            None => match self.connect(tracing, plan).await {
+            None => match self.connect(otlp, plan).await {
                 Ok(connection) => connection,
                 Err(why) => return Outcome::again(why),
             },
         };
-        let host = tracing.host.as_deref().unwrap_or(&plan.policy.name);
-        let (outcome, stays) = match (&mut connection.sender, &tracing.protocol) {
-            (Sender::Http(sender), OtlpProtocol::Http { path }) => post(sender, host, path, body).await,
+        connection.left.store(RECEIVED_BYTES_MAX, Relaxed);
+        let host = otlp.host.as_deref().unwrap_or(&plan.policy.name);
+        let (outcome, stays) = match (&mut connection.sender, &otlp.protocol) {
+            (Sender::Http(sender), OtlpProtocol::Http { path }) => {
+                match http_request(host, path, headers, is_gzip, body) {
+                    Ok(request) => post(sender, request).await,
+                    Err(error) => return Outcome::Refused(format!("the request cannot be made: {error}")),
+                }
+            }
             (Sender::Grpc(sender), _) => {
                 let scheme = if plan.tls().is_some() { "https" } else { "http" };
-                call(sender, &format!("{scheme}://{host}{METHOD}"), body).await
+                match grpc_request(&format!("{scheme}://{host}{method}"), headers, is_gzip) {
+                    Ok(request) => call(sender, request, is_gzip, body).await,
+                    Err(error) => return Outcome::Refused(format!("the call cannot be made: {error}")),
+                }
             }
             (Sender::Http(_), OtlpProtocol::Grpc) => return Outcome::again("the protocol has changed"),
         };
@@ -106,17 +126,17 @@ impl Client {
         self.connection = None;
     }
 
-    async fn connect(&mut self, tracing: &Tracing, plan: &ClusterPlan) -> Result<Connection, String> {
+    async fn connect(&mut self, otlp: &Otlp, plan: &ClusterPlan) -> Result<Connection, String> {
         let (index, address) = self.choose(plan).ok_or("the cluster has no endpoint with an address")?;
         self.next = index + 1;
         let tcp = TcpStream::connect(address).await;
         let tcp = tcp.map_err(|error| format!("cannot connect to {address}: {error}"))?;
         let _ = tcp.set_nodelay(true);
         match plan.tls() {
-            None => begin(tracing, tcp).await,
+            None => begin(otlp, tcp).await,
             Some(keys) => {
                 let tls = keys.secure(tcp, address, plan.host(address)).await;
-                begin(tracing, tls.map_err(|error| format!("TLS with {address} failed: {error}"))?).await
+                begin(otlp, tls.map_err(|error| format!("TLS with {address} failed: {error}"))?).await
             }
         }
     }
@@ -143,12 +163,14 @@ impl Connection {
 
 /// Begins HTTP on a connection.
 async fn begin(
-    tracing: &Tracing,
+    otlp: &Otlp,
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> Result<Connection, String> {
+    let left = Arc::new(AtomicUsize::new(RECEIVED_BYTES_MAX));
+    let stream = Bounded { stream, left: left.clone() };
     let mut tasks = JoinSet::new();
     let no_http = |error: &dyn std::error::Error| format!("no HTTP: {error}");
-    let sender = match tracing.protocol {
+    let sender = match otlp.protocol {
         OtlpProtocol::Http { .. } => {
             let mut builder = hyper::client::conn::http1::Builder::new();
             builder.max_buf_size(ANSWER_BYTES_MAX);
@@ -170,25 +192,80 @@ async fn begin(
             Sender::Grpc(sender)
         }
     };
-    Ok(Connection { sender, _tasks: tasks })
+    Ok(Connection { sender, left, _tasks: tasks })
+}
+
+/// A connection that fails when a number of bytes has been received.
+struct Bounded<S> {
+    stream: S,
+    left: Arc<AtomicUsize>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = out.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, out))?;
+        let read = out.filled().len() - before;
+        let left = self.left.load(Relaxed);
+        if read > left {
+            return Poll::Ready(Err(io::Error::other("the collector sends without end")));
+        }
+        self.left.store(left - read, Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+/// The request of an export over HTTP.
+fn http_request(
+    host: &str,
+    path: &str,
+    headers: &HeaderMap,
+    is_gzip: bool,
+    body: Bytes,
+) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
+    let mut request = Request::post(path)
+        .header(header::HOST, host)
+        .header(header::CONTENT_TYPE, "application/x-protobuf")
+        .header(header::USER_AGENT, concat!("steelyard/", env!("CARGO_PKG_VERSION")))
+        .body(Full::new(body))?;
+    if is_gzip {
+        request.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    request.headers_mut().extend(headers.clone());
+    Ok(request)
 }
 
 /// Sends an export over HTTP. Returns the outcome, and whether the connection can be used again.
 async fn post(
     sender: &mut hyper::client::conn::http1::SendRequest<Full<Bytes>>,
-    host: &str,
-    path: &str,
-    body: Bytes,
+    request: Request<Full<Bytes>>,
 ) -> (Outcome, bool) {
-    let request = Request::post(path)
-        .header(header::HOST, host)
-        .header(header::CONTENT_TYPE, "application/x-protobuf")
-        .header(header::USER_AGENT, concat!("steelyard/", env!("CARGO_PKG_VERSION")))
-        .body(Full::new(body));
-    let request = match request {
-        Ok(request) => request,
-        Err(error) => return (Outcome::Refused(format!("the request cannot be made: {error}")), false),
-    };
     if let Err(error) = sender.ready().await {
         return (Outcome::again(format!("the connection has ended: {error}")), false);
     }
@@ -237,18 +314,28 @@ fn of_answer(message: &[u8]) -> Outcome {
     }
 }
 
-/// Sends an export over gRPC. Returns the outcome, and whether the connection can be used again.
-async fn call(sender: &mut h2::client::SendRequest<Bytes>, url: &str, message: Bytes) -> (Outcome, bool) {
-    let request = Request::post(url)
+/// The request of an export over gRPC.
+fn grpc_request(url: &str, headers: &HeaderMap, is_gzip: bool) -> Result<Request<()>, hyper::http::Error> {
+    let mut request = Request::post(url)
         .header(header::TE, "trailers")
         .header(header::CONTENT_TYPE, "application/grpc")
         .header(header::USER_AGENT, concat!("steelyard/", env!("CARGO_PKG_VERSION")))
-        .body(());
-    let request = match request {
-        Ok(request) => request,
-        Err(error) => return (Outcome::Refused(format!("the call cannot be made: {error}")), false),
-    };
-    match called(sender, request, message).await {
+        .body(())?;
+    if is_gzip {
+        request.headers_mut().insert("grpc-encoding", HeaderValue::from_static("gzip"));
+    }
+    request.headers_mut().extend(headers.clone());
+    Ok(request)
+}
+
+/// Sends an export over gRPC. Returns the outcome, and whether the connection can be used again.
+async fn call(
+    sender: &mut h2::client::SendRequest<Bytes>,
+    request: Request<()>,
+    is_gzip: bool,
+    message: Bytes,
+) -> (Outcome, bool) {
+    match called(sender, request, is_gzip, message).await {
         Ok(outcome) => (outcome, true),
         Err(error) => (Outcome::again(format!("the call failed: {error}")), false),
     }
@@ -257,12 +344,13 @@ async fn call(sender: &mut h2::client::SendRequest<Bytes>, url: &str, message: B
 async fn called(
     sender: &mut h2::client::SendRequest<Bytes>,
     request: Request<()>,
+    is_gzip: bool,
     message: Bytes,
 ) -> Result<Outcome, h2::Error> {
     let mut ready = sender.clone().ready().await?;
     let (response, mut body) = ready.send_request(request, false)?;
     let mut framed = BytesMut::with_capacity(5 + message.len());
-    framed.put_u8(0);
+    framed.put_u8(u8::from(is_gzip));
     framed.put_u32(message.len() as u32);
     framed.extend_from_slice(&message);
     body.send_data(framed.freeze(), true)?;

@@ -18,6 +18,39 @@ pub(super) fn value(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
+/// As [`value`], and also quoted if one of these characters is in it.
+pub(super) fn between(out: &mut Vec<u8>, text: &[u8], beside: &[Option<char>; 2]) {
+    let has = |c: &char| {
+        let mut bytes = [0; 4];
+        contains(text, c.encode_utf8(&mut bytes).as_bytes())
+    };
+    match text {
+        b"" | b"-" => value(out, text),
+        text if beside.iter().flatten().any(has) => {
+            out.push(b'"');
+            quoted(out, text);
+            out.push(b'"');
+        }
+        text => value(out, text),
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// A PARAM-VALUE of structured data (RFC 5424 section 6.3.3): `"`, `\` and `]` after a `\`; what the text format escapes is escaped as there
+/// before.
+pub(super) fn structured(out: &mut Vec<u8>, text: &[u8]) {
+    each(text, |part| match part {
+        Part::Char(c @ ('"' | '\\' | ']')) => out.extend_from_slice(&[b'\\', c as u8]),
+        Part::Char(c) if c.is_ascii() && hidden(c) => put(out, format_args!("\\\\x{:02x}", u32::from(c))),
+        Part::Char(c) if hidden(c) => put(out, format_args!("\\\\u{{{:x}}}", u32::from(c))),
+        Part::Char(c) => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        Part::Byte(byte) => put(out, format_args!("\\\\x{byte:02x}")),
+    });
+}
+
 /// The inside of quotes in the text format: `"` and `\` after a `\`, bytes that are not UTF-8 as `\xff`, and characters that are invisible
 /// or move others as `\u{202e}`.
 pub(super) fn quoted(out: &mut Vec<u8>, text: &[u8]) {
@@ -95,6 +128,28 @@ mod tests {
         check(quoted, b"/\r\n\0\x1b[0m\x7f", "/\\x0d\\x0a\\x00\\x1b[0m\\x7f");
         check(quoted, b"/\xff\xc3", "/\\xff\\xc3");
         check(quoted, "/ü\u{85}\u{202e}\u{2028}".as_bytes(), "/ü\\u{85}\\u{202e}\\u{2028}");
+    }
+
+    #[test]
+    fn values_between_characters() {
+        let check = |text: &[u8], beside, expect: &str| {
+            let mut out = Vec::new();
+            between(&mut out, text, &beside);
+            assert_eq!(String::from_utf8(out).unwrap(), expect, "{}", text.escape_ascii());
+        };
+        check(b"a|b", [None, None], "a|b");
+        check(b"a|b", [None, Some('|')], "\"a|b\"");
+        check(b"a[b", [Some('['), Some(']')], "\"a[b\"");
+        check("a\u{2192}b".as_bytes(), [Some('\u{2192}'), None], "\"a\u{2192}b\"");
+        check(b"", [Some('|'), None], "-");
+        check(b"-", [Some('-'), None], "\"-\"");
+    }
+
+    #[test]
+    fn parameters() {
+        check(structured, b"a\"b]c\\d e=f", "a\\\"b\\]c\\\\d e=f");
+        check(structured, b"\r\n\x1b\xff", "\\\\x0d\\\\x0a\\\\x1b\\\\xff");
+        check(structured, "\u{fc}\u{2028}".as_bytes(), "\u{fc}\\\\u{2028}");
     }
 
     #[test]

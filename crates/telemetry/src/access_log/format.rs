@@ -1,21 +1,25 @@
-//! Records as lines, text or JSON. Operators' scripts rely on the fields and their order.
+//! Records as lines of the usual fields, text or JSON. Operators' scripts rely on the fields and their order.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::Write;
 use std::net::SocketAddr;
 
-use model::AccessLogFormat;
-
 use super::escape;
 use super::{HttpRecord, Record};
 
-/// Appends the line of a record, including its line feed.
-pub(super) fn line(out: &mut Vec<u8>, format: AccessLogFormat, record: &Record<'_>) {
-    match format {
-        AccessLogFormat::Text => text(out, record),
-        AccessLogFormat::Json => json(out, record),
+/// A line of the usual fields.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fixed {
+    Text,
+    Json,
+}
+
+/// Appends the line of a record without its line feed.
+pub(super) fn fixed(out: &mut Vec<u8>, fixed: Fixed, record: &Record<'_>) {
+    match fixed {
+        Fixed::Text => text(out, record),
+        Fixed::Json => json(out, record),
     }
-    out.push(b'\n');
 }
 
 fn text(out: &mut Vec<u8>, record: &Record<'_>) {
@@ -139,7 +143,7 @@ impl<T: Display> Display for Or<T> {
 }
 
 /// An address, without its port if that is unknown.
-struct Client(SocketAddr);
+pub(super) struct Client(pub(super) SocketAddr);
 
 impl Display for Client {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -151,7 +155,7 @@ impl Display for Client {
 }
 
 /// Microseconds, written as milliseconds with three decimals.
-struct Millis(u64);
+pub(super) struct Millis(pub(super) u64);
 
 impl Display for Millis {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -165,12 +169,28 @@ pub struct Timestamp(pub u64);
 
 impl Display for Timestamp {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (days, ms_of_day) = (self.0 / 86_400_000, self.0 % 86_400_000);
-        let (year, month, day) = date(days);
-        let (seconds, ms) = (ms_of_day / 1000, ms_of_day % 1000);
-        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        let ((year, month, day), (hour, minute, second), ms) = parts(self.0);
         write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
     }
+}
+
+/// The same as in the Common Log Format of Apache.
+pub(super) struct ClfTime(pub(super) u64);
+
+impl Display for ClfTime {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+        let ((year, month, day), (hour, minute, second), _) = parts(self.0);
+        let month = usize::try_from(month).ok().and_then(|month| MONTHS.get(month.wrapping_sub(1))).unwrap_or(&"");
+        write!(f, "{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000")
+    }
+}
+
+/// The date, the time of day, and the milliseconds.
+fn parts(unix_ms: u64) -> ((u64, u64, u64), (u64, u64, u64), u64) {
+    let (days, ms_of_day) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
+    let (seconds, ms) = (ms_of_day / 1000, ms_of_day % 1000);
+    (date(days), (seconds / 3600, seconds / 60 % 60, seconds % 60), ms)
 }
 
 /// The year, month and day of a day since 1970-01-01. After Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days:

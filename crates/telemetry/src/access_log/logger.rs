@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use model::LogValue;
+
 use super::batch::Batch;
-use super::{BATCHES_MAX, Message, Record, Shared};
+use super::rules::{Random, Rules};
+use super::{BATCHES_MAX, HttpRecord, Message, Record, Shared};
 
 /// A worker's handle on the log. It never blocks. Dropping it flushes.
 #[derive(Debug)]
@@ -14,6 +17,8 @@ pub struct Logger {
     current: Batch,
     queue: SyncSender<Message>,
     shared: Arc<Shared>,
+    rules: Arc<Rules>,
+    random: Random,
     /// The channel for emptied batches. It has room for all batches, so that the writer never waits for us.
     home: SyncSender<Batch>,
     emptied: Receiver<Batch>,
@@ -22,18 +27,43 @@ pub struct Logger {
 }
 
 impl Logger {
-    pub(super) fn new(queue: SyncSender<Message>, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(queue: SyncSender<Message>, shared: Arc<Shared>, rules: Arc<Rules>) -> Self {
         let (home, emptied) = sync_channel(BATCHES_MAX);
-        Self { current: Batch::default(), queue, shared, home, emptied, made: 1 }
+        Self { current: Batch::default(), queue, shared, rules, random: Random::new(), home, emptied, made: 1 }
     }
 
-    /// Copies a record. If that fills the batch and the writer is behind, the batch is dropped and counted.
-    pub fn push(&mut self, record: &Record<'_>) {
-        self.current.push(record);
+    /// Copies a record, if it is wanted. If that fills the batch and the writer is behind, the batch is dropped and counted. `give` appends
+    /// a value that a record does not have itself, and returns false if the request or connection has none; it is called only for the values
+    /// that the log has.
+    pub fn push(&mut self, record: &Record<'_>, give: impl FnMut(&LogValue, &mut Vec<u8>) -> bool) {
+        if self.rules.is_usual {
+            self.current.push(record, &[], give);
+        } else if !self.push_by_rules(record, give) {
+            return;
+        }
         if self.current.is_full() && !self.hand_over() {
             self.shared.dropped.fetch_add(self.current.len() as u64, Relaxed);
             self.current.clear();
         }
+    }
+
+    /// Returns false if it is not wanted.
+    #[inline(never)]
+    fn push_by_rules(&mut self, record: &Record<'_>, mut give: impl FnMut(&LogValue, &mut Vec<u8>) -> bool) -> bool {
+        let Self { rules, random, current, .. } = self;
+        if !rules.take(record, random) {
+            return false;
+        }
+        let http = record.http.map(|http| HttpRecord { target: rules.target(http.target), ..http });
+        current.push(&Record { http, ..*record }, &rules.extras, |value, out| {
+            let begin = out.len();
+            let is_there = give(value, out);
+            if is_there {
+                rules.hide(value, begin, out);
+            }
+            is_there
+        });
+        true
     }
 
     /// Hands over the current batch. If the writer is behind, the batch stays and grows. Call this a few times a second, so that the lines

@@ -1,12 +1,16 @@
 //! One line for each request or TCP connection, formatted and written without delaying the workers.
 //!
-//! A worker copies its data into a batch ([`Logger`]) and hands over full batches; one thread formats and writes them. A worker never
+//! `rules` decides which records are logged, on the worker. A worker copies its data into a batch ([`Logger`]) and hands over full batches; one thread formats and writes them. A worker never
 //! waits: if the writer is so far behind that a worker has [`BATCHES_MAX`] batches in use, the next full one is dropped and counted.
 
 mod batch;
+mod entry;
 mod escape;
 mod format;
+mod formatter;
 mod logger;
+mod rules;
+mod syslog;
 mod writer;
 
 use std::io;
@@ -17,13 +21,19 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use model::{LogFormat, LogTarget, LogValue};
+
+pub use entry::{LogAttribute, LogAttributes, LogEntry};
 pub use format::Timestamp;
 pub use logger::Logger;
 
 use crate::prometheus::{Kind, Sample};
 use crate::reason::Reason;
 use batch::Batch;
-use writer::Writer;
+use formatter::Formatter;
+use rules::Rules;
+use syslog::SyslogSender;
+use writer::{Lines, Output, Writer};
 
 /// Batches of one worker: the one being filled, and those that wait for the writer. With the 1,024 records of a batch, a worker at 80,000
 /// requests a second survives a disk that hangs for 200 ms, and this costs 4 MiB at most.
@@ -100,7 +110,31 @@ pub struct AccessLog {
     // Dropped in this order: our end of the queue must be closed before waiting for the writer.
     queue: SyncSender<Message>,
     shared: Arc<Shared>,
+    rules: Arc<Rules>,
+    /// What an export has lost after it took it.
+    export: Option<Arc<ExportLosses>>,
     _ended: Ended,
+}
+
+/// Takes the records for a collector, on the thread of the log.
+pub trait LogExport: Send {
+    /// Takes a record. Returns how many records there was no room for.
+    fn push(&mut self, entry: &LogEntry<'_>, attributes: &LogAttributes) -> u64;
+
+    /// Hands over what there is. Returns how many records there was no room for.
+    fn flush(&mut self) -> u64;
+
+    /// Counts records that were taken and did not arrive.
+    fn losses(&self) -> Arc<ExportLosses>;
+}
+
+/// What has become of records that an export has taken.
+#[derive(Debug, Default)]
+pub struct ExportLosses {
+    /// Records that did not arrive.
+    pub lost: AtomicU64,
+    /// The last attempt failed.
+    pub is_failing: AtomicBool,
 }
 
 /// Closed when the writer has ended; nothing is ever sent. Dropping it waits for that.
@@ -126,33 +160,64 @@ struct Shared {
     dropped: AtomicU64,
     /// Records whose line could not be written.
     failed: AtomicU64,
+    /// The last record could not be written, which was logged.
+    is_failing: AtomicBool,
 }
 
 impl AccessLog {
-    /// Opens the file (it is created with mode 640, or appended to if it exists) and starts the thread that writes it.
+    /// Opens the target (a file is created with mode 640, or appended to if it exists) and starts the thread that writes to it. `export` is for
+    /// a log that goes to a collector.
     ///
     /// # Errors
     /// If the file cannot be opened, or the thread cannot be started.
-    pub fn start(config: &model::AccessLog) -> io::Result<Self> {
-        let sink = writer::open(config.path.as_deref())?;
-        Self::with_sink(config, sink)
+    pub fn start(config: &model::AccessLog, export: Option<Box<dyn LogExport>>) -> io::Result<Self> {
+        let path = match &config.target {
+            LogTarget::File(path) => Some(path.as_path()),
+            LogTarget::Stdout | LogTarget::Syslog(_) | LogTarget::Otlp(_) => None,
+        };
+        let sink = writer::open(path)?;
+        Self::with_sink(config, sink, export)
     }
 
-    fn with_sink(config: &model::AccessLog, sink: Box<dyn io::Write + Send>) -> io::Result<Self> {
+    fn with_sink(
+        config: &model::AccessLog,
+        sink: Box<dyn io::Write + Send>,
+        export: Option<Box<dyn LogExport>>,
+    ) -> io::Result<Self> {
         let (queue, messages) = mpsc::sync_channel(QUEUE_BATCHES_MAX);
         let (end, ended) = mpsc::sync_channel(0);
         let shared = Arc::new(Shared::default());
-        let writer = Writer::new(config.clone(), sink, Arc::clone(&shared));
+        let rules = Arc::new(Rules::new(config));
+        let formatter = Formatter::new(&config.format, &rules.extras);
+        let losses = export.as_ref().map(|export| export.losses());
+        let output = match (&config.target, export) {
+            (LogTarget::Stdout, _) => Output::Lines(Lines::new(None, formatter, sink, shared.clone())),
+            (LogTarget::File(path), _) => {
+                Output::Lines(Lines::new(Some(path.clone()), formatter, sink, shared.clone()))
+            }
+            (LogTarget::Syslog(syslog), _) => {
+                Output::Syslog(SyslogSender::new(syslog.clone(), formatter, shared.clone()))
+            }
+            (LogTarget::Otlp(_), Some(export)) => {
+                let fields = match &config.format {
+                    LogFormat::Attributes(fields) => fields.clone(),
+                    _ => LogValue::usual_fields(),
+                };
+                Output::Export(export, LogAttributes::new(&fields, &rules.extras))
+            }
+            (LogTarget::Otlp(_), None) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        let writer = Writer::new(output, Arc::clone(&shared));
         std::thread::Builder::new().name("access-log".into()).spawn(move || {
             writer.run(&messages);
             drop(end);
         })?;
-        Ok(Self { queue, shared, _ended: Ended(Mutex::new(ended)) })
+        Ok(Self { queue, shared, rules, export: losses, _ended: Ended(Mutex::new(ended)) })
     }
 
     /// A worker's handle on the log.
     pub fn logger(&self) -> Logger {
-        Logger::new(self.queue.clone(), Arc::clone(&self.shared))
+        Logger::new(self.queue.clone(), Arc::clone(&self.shared), Arc::clone(&self.rules))
     }
 
     /// Opens the file again by its path, after it was moved away. If that fails, the old file is used further and the log says why.
@@ -164,21 +229,30 @@ impl AccessLog {
 
     /// The numbers of lost records, for [`crate::Registry::render`].
     pub fn samples(&self) -> Vec<Sample> {
-        let counter = |name, help, count: &AtomicU64| Sample {
+        let counter = |name, help, count: u64| Sample {
             name,
             help,
             kind: Kind::Counter,
             labels: Vec::new(),
-            value: count.load(Relaxed) as f64,
+            value: count as f64,
         };
+        let [dropped, failed] = self.losses();
         vec![
-            counter(
-                "steelyard_access_log_dropped_total",
-                "Records dropped because the writer was behind.",
-                &self.shared.dropped,
-            ),
-            counter("steelyard_access_log_failed_total", "Records that could not be written.", &self.shared.failed),
+            counter("steelyard_access_log_dropped_total", "Records dropped because the writer was behind.", dropped),
+            counter("steelyard_access_log_failed_total", "Records that could not be written.", failed),
         ]
+    }
+
+    /// Records that were dropped because the writer was behind, and those that could not be written.
+    pub fn losses(&self) -> [u64; 2] {
+        let lost = self.export.as_ref().map_or(0, |export| export.lost.load(Relaxed));
+        [self.shared.dropped.load(Relaxed), self.shared.failed.load(Relaxed) + lost]
+    }
+
+    /// Whether records cannot be written now, as far as is known.
+    pub fn is_failing(&self) -> bool {
+        let is_failing = |export: &Arc<ExportLosses>| export.is_failing.load(Relaxed);
+        self.shared.is_failing.load(Relaxed) || self.export.as_ref().is_some_and(is_failing)
     }
 }
 

@@ -3,10 +3,12 @@
 use std::io::Write;
 use std::sync::{Condvar, Mutex};
 
-use model::AccessLogFormat::{self, Json, Text};
+use model::{LogFilter, LogHeader, LogPart};
 use proptest::prelude::*;
 
+use super::format::Fixed::{self, Json, Text};
 use super::*;
+use model::LogField;
 
 /// A file that can be made to block.
 #[derive(Clone, Default)]
@@ -41,19 +43,23 @@ impl Write for Gated {
     }
 }
 
-fn start(format: AccessLogFormat, sink: &Gated) -> AccessLog {
-    AccessLog::with_sink(&model::AccessLog { path: None, format }, Box::new(sink.clone())).unwrap()
+fn start(format: Fixed, sink: &Gated) -> AccessLog {
+    let format = match format {
+        Text => LogFormat::Text(None),
+        Json => LogFormat::Json(None),
+    };
+    AccessLog::with_sink(&model::AccessLog::new(LogTarget::Stdout, format), Box::new(sink.clone()), None).unwrap()
 }
 
 /// Waits until everything is written, however long that takes. The loggers must be gone.
 fn finish(log: AccessLog) -> Arc<Shared> {
-    let AccessLog { queue, shared, _ended: ended } = log;
+    let AccessLog { queue, shared, _ended: ended, .. } = log;
     drop(queue);
     ended.0.lock().unwrap().recv().unwrap_err();
     shared
 }
 
-fn request() -> Record<'static> {
+pub(super) fn request() -> Record<'static> {
     Record {
         // 2026-11-21T06:07:15.123Z
         unix_ms: 1_795_241_235_123,
@@ -83,6 +89,10 @@ fn request() -> Record<'static> {
     }
 }
 
+fn nothing(_: &LogValue, _: &mut Vec<u8>) -> bool {
+    false
+}
+
 fn connection() -> Record<'static> {
     Record { http: None, endpoint: Some("[2001:db8::1]:5432".parse().unwrap()), total_us: 61_000_001, ..request() }
 }
@@ -110,11 +120,28 @@ fn refused() -> Record<'static> {
     }
 }
 
-fn one_line(format: AccessLogFormat, record: &Record<'_>) -> String {
+fn one_line(format: Fixed, record: &Record<'_>) -> String {
+    line_of(&Formatter::Fixed(format), record, &[])
+}
+
+/// The entry of a record with these extras.
+pub(super) fn entry_of(record: &Record<'_>, extras: &[(LogValue, &[u8])], mut each: impl FnMut(&LogEntry<'_>)) {
     let mut batch = Batch::default();
-    batch.push(record);
+    let values: Vec<LogValue> = extras.iter().map(|(value, _)| value.clone()).collect();
+    batch.push(record, &values, |value, out| {
+        let found = extras.iter().find(|(other, _)| other == value);
+        found.is_some_and(|(_, text)| {
+            out.extend_from_slice(text);
+            !text.is_empty()
+        })
+    });
+    batch.entries().for_each(|entry| each(&entry));
+}
+
+fn line_of(formatter: &Formatter, record: &Record<'_>, extras: &[(LogValue, &[u8])]) -> String {
     let mut out = Vec::new();
-    batch.records().for_each(|record| super::format::line(&mut out, format, &record));
+    entry_of(record, extras, |entry| formatter.write(&mut out, entry));
+    out.push(b'\n');
     String::from_utf8(out).unwrap()
 }
 
@@ -218,7 +245,7 @@ fn records_of_several_loggers_arrive_whole_and_in_their_order() {
             let mut logger = log.logger();
             scope.spawn(move || {
                 for bytes_in in 0..3_000 {
-                    logger.push(&Record { listener, bytes_in, ..request() });
+                    logger.push(&Record { listener, bytes_in, ..request() }, nothing);
                     // Now and then, as a worker's timer does; this also keeps the writer's queue from being the limit.
                     if bytes_in % 100 == 0 {
                         logger.flush();
@@ -248,12 +275,12 @@ fn what_a_stalled_writer_leaves_is_dropped_and_counted() {
     let log = start(Text, &sink);
     let mut logger = log.logger();
     for _ in 0..(BATCHES_MAX + 4) * RECORDS {
-        logger.push(&request());
+        logger.push(&request(), nothing);
     }
     // All batches except the current one are in use; that one was filled five times.
     assert_eq!(log.shared.dropped.load(Relaxed), 5 * RECORDS as u64);
     // Half a batch stays, because there may still be room for it.
-    logger.push(&connection());
+    logger.push(&connection(), nothing);
     logger.flush();
     assert_eq!(log.shared.dropped.load(Relaxed), 5 * RECORDS as u64);
     sink.open();
@@ -270,7 +297,7 @@ fn a_logger_that_outlives_its_log_loses_nothing() {
     let mut logger = log.logger();
     let AccessLog { queue, _ended: ended, .. } = log;
     drop(queue);
-    logger.push(&request());
+    logger.push(&request(), nothing);
     drop(logger);
     ended.0.lock().unwrap().recv().unwrap_err();
     assert_eq!(sink.lines().len(), 1);
@@ -284,7 +311,219 @@ fn losses_are_samples() {
     assert_eq!(values, [("steelyard_access_log_dropped_total", 7.0), ("steelyard_access_log_failed_total", 0.0)]);
 }
 
+fn header(name: &str, is_secret: bool) -> LogHeader {
+    LogHeader { name: name.to_owned(), is_secret }
+}
+
+fn fields(values: &[(&str, LogValue)]) -> Arc<[LogField]> {
+    values.iter().map(|(name, value)| LogField { name: (*name).to_owned(), value: value.clone() }).collect()
+}
+
+/// A log and its extras.
+fn log_of(format: LogFormat) -> (model::AccessLog, Vec<LogValue>) {
+    let log = model::AccessLog::new(LogTarget::Stdout, format);
+    let extras = Rules::new(&log).extras;
+    (log, extras)
+}
+
+#[test]
+fn chosen_fields() {
+    let chosen = fields(&[
+        ("@timestamp", LogValue::Time),
+        ("ip", LogValue::ClientIp),
+        ("st", LogValue::Status),
+        ("ms", LogValue::TotalMs),
+        ("agent", LogValue::RequestHeader(header("user-agent", false))),
+        ("type", LogValue::ResponseHeader(header("content-type", false))),
+        ("why", LogValue::Reason),
+        ("clf", LogValue::TimeClf),
+    ]);
+    let agent = LogValue::RequestHeader(header("user-agent", false));
+    let extras: [(LogValue, &[u8]); 2] = [(LogValue::ClientIp, b"192.0.2.9"), (agent, b"a b=\"c\"\n")];
+    let check = |format: LogFormat, expect: &str| {
+        let (log, _) = log_of(format);
+        let values: Vec<LogValue> = extras.iter().map(|(value, _)| value.clone()).collect();
+        assert_eq!(line_of(&Formatter::new(&log.format, &values), &request(), &extras), format!("{expect}\n"));
+    };
+    check(
+        LogFormat::Json(Some(chosen.clone())),
+        r#"{"@timestamp":"2026-11-21T06:07:15.123Z","ip":"192.0.2.9","st":200,"ms":2.500,"agent":"a b=\"c\"\u000a","type":null,"why":null,"clf":"21/Nov/2026:06:07:15 +0000"}"#,
+    );
+    check(
+        LogFormat::Text(Some(chosen)),
+        r#"@timestamp=2026-11-21T06:07:15.123Z ip=192.0.2.9 st=200 ms=2.500 agent="a b=\"c\"\x0a" type=- why=- clf=21/Nov/2026:06:07:15 +0000"#,
+    );
+    let value = |value: &LogValue, is_quoted, beside| LogPart::Value { value: value.clone(), is_quoted, beside };
+    let text = |text: &str| LogPart::Text(text.to_owned());
+    let combined = [
+        value(&LogValue::ClientIp, false, [None, Some(' ')]),
+        text(" - ["),
+        value(&LogValue::TimeClf, false, [Some('['), Some(']')]),
+        text("] \""),
+        value(&LogValue::RequestLine, true, [Some('"'), Some('"')]),
+        text("\" "),
+        value(&LogValue::Status, false, [Some(' '), Some(' ')]),
+        text(" "),
+        value(&LogValue::Host, false, [Some(' '), Some('.')]),
+        text("."),
+    ];
+    check(
+        LogFormat::Template(combined.into()),
+        r#"192.0.2.9 - [21/Nov/2026:06:07:15 +0000] "GET /x?q=1 HTTP/1.1" 200 "shop.example.com"."#,
+    );
+}
+
+#[test]
+fn secrets_and_queries_are_left_out() {
+    let secret = LogValue::RequestHeader(header("authorization", true));
+    let referer = LogValue::RequestHeader(header("referer", false));
+    let chosen = fields(&[("target", LogValue::Target), ("secret", secret.clone()), ("from", referer.clone())]);
+    let (mut log, _) = log_of(LogFormat::Json(Some(chosen)));
+    log.query = false;
+    let check = |log: &model::AccessLog, has_secret: bool, expect: &str| {
+        let sink = Gated::default();
+        sink.open();
+        let log = AccessLog::with_sink(log, Box::new(sink.clone()), None).unwrap();
+        log.logger().push(&request(), |value, out| {
+            out.extend_from_slice(if *value == secret { b"Basic c2VjcmV0" } else { b"https://a/b?token=1" });
+            *value != secret || has_secret
+        });
+        finish(log);
+        assert_eq!(sink.lines(), [expect]);
+    };
+    check(&log, true, r#"{"target":"/x","secret":"[redacted]","from":"https://a/b"}"#);
+    log.query = true;
+    check(&log, false, r#"{"target":"/x?q=1","secret":null,"from":"https://a/b?token=1"}"#);
+}
+
+#[test]
+fn filters_and_samples() {
+    let failed = || Record { reason: Some(Reason::NoRoute), ..request() };
+    let with_status = |status| Record { http: Some(HttpRecord { status, ..request().http.unwrap() }), ..request() };
+    let check = |change: &dyn Fn(&mut LogFilter), record: Record<'_>, expect: bool| {
+        let (mut log, _) = log_of(LogFormat::Text(None));
+        change(&mut log.filter);
+        let shown = format!("{:?} {record:?}", log.filter);
+        assert_eq!(Rules::new(&log).take(&record, &mut rules::Random::new()), expect, "{shown}");
+    };
+    check(&|_| {}, request(), true);
+    let routes: &dyn Fn(&mut LogFilter) = &|filter| filter.routes = vec!["shop.example.com/".to_owned()];
+    check(routes, request(), true);
+    check(routes, connection(), false);
+    let except: &dyn Fn(&mut LogFilter) = &|filter| filter.except_routes = vec!["shop.example.com/".to_owned()];
+    check(except, request(), false);
+    check(except, connection(), true);
+    let statuses: &dyn Fn(&mut LogFilter) = &|filter| filter.conditions.statuses = vec![404..=404, 500..=599];
+    check(statuses, request(), false);
+    check(statuses, with_status(404), true);
+    check(statuses, with_status(503), true);
+    check(statuses, connection(), false);
+    let slow: &dyn Fn(&mut LogFilter) = &|filter| filter.conditions.slower_than = Some(Duration::from_millis(2));
+    check(slow, request(), true);
+    check(slow, Record { total_us: 2_000, ..request() }, false);
+    let reasons: &dyn Fn(&mut LogFilter) = &|filter| filter.conditions.reasons = vec!["no_route".to_owned()];
+    check(reasons, request(), false);
+    check(reasons, failed(), true);
+    check(reasons, Record { reason: Some(Reason::BadHost), ..request() }, false);
+    check(&|filter| filter.conditions.any_reason = true, Record { reason: Some(Reason::BadHost), ..request() }, true);
+    let retried: &dyn Fn(&mut LogFilter) = &|filter| filter.conditions.retried = true;
+    check(retried, request(), false);
+    check(retried, Record { attempts: 2, ..request() }, true);
+    // One condition is enough, and routes are another matter.
+    let both: &dyn Fn(&mut LogFilter) = &|filter| {
+        filter.conditions.retried = true;
+        filter.conditions.statuses = vec![404..=404];
+        filter.except_routes = vec!["shop.example.com/".to_owned()];
+    };
+    check(both, with_status(404), false);
+
+    let (mut log, _) = log_of(LogFormat::Text(None));
+    log.sampling = 0.25;
+    let (rules, mut random) = (Rules::new(&log), rules::Random::new());
+    let taken = (0..10_000).filter(|_| rules.take(&request(), &mut random)).count();
+    assert!((2_000..3_000).contains(&taken), "{taken}");
+    log.sampling = 0.0;
+    let rules = Rules::new(&log);
+    assert!(!rules.take(&request(), &mut random));
+    assert!(rules.take(&failed(), &mut random) && rules.take(&with_status(500), &mut random));
+}
+
+/// What a careful reader makes of a template: the values, with their escapes.
+fn values_of(line: &str) -> Option<Vec<String>> {
+    let quoted = r#""(?:\\.|[^"\\])*""#;
+    let pattern =
+        format!(r#"^({quoted}|[^ "]*) \[({quoted}|[^ "\[\]]*)\] ({quoted}) ({quoted}|[^ "|]*)\|({quoted}|[^ "|]*)\n$"#);
+    let found = regex::Regex::new(&pattern).unwrap().captures(line)?;
+    Some(found.iter().skip(1).map(|group| group.map_or_else(String::new, |group| group.as_str().to_owned())).collect())
+}
+
 proptest! {
+    /// Whatever a client sends, each value of a template is where the template has it.
+    #[test]
+    fn no_value_forges_another(
+        texts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..20), 4),
+        // The characters that mean something, more often than by chance.
+        nasty in r#"["\\\[\]| =\n\r\x1b\u{2028}\u{202e}a-]{1,12}"#,
+        method in r#"[A-Z "]{1,5}"#,
+    ) {
+        let header = |name: &str| LogValue::RequestHeader(header(name, false));
+        let names = [header("a"), header("b"), header("c"), header("d")];
+        let part = |value: &LogValue, is_quoted, beside| LogPart::Value { value: value.clone(), is_quoted, beside };
+        let text = |text: &str| LogPart::Text(text.to_owned());
+        let format = LogFormat::Template(Arc::new([
+            part(&names[0], false, [None, Some(' ')]),
+            text(" ["),
+            part(&names[1], false, [Some('['), Some(']')]),
+            text("] \""),
+            part(&LogValue::RequestLine, true, [Some('"'), Some('"')]),
+            text("\" "),
+            part(&names[2], false, [Some(' '), Some('|')]),
+            text("|"),
+            part(&names[3], false, [Some('|'), None]),
+        ]));
+        let given: Vec<(LogValue, Vec<u8>)> = names.iter().cloned().zip(texts).map(|(name, mut text)| {
+            text.extend_from_slice(nasty.as_bytes());
+            (name, text)
+        }).collect();
+        let extras: Vec<(LogValue, &[u8])> = given.iter().map(|(name, text)| (name.clone(), text.as_slice())).collect();
+        let http = HttpRecord { method: method.as_bytes(), target: nasty.as_bytes(), ..request().http.unwrap() };
+        let record = Record { http: Some(http), ..request() };
+        let line = line_of(&Formatter::new(&format, &names), &record, &extras);
+        let values = values_of(&line);
+        prop_assert!(values.is_some(), "{line}");
+        let values = values.unwrap();
+        let line_of_request = [method.as_bytes(), b" ", nasty.as_bytes(), b" HTTP/1.1"].concat();
+        let given = [extras[0].1, extras[1].1, &line_of_request, extras[2].1, extras[3].1];
+        for (value, text) in values.iter().zip(given) {
+            let mut expect = Vec::new();
+            escape::quoted(&mut expect, text);
+            let bare = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
+            prop_assert_eq!(bare, String::from_utf8(expect).unwrap());
+        }
+
+        // The same in structured data: one element, and each parameter has its value.
+        let chosen: Vec<LogField> =
+            names.iter().enumerate().map(|(n, value)| LogField { name: format!("p{n}"), value: value.clone() }).collect();
+        let format = LogFormat::StructuredData { id: "a@1".to_owned(), fields: chosen.into() };
+        let line = line_of(&Formatter::new(&format, &names), &record, &extras);
+        let parameter = r#" p[0-9]="((?:\\["\\\]]|[^"\\\]])*)""#;
+        let whole = regex::Regex::new(&format!(r"^\[a@1(?:{parameter}){{4}}\]\n$")).unwrap();
+        prop_assert!(whole.is_match(&line), "{line}");
+        prop_assert_eq!(line.chars().filter(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{202e}')).count(), 1);
+
+        // And in JSON and text of chosen fields.
+        let chosen: Arc<[LogField]> =
+            names.iter().enumerate().map(|(n, value)| LogField { name: format!("p{n}"), value: value.clone() }).collect();
+        let line = line_of(&Formatter::new(&LogFormat::Json(Some(chosen.clone())), &names), &record, &extras);
+        let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+        prop_assert_eq!(json.as_object().map(|object| object.len()), Some(4));
+        let line = line_of(&Formatter::new(&LogFormat::Text(Some(chosen)), &names), &record, &extras);
+        let quoted = regex::Regex::new(r#""(\\.|[^"\\])*""#).unwrap();
+        let bare = quoted.replace_all(line.trim_end(), "Q").into_owned();
+        let names: Vec<&str> = bare.split(' ').map(|word| word.split_once('=').map_or("", |(name, _)| name)).collect();
+        prop_assert_eq!(names, ["p0", "p1", "p2", "p3"]);
+    }
+
     #[test]
     fn one_record_is_one_line_whatever_it_holds(
         method in prop::collection::vec(any::<u8>(), 0..20),

@@ -228,7 +228,8 @@ fn the_page_reads_back() {
         labels: Vec::new(),
         value: 7.0,
     };
-    let page = Page::parse(&registry.render(&[generation]));
+    let page = registry.render(&[generation], Exposition::Text);
+    let page = Page::parse(&String::from_utf8(page).unwrap());
 
     let check = |name: &str, labels: &[(&str, &str)], expect: f64| {
         assert_eq!(page.value(name, labels), Some(expect), "{name} {labels:?}");
