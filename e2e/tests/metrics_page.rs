@@ -1,14 +1,18 @@
-//! `docs/metrics.md` lists the metrics of a running Steelyard that uses everything: listeners, routes, gRPC, an access log, traces and vips.
+//! `docs/metrics.md` lists the metrics of a running Steelyard that uses everything: listeners, routes, gRPC, an access log, traces and vips. The
+//! dashboard and the alerts in `deploy/monitoring` are made of the same list, and Debian's Prometheus answers each of their queries.
 #![forbid(unsafe_code)]
 
+#[path = "metrics_page/graphs.rs"]
+mod graphs;
 mod support;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use graphs::Help;
 use support::{Scratch, skip, steelyard};
 use testkit::{Exit, PATIENCE, Program};
 
@@ -19,7 +23,7 @@ const CONFIG: &str = r#"
 admin: 127.0.0.1:9900
 admin_access: {read: {tokens: {graphs: 0123456789abcdef}}}
 access_log: access.log
-tracing: {to: web}
+tracing: {to: web, sampling: 100%}
 memory_max: 1GiB
 listeners:
   web:
@@ -65,10 +69,51 @@ curl -s -o /dev/null -d a http://127.0.0.1:8080/body
 curl -s -o /dev/null http://127.0.0.1:8080/limited
 until curl -sf -H 'authorization: Bearer 0123456789abcdef' http://127.0.0.1:9900/metrics | grep -q ^steelyard_jwks_age_seconds; do kill -0 $balancer; sleep 0.1; done
 curl -s -o /dev/null --retry 5 --retry-all-errors -f -H 'accept-encoding: gzip' http://127.0.0.1:8080/text
-curl -sf -H 'authorization: Bearer 0123456789abcdef' http://127.0.0.1:9900/metrics
+metrics() { curl -sf -H 'authorization: Bearer 0123456789abcdef' \"$@\" http://127.0.0.1:9900/metrics; }
+metrics
+# What follows is for Prometheus. The figures are those of a load, so that rates and quantiles have values.
+if ! command -v prometheus >/dev/null; then echo 'no prometheus' >&2; kill $origin $balancer; wait $balancer; exit 0; fi
+metrics | promtool check metrics >&2
+metrics -H 'accept: application/openmetrics-text; version=1.0.0' >open.txt
+tail -n 1 open.txt | grep -qx '# EOF'
+promtool check rules rules.yaml >&2
+load() { for path in / /text /body /limited; do curl -s -o /dev/null http://127.0.0.1:8080$path; done; curl -s -o /dev/null --http2-prior-knowledge -H 'content-type: application/grpc' -d '' http://127.0.0.1:8080/shop.Cart/Get; }
+prometheus --config.file=prometheus.yaml --storage.tsdb.path=data --web.listen-address=127.0.0.1:9090 --enable-feature=exemplar-storage 2>prometheus.log & prometheus=$!
+trap 'kill $prometheus $origin $balancer 2>/dev/null || :' EXIT
+until curl -sf http://127.0.0.1:9090/-/ready >/dev/null; do kill -0 $prometheus; sleep 0.1; done
+ask() { curl -sf --data-urlencode \"query=$1\" http://127.0.0.1:9090/api/v1/query; }
+while read -r query; do
+  # A quantile of nothing is NaN.
+  tries=0
+  until answer=$(ask \"$query\") && ! echo \"$answer\" | grep -q '\"result\":\\[\\]' && echo \"$answer\" | grep -q '\"status\":\"success\"' && echo \"$answer\" | grep -q '\"[-+.e0-9]*\"\\]'; do
+    tries=$((tries + 1))
+    if [ $tries -gt 150 ]; then echo \"no answer: $query: $answer\" >&2; exit 1; fi
+    load; sleep 0.1
+  done
+done <queries.txt
+until curl -sf --data-urlencode 'query=steelyard_route_added_seconds_bucket' --data-urlencode start=0 --data-urlencode end=9999999999 http://127.0.0.1:9090/api/v1/query_exemplars | grep -q trace_id; do load; sleep 0.1; done
+curl -sf http://127.0.0.1:9090/api/v1/targets | grep -q '\"health\":\"up\"'
+kill $prometheus; wait $prometheus || :
+# One that stores native histograms stores no others.
+prometheus --config.file=prometheus.yaml --storage.tsdb.path=native --web.listen-address=127.0.0.1:9090 --enable-feature=native-histograms 2>native.log & prometheus=$!
+until ask 'histogram_quantile(0.5, sum(rate(steelyard_route_added_seconds[5s])))' | grep -q '\"[0-9][-+.e0-9]*\"\\]'; do kill -0 $prometheus; load; sleep 0.1; done
+kill $prometheus
 kill $origin
 kill $balancer
 wait $balancer
+";
+
+const DASHBOARD: &str = "deploy/monitoring/grafana-dashboard.json";
+const RULES: &str = "deploy/monitoring/prometheus-rules.yaml";
+
+/// Scrapes often, so that the rates of a few seconds have values.
+const PROMETHEUS: &str = "
+global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [rules.yaml]
+scrape_configs:
+  - job_name: steelyard
+    authorization: {credentials: 0123456789abcdef}
+    static_configs: [{targets: ['127.0.0.1:9900']}]
 ";
 
 /// The beginnings of names, and their headings. The first that matches is used.
@@ -89,9 +134,13 @@ const HEAD: &str = "# Metrics
 
 <!-- Made from the /metrics of a running Steelyard. To write it again, as root: STEELYARD_WRITE_DOCS=1 cargo test -p e2e --test metrics_page -->
 
-`/metrics` of the admin address and of `metrics` answers in Prometheus's text format. Times are in seconds and sizes in bytes. Counters begin at 0 with
+`/metrics` of the admin address and of `metrics` answers in Prometheus's text format, or in OpenMetrics if the scraper prefers it, as Prometheus does. In
+OpenMetrics, the buckets of `steelyard_route_added_seconds` and `steelyard_route_upstream_seconds` have exemplars: the id of the last [trace](tracing.md) in them. A
+Prometheus that stores native histograms (`--enable-feature=native-histograms`) asks for protobuf, and gets all histograms with native buckets of schema 1, too. Their bounds lie
+between those of Steelyard's counters, and durations are taken to be spread evenly between two of these. Times are in seconds and sizes in bytes. Counters begin at 0 with
 each process. Labels come from the configuration and never from traffic, except for the methods of a gRPC service that a route names. Metrics of virtual
-IPs exist if the file has some. [Operating](operate.md#monitoring) names the metrics that tell most.
+IPs exist if the file has some. [Operating](operate.md#monitoring) names the metrics that tell most, and
+[deploy/monitoring](../deploy/monitoring) has a dashboard for Grafana and alerts for Prometheus that are made of the same list.
 ";
 
 #[test]
@@ -103,6 +152,9 @@ fn the_page_of_metrics_is_current() {
     let scratch = Scratch::new();
     scratch.write("all.yaml", CONFIG);
     scratch.write("all.sh", SCRIPT);
+    scratch.write("prometheus.yaml", PROMETHEUS);
+    scratch.write("queries.txt", &(graphs::queries("5s").join("\n") + "\n"));
+    scratch.write("rules.yaml", &fs::read_to_string(deployed(RULES)).unwrap_or_default());
     let mut command = Command::new("unshare");
     command.args(["-n", "-m", "--propagation", "private", "bash", "all.sh"]).current_dir(scratch.path());
     let mut program = Program::spawn("all metrics", command.env("STEELYARD", steelyard().get_program())).unwrap();
@@ -110,16 +162,32 @@ fn the_page_of_metrics_is_current() {
     let finished = program.finish().unwrap();
     assert_eq!(exit, Exit::Code(0), "{}", finished.stderr);
 
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
-    let page = page(&finished.stdout);
+    if finished.stderr.contains("no prometheus") {
+        skip("the_page_of_metrics_is_current", "no prometheus (Debian: prometheus), so nothing asks the queries");
+    }
+    let help = Help::of(&finished.stdout);
+    compare("docs/metrics.md", &page(&finished.stdout));
+    compare(DASHBOARD, &graphs::dashboard(&help));
+    compare(RULES, &graphs::rules(&help));
+}
+
+/// The path of a file of the repository.
+fn deployed(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)
+}
+
+/// Compares a file of the repository with what it should be, or writes it.
+fn compare(name: &str, expect: &str) {
+    let path = deployed(name);
     if std::env::var_os(WRITE).is_some() {
-        fs::write(&path, &page).unwrap();
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, expect).unwrap();
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
-    let differs: Vec<&str> = page.lines().filter(|line| !written.contains(line)).collect();
+    let differs: Vec<&str> = expect.lines().filter(|line| !written.contains(line)).collect();
     assert!(
-        page == written,
-        "docs/metrics.md differs from the program: run {WRITE}=1 cargo test -p e2e --test metrics_page as root; lines that it lacks:\n{}",
+        expect == written,
+        "{name} differs from the program: run {WRITE}=1 cargo test -p e2e --test metrics_page as root; lines that it lacks:\n{}",
         differs.join("\n")
     );
 }

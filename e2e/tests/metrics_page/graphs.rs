@@ -1,0 +1,505 @@
+//! The Grafana dashboard and the alert rules in `deploy/monitoring`. What their texts say of a metric is what the metric says of itself, so they
+//! can name none that does not exist.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+/// The series of one instance, or of several.
+const OF: &str = "instance=~\"$instance\"";
+
+/// A panel: title, unit, and queries with their legends. `OF` in a query stands for the chosen instances.
+struct Panel(&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+/// An alert.
+struct Alert {
+    name: &'static str,
+    severity: &'static str,
+    lasts: &'static str,
+    /// A query that always has an answer, and what makes it an alert.
+    value: &'static str,
+    condition: &'static str,
+    summary: &'static str,
+    /// What to do.
+    action: &'static str,
+}
+
+const ROWS: &[(&str, &[Panel])] = &[
+    (
+        "Is it Steelyard or the endpoints?",
+        &[
+            Panel(
+                "Requests",
+                "reqps",
+                &[(
+                    "sum by (listener) (rate(steelyard_listener_requests_total{OF}[$__rate_interval]))",
+                    "{{listener}}",
+                )],
+            ),
+            Panel(
+                "Responses with status 5xx",
+                "percentunit",
+                &[(
+                    "sum(rate(steelyard_route_responses_total{OF,class=\"5xx\"}[$__rate_interval])) / sum(rate(steelyard_route_responses_total{OF}[$__rate_interval]))",
+                    "5xx",
+                )],
+            ),
+            Panel(
+                "Time that Steelyard added",
+                "s",
+                &[
+                    (
+                        "histogram_quantile(0.5, sum by (le) (rate(steelyard_route_added_seconds_bucket{OF}[$__rate_interval])))",
+                        "median",
+                    ),
+                    (
+                        "histogram_quantile(0.99, sum by (le) (rate(steelyard_route_added_seconds_bucket{OF}[$__rate_interval])))",
+                        "99 %",
+                    ),
+                ],
+            ),
+            Panel(
+                "Time of the endpoints",
+                "s",
+                &[
+                    (
+                        "histogram_quantile(0.5, sum by (le) (rate(steelyard_route_upstream_seconds_bucket{OF}[$__rate_interval])))",
+                        "median",
+                    ),
+                    (
+                        "histogram_quantile(0.99, sum by (le) (rate(steelyard_route_upstream_seconds_bucket{OF}[$__rate_interval])))",
+                        "99 %",
+                    ),
+                ],
+            ),
+            Panel(
+                "Refused and failed, by reason",
+                "reqps",
+                &[(
+                    "sum by (reason) (rate(steelyard_refused_total{OF}[$__rate_interval])) > 0 or vector(0)",
+                    "{{reason}}",
+                )],
+            ),
+        ],
+    ),
+    (
+        "Saturation",
+        &[
+            Panel(
+                "CPU",
+                "percentunit",
+                &[("rate(process_cpu_seconds_total{OF}[$__rate_interval]) / steelyard_workers{OF}", "{{instance}}")],
+            ),
+            Panel(
+                "Memory",
+                "percentunit",
+                &[("steelyard_memory_bytes{OF} / steelyard_memory_max_bytes{OF}", "{{instance}}")],
+            ),
+            Panel("File descriptors", "percentunit", &[("process_open_fds{OF} / process_max_fds{OF}", "{{instance}}")]),
+            Panel(
+                "Open connections",
+                "short",
+                &[("sum by (listener) (steelyard_listener_connections_open{OF})", "{{listener}}")],
+            ),
+            Panel(
+                "Requests that wait for a connection",
+                "short",
+                &[("sum by (cluster) (steelyard_cluster_pending{OF})", "{{cluster}}")],
+            ),
+            Panel(
+                "Stalls of workers",
+                "short",
+                &[("increase(steelyard_worker_stalls_total{OF}[$__rate_interval])", "{{instance}}")],
+            ),
+        ],
+    ),
+    (
+        "Routes",
+        &[
+            Panel(
+                "Responses",
+                "reqps",
+                &[(
+                    "sum by (listener, route) (rate(steelyard_route_responses_total{OF}[$__rate_interval]))",
+                    "{{listener}} {{route}}",
+                )],
+            ),
+            Panel(
+                "Responses with status 5xx",
+                "reqps",
+                &[(
+                    "sum by (listener, route) (rate(steelyard_route_responses_total{OF,class=\"5xx\"}[$__rate_interval]))",
+                    "{{listener}} {{route}}",
+                )],
+            ),
+            Panel(
+                "Time that Steelyard added, 99 %",
+                "s",
+                &[(
+                    "histogram_quantile(0.99, sum by (listener, route, le) (rate(steelyard_route_added_seconds_bucket{OF}[$__rate_interval])))",
+                    "{{listener}} {{route}}",
+                )],
+            ),
+            Panel(
+                "Time of the endpoints, 99 %",
+                "s",
+                &[(
+                    "histogram_quantile(0.99, sum by (listener, route, le) (rate(steelyard_route_upstream_seconds_bucket{OF}[$__rate_interval])))",
+                    "{{listener}} {{route}}",
+                )],
+            ),
+        ],
+    ),
+    (
+        "Clusters and endpoints",
+        &[
+            Panel(
+                "Endpoints that take no new work",
+                "short",
+                &[("count by (cluster) (steelyard_endpoint_up{OF} == 0) or vector(0)", "{{cluster}}")],
+            ),
+            Panel(
+                "Requests in progress",
+                "short",
+                &[("sum by (cluster, endpoint) (steelyard_endpoint_in_flight{OF})", "{{cluster}} {{endpoint}}")],
+            ),
+            Panel(
+                "Failures",
+                "reqps",
+                &[(
+                    "sum by (cluster, endpoint) (rate(steelyard_endpoint_failures_total{OF}[$__rate_interval]))",
+                    "{{cluster}} {{endpoint}}",
+                )],
+            ),
+            Panel(
+                "Ejections",
+                "short",
+                &[(
+                    "sum by (cluster, endpoint) (increase(steelyard_endpoint_ejections_total{OF}[$__rate_interval]))",
+                    "{{cluster}} {{endpoint}}",
+                )],
+            ),
+            Panel(
+                "Retries and other endpoints",
+                "reqps",
+                &[
+                    (
+                        "sum by (cluster) (rate(steelyard_cluster_retries_total{OF}[$__rate_interval]))",
+                        "{{cluster}} retried",
+                    ),
+                    (
+                        "sum by (cluster) (rate(steelyard_cluster_redispatches_total{OF}[$__rate_interval]))",
+                        "{{cluster}} passed over",
+                    ),
+                ],
+            ),
+            Panel(
+                "Connections that could not be opened",
+                "reqps",
+                &[(
+                    "sum by (cluster) (rate(steelyard_cluster_connect_failures_total{OF}[$__rate_interval]))",
+                    "{{cluster}}",
+                )],
+            ),
+        ],
+    ),
+    (
+        "gRPC",
+        &[
+            Panel(
+                "Calls by status",
+                "reqps",
+                &[("sum by (status) (rate(steelyard_grpc_calls_total{OF}[$__rate_interval]))", "{{status}}")],
+            ),
+            Panel(
+                "Duration of calls, 99 %",
+                "s",
+                &[(
+                    "histogram_quantile(0.99, sum by (service, method, le) (rate(steelyard_grpc_call_seconds_bucket{OF}[$__rate_interval])))",
+                    "{{service}}/{{method}}",
+                )],
+            ),
+        ],
+    ),
+    (
+        "Virtual IPs",
+        &[
+            Panel("Flows", "short", &[("sum by (vip) (steelyard_vip_flows_active{OF})", "{{vip}}")]),
+            Panel(
+                "Packets",
+                "pps",
+                &[(
+                    "sum by (vip, direction) (rate(steelyard_vip_packets_total{OF}[$__rate_interval]))",
+                    "{{vip}} {{direction}}",
+                )],
+            ),
+            Panel(
+                "Packets that were not forwarded",
+                "pps",
+                &[(
+                    "sum by (vip, reason) (rate(steelyard_vip_drops_total{OF}[$__rate_interval]))",
+                    "{{vip}} {{reason}}",
+                )],
+            ),
+            Panel(
+                "Table of flows",
+                "percentunit",
+                &[("steelyard_flow_table_used{OF} / steelyard_flow_table_max{OF}", "{{instance}}")],
+            ),
+        ],
+    ),
+    (
+        "This process",
+        &[
+            Panel("Generation of the configuration", "short", &[("steelyard_generation{OF}", "{{instance}}")]),
+            Panel(
+                "Reloads",
+                "short",
+                &[("sum by (result) (increase(steelyard_reloads_total{OF}[$__rate_interval]))", "{{result}}")],
+            ),
+            Panel(
+                "Lost records of the access log",
+                "short",
+                &[
+                    ("sum(increase(steelyard_access_log_dropped_total{OF}[$__rate_interval]))", "dropped"),
+                    ("sum(increase(steelyard_access_log_failed_total{OF}[$__rate_interval]))", "failed"),
+                ],
+            ),
+            Panel(
+                "Spans",
+                "short",
+                &[("sum by (result) (rate(steelyard_trace_spans_total{OF}[$__rate_interval]))", "{{result}}")],
+            ),
+        ],
+    ),
+];
+
+const ALERTS: &[Alert] = &[
+    Alert {
+        name: "SteelyardEndpointDown",
+        severity: "warning",
+        lasts: "5m",
+        value: "min by (instance, cluster, endpoint) (steelyard_endpoint_up)",
+        condition: "== 0",
+        summary: "{{ $labels.endpoint }} of {{ $labels.cluster }} takes no new work",
+        action: "`steelyard status` says why: its last probe, an ejection, or a drain.",
+    },
+    Alert {
+        name: "SteelyardClusterDown",
+        severity: "critical",
+        lasts: "1m",
+        value: "max by (instance, cluster) (steelyard_endpoint_up)",
+        condition: "== 0",
+        summary: "no endpoint of {{ $labels.cluster }} takes new work",
+        action: "Requests go to endpoints that are probably down, or get 503.",
+    },
+    Alert {
+        name: "SteelyardErrors",
+        severity: "critical",
+        lasts: "5m",
+        value: "sum by (instance, listener, route) (rate(steelyard_route_responses_total{class=\"5xx\"}[5m])) / sum by (instance, listener, route) (rate(steelyard_route_responses_total[5m]))",
+        condition: "> 0.05",
+        summary: "{{ $value | humanizePercentage }} of the responses of {{ $labels.route }} have status 5xx",
+        action: "Compare with steelyard_endpoint_failures_total: that counts those of the endpoints.",
+    },
+    Alert {
+        name: "SteelyardAddsTime",
+        severity: "warning",
+        lasts: "10m",
+        value: "histogram_quantile(0.99, sum by (instance, le) (rate(steelyard_route_added_seconds_bucket[5m])))",
+        condition: "> 0.05",
+        summary: "Steelyard adds {{ $value | humanizeDuration }} to one of a hundred requests",
+        action: "Look at CPU and at steelyard_cluster_pending: workers are busy, or requests wait for connections.",
+    },
+    Alert {
+        name: "SteelyardRequestsWait",
+        severity: "warning",
+        lasts: "5m",
+        value: "min_over_time(steelyard_cluster_pending[5m])",
+        condition: "> 0",
+        summary: "requests wait for connections to {{ $labels.cluster }} all the time",
+        action: "The limit of connections is too low, or there are too few endpoints.",
+    },
+    Alert {
+        name: "SteelyardRefuses",
+        severity: "warning",
+        lasts: "5m",
+        value: "sum by (instance, listener, reason) (rate(steelyard_refused_total{reason=~\"connections_full|memory_full|pending_full|buffers_full\"}[5m]))",
+        condition: "> 0",
+        summary: "{{ $labels.listener }} refuses requests: {{ $labels.reason }}",
+        action: "docs/reasons.md says which limit it is.",
+    },
+    Alert {
+        name: "SteelyardMemory",
+        severity: "warning",
+        lasts: "5m",
+        value: "steelyard_memory_bytes / steelyard_memory_max_bytes",
+        condition: "> 0.85",
+        summary: "{{ $labels.instance }} uses {{ $value | humanizePercentage }} of its memory",
+        action: "From seven eighths on, new requests are refused: raise memory_max, or add instances.",
+    },
+    Alert {
+        name: "SteelyardDescriptors",
+        severity: "warning",
+        lasts: "5m",
+        value: "process_open_fds / process_max_fds",
+        condition: "> 0.85",
+        summary: "{{ $labels.instance }} uses {{ $value | humanizePercentage }} of its file descriptors",
+        action: "Raise LimitNOFILE, or lower limits.connections.",
+    },
+    Alert {
+        name: "SteelyardFlowTable",
+        severity: "critical",
+        lasts: "1m",
+        value: "max by (instance) (steelyard_flow_table_pressure)",
+        condition: "> 0",
+        summary: "the table of flows of {{ $labels.instance }} is almost full",
+        action: "Raise kernel_plane.flows_max.",
+    },
+    Alert {
+        name: "SteelyardReloadFailed",
+        severity: "warning",
+        lasts: "0m",
+        value: "sum by (instance) (increase(steelyard_reloads_total{result=\"refused\"}[10m]))",
+        condition: "> 0",
+        summary: "{{ $labels.instance }} has refused a configuration, and serves the last good one",
+        action: "`steelyard status` and the log have the errors.",
+    },
+    Alert {
+        name: "SteelyardWorkerStalls",
+        severity: "critical",
+        lasts: "0m",
+        value: "sum by (instance) (increase(steelyard_worker_stalls_total[10m]))",
+        condition: "> 0",
+        summary: "a worker of {{ $labels.instance }} stood still for a second or longer",
+        action: "The log has its stack. Please report it as a bug, unless the host was overloaded.",
+    },
+    Alert {
+        name: "SteelyardLosesLog",
+        severity: "warning",
+        lasts: "0m",
+        value: "sum by (instance) (increase(steelyard_access_log_dropped_total[10m])) + sum by (instance) (increase(steelyard_access_log_failed_total[10m]))",
+        condition: "> 0",
+        summary: "{{ $labels.instance }} has lost {{ $value | humanize }} records of its access log",
+        action: "The disk is full or slow, or the syslog server or collector is away: the log says which.",
+    },
+    Alert {
+        name: "SteelyardLosesSpans",
+        severity: "info",
+        lasts: "10m",
+        value: "sum by (instance) (increase(steelyard_trace_spans_total{result!=\"exported\"}[10m]))",
+        condition: "> 0",
+        summary: "{{ $labels.instance }} has lost {{ $value | humanize }} spans",
+        action: "The collector is away, refuses them, or is too slow: the log says which.",
+    },
+];
+
+/// The help of each metric, by its name.
+pub struct Help(BTreeMap<String, String>);
+
+impl Help {
+    pub fn of(metrics: &str) -> Self {
+        let helps = metrics.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
+        Self(helps.map(|(name, help)| (name.to_owned(), help.to_owned())).collect())
+    }
+
+    /// What the metrics of a query say of themselves. Panics if one does not exist.
+    fn describe(&self, queries: &[&str]) -> String {
+        let mut found: Vec<String> = Vec::new();
+        for query in queries {
+            let words = query.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+            for word in words.filter(|word| word.starts_with("steelyard_") || word.starts_with("process_")) {
+                let name = word.strip_suffix("_bucket").unwrap_or(word);
+                let help = self.0.get(name).unwrap_or_else(|| panic!("no metric {name}, in {query}"));
+                let text = format!("{name}: {help}");
+                if !found.contains(&text) {
+                    found.push(text);
+                }
+            }
+        }
+        found.join("\n\n")
+    }
+}
+
+/// The dashboard, for Grafana 9 and later.
+pub fn dashboard(help: &Help) -> String {
+    let (mut panels, mut y, mut id) = (Vec::new(), 0, 0);
+    let mut next = || {
+        id += 1;
+        id
+    };
+    for (title, row) in ROWS {
+        panels.push(json!({"id": next(), "type": "row", "title": title, "collapsed": false, "panels": [], "gridPos": {"x": 0, "y": y, "w": 24, "h": 1}}));
+        y += 1;
+        for (place, Panel(title, unit, queries)) in row.iter().enumerate() {
+            let at = json!({"x": place % 3 * 8, "y": y + place / 3 * 8, "w": 8, "h": 8});
+            panels.push(panel(next(), title, unit, queries, &at, help));
+        }
+        y += row.len().div_ceil(3) * 8;
+    }
+    let variable = |name: &str, query: &str| {
+        json!({
+            "name": name, "label": name, "type": "query", "datasource": {"type": "prometheus", "uid": "${datasource}"},
+            "query": {"query": query, "refId": name}, "refresh": 2, "includeAll": true, "multi": true, "allValue": ".*",
+            "current": {"text": "All", "value": "$__all"},
+        })
+    };
+    let board = json!({
+        "title": "Steelyard", "uid": "steelyard", "tags": ["steelyard"], "schemaVersion": 38, "version": 1, "editable": true, "refresh": "10s",
+        "time": {"from": "now-1h", "to": "now"}, "timezone": "", "graphTooltip": 1,
+        "templating": {"list": [
+            {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus", "current": {}},
+            variable("instance", "label_values(steelyard_generation, instance)"),
+        ]},
+        "panels": panels,
+    });
+    serde_json::to_string_pretty(&board).unwrap() + "\n"
+}
+
+fn panel(id: u32, title: &str, unit: &str, queries: &[(&str, &str)], at: &Value, help: &Help) -> Value {
+    let source = json!({"type": "prometheus", "uid": "${datasource}"});
+    let texts: Vec<&str> = queries.iter().map(|(query, _)| *query).collect();
+    // Requests with traces stand as points on the durations.
+    let targets: Vec<Value> = queries
+        .iter()
+        .zip('A'..)
+        .map(|((query, legend), name)| {
+            let exemplar = query.contains("_seconds_bucket");
+            json!({"refId": name.to_string(), "datasource": source, "expr": query.replace("OF", OF), "legendFormat": legend, "exemplar": exemplar})
+        })
+        .collect();
+    json!({
+        "id": id, "type": "timeseries", "title": title, "description": help.describe(&texts), "datasource": source, "gridPos": at,
+        "targets": targets,
+        "fieldConfig": {"defaults": {"unit": unit, "min": 0, "custom": {"fillOpacity": 10, "showPoints": "never"}}, "overrides": []},
+        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi", "sort": "desc"}},
+    })
+}
+
+/// The alert rules.
+pub fn rules(help: &Help) -> String {
+    let mut out = "# Alerts for Prometheus. Made from the metrics of a running Steelyard, as docs/metrics.md is: adapt thresholds in your own copy.\ngroups:\n  - name: steelyard\n    rules:\n".to_owned();
+    let quoted = |text: &str| serde_json::to_string(text).unwrap();
+    for Alert { name, severity, lasts, value, condition, summary, action } in ALERTS {
+        let description = format!("{action} {}", help.describe(&[value]).replace("\n\n", " "));
+        _ = write!(
+            out,
+            "      - alert: {name}\n        expr: {}\n        for: {lasts}\n        labels: {{severity: {severity}}}\n        annotations:\n          \
+             summary: {}\n          description: {}\n",
+            quoted(&format!("{value} {condition}")),
+            quoted(summary),
+            quoted(&description)
+        );
+    }
+    out
+}
+
+/// Every query of the dashboard, and the value of every alert, over this time.
+pub fn queries(within: &str) -> Vec<String> {
+    let panels = ROWS.iter().flat_map(|(_, panels)| panels.iter()).flat_map(|Panel(_, _, queries)| queries.iter());
+    let panels = panels.map(|(query, _)| query.replace("OF", &OF.replace("$instance", ".*")));
+    let alerts = ALERTS.iter().map(|alert| alert.value.to_owned());
+    let all = panels.chain(alerts);
+    all.map(|query| query.replace("$__rate_interval", within).replace("[5m]", &format!("[{within}]"))).collect()
+}
