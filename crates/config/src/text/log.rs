@@ -339,7 +339,7 @@ mod tests {
         );
         value(
             "request_header:a b",
-            r#""a b" is not the name of a header; it consists of letters, digits and !#$%&'*+-.^_`|~"#,
+            r#""a b" is not the name of a header; use letters, digits and !#$%&'*+-.^_`|~"#,
         );
     }
 
