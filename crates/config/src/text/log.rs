@@ -337,10 +337,7 @@ mod tests {
             "colour",
             &format!("there is no value `colour`; it can be {all}, request_header:NAME or response_header:NAME"),
         );
-        value(
-            "request_header:a b",
-            r#""a b" is not the name of a header; use letters, digits and !#$%&'*+-.^_`|~"#,
-        );
+        value("request_header:a b", r#""a b" is not the name of a header; use letters, digits and !#$%&'*+-.^_`|~"#);
     }
 
     #[test]
