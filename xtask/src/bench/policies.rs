@@ -3,10 +3,10 @@
 //!
 //! Each figure is the difference of two runs under callgrind that differ only in the number of requests, so what the process does at its start is
 //! not in it. One client sends the requests one after the other on one connection, over HTTP/1.1, to one worker. An origin of ours answers them.
-//! Only the thread counts that does most for the requests, the worker: others do something at intervals, which takes more of a run that takes longer, and made
+//! Only the thread counts that does most for the requests, the worker, and for the log and traces the next one, which formats them: others do something at intervals, which takes more of a run that takes longer, and made
 //! figures differ by 1,500 instructions on a busy host. They are no times: instructions in the kernel, and waits for memory, are not counted. Valgrind's CPU
 //! lacks some instructions of real ones, such as those for SHA-256, so what hashes is cheaper than it looks here. `--demo` builds Steelyard as `cargo xtask demo` does, which takes a few minutes; its figures
-//! are larger than those of a release. `--steelyard` may name an older build; a policy that it does not know has no figure.
+//! are larger than those of a release. `--only` chooses policies by a part of their names. `--steelyard` may name an older build; a policy that it does not know has no figure.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ use crate::cargo::target_directory;
 use crate::command::{self, cargo, find_program};
 use crate::setup;
 
-const USAGE: &str = "usage: cargo xtask bench policies [--demo] [--requests N] [--steelyard PROGRAM]";
+const USAGE: &str = "usage: cargo xtask bench policies [--demo] [--requests N] [--only TEXT] [--steelyard PROGRAM]";
 
 /// The requests of the shorter run, and how many more the longer one has.
 const WARM_UP: usize = 200;
@@ -36,6 +36,8 @@ const STARTS_WITHIN: usize = 1_200;
 /// A policy, in both languages.
 struct Policy {
     name: &'static str,
+    /// Keys of the file, each on a line.
+    file: &'static str,
     /// Keys of the listener.
     listener: &'static str,
     /// Keys of the route.
@@ -72,8 +74,22 @@ const TOKEN: &str = concat!(
     "NbxvAMml3RmHIKXDsI1mum2YUU7rYXoPrGWFxVi8pgYM_UucUTHKESNUwcwe3et4ODJ9RL7Xb9H502G4gxK8Bg\r\n"
 );
 
-const POLICIES: [Policy; 20] = [
+/// A log of chosen fields, with headers, TLS and the trace.
+const FIELDS: &str = "access_log: {path: /dev/null, format: json, query: false, fields: [time, client_ip, request_line, status, total_ms, added_us, \
+                      'request_header:user-agent', 'request_header:referer', 'response_header:content-type', trace_id, tls_version]}\n";
+
+/// Of these, nothing is written: no response has this status.
+const FILTERED: &str = "access_log: {path: /dev/null, only: {status: 5xx, slower_than: 60s}}\n";
+
+const POLICIES: [Policy; 27] = [
     Policy::new("none (GET)", "", "", Some(""), Request::Get("")),
+    Policy::logged("`access_log`, as text", "access_log: /dev/null\n", Some("access_log /dev/null combined;")),
+    Policy::logged("`access_log`, as JSON", "access_log: {path: /dev/null, format: json}\n", None),
+    Policy::logged("`access_log`, 11 chosen fields as JSON", FIELDS, None),
+    Policy::logged("`access_log` with `only`, and nothing to write", FILTERED, None),
+    Policy::traced("`tracing`, no sample", "tracing: {to: web, protocol: http, sampling: 0%}\n"),
+    Policy::traced("`tracing`, 1 %", "tracing: {to: web, protocol: http, sampling: 1%}\n"),
+    Policy::traced("`tracing`, 100 %", "tracing: {to: web, protocol: http, sampling: 100%}\n"),
     Policy::new(
         "`request_headers`, `response_headers`: one of each",
         "",
@@ -181,7 +197,25 @@ impl Policy {
         nginx: Option<&'static str>,
         request: Request,
     ) -> Self {
-        Self { name, listener, route, nginx, nginx_http: "", request }
+        Self { name, file: "", listener, route, nginx, nginx_http: "", request }
+    }
+
+    /// Whether others are compared with it.
+    fn is_base(&self) -> bool {
+        self.name.starts_with("none")
+    }
+
+    /// Whether it is one of the whole file. Another thread works for these, too.
+    const fn is_file(&self) -> bool {
+        !self.file.is_empty()
+    }
+
+    const fn logged(name: &'static str, file: &'static str, nginx: Option<&'static str>) -> Self {
+        Self { file, ..Self::new(name, "", "", nginx, Request::Get("")) }
+    }
+
+    const fn traced(name: &'static str, file: &'static str) -> Self {
+        Self { file, ..Self::new(name, "", "", None, Request::Get("")) }
     }
 }
 
@@ -194,12 +228,13 @@ struct Bench {
 
 /// Prints a table: for each policy, the instructions of a request without it and what it adds.
 pub fn run(arguments: &[String]) -> Result<(), String> {
-    let (mut requests, mut program, mut is_demo) = (REQUESTS_DEFAULT, None, false);
+    let (mut requests, mut program, mut only, mut is_demo) = (REQUESTS_DEFAULT, None, String::new(), false);
     let rest: Vec<String> = arguments.iter().filter(|argument| *argument != "--demo").cloned().collect();
     is_demo |= rest.len() < arguments.len();
     for pair in pairs(&rest, USAGE) {
         match pair? {
             ("--requests", number) => requests = number.parse().map_err(|_| USAGE)?,
+            ("--only", text) => text.clone_into(&mut only),
             ("--steelyard", path) => program = Some(PathBuf::from(path)),
             _ => return Err(USAGE.into()),
         }
@@ -221,22 +256,25 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let bench = Bench { directory, origins, requests };
     let nginx = find_program("nginx");
     println!("| policy | Steelyard | nginx |\n|---|---|---|");
-    let mut without: [Option<u64>; 2] = [None, None];
-    for policy in &POLICIES {
+    let mut without: [Option<[u64; 2]>; 2] = [None, None];
+    let wanted = |policy: &&Policy| policy.is_base() || policy.name.contains(&only);
+    for policy in POLICIES.iter().filter(wanted) {
         let ours = if bench.knows(&steelyard, policy)? { Some(bench.steelyard(&steelyard, policy)?) } else { None };
         let theirs = match (&nginx, policy.nginx) {
             (Some(nginx), Some(directives)) => Some(bench.nginx(nginx, policy, directives)?),
             _ => None,
         };
-        let is_base = policy.name.starts_with("none");
-        let cell = |got: Option<u64>, base: Option<u64>| match (got, base) {
+        let is_base = policy.is_base();
+        let cell = |got: Option<[u64; 2]>, base: Option<[u64; 2]>| match (got, base) {
             (None, _) => "–".to_owned(),
-            (Some(got), _) if is_base => grouped(got),
-            (Some(got), Some(base)) if got >= base => format!("+ {}", grouped(got - base)),
-            (Some(got), Some(base)) => format!("- {}", grouped(base - got)),
-            (Some(got), None) => grouped(got),
+            (Some([got, _]), Some([base, _])) if !is_base && got >= base => format!("+ {}", grouped(got - base)),
+            (Some([got, _]), Some([base, _])) if !is_base => format!("- {}", grouped(base - got)),
+            (Some([got, _]), _) => grouped(got),
         };
-        println!("| {} | {} | {} |", policy.name, cell(ours, without[0]), cell(theirs, without[1]));
+        let other =
+            ours.filter(|_| policy.is_file()).map(|[_, other]| format!(", and {} of another thread", grouped(other)));
+        let [ours_text, theirs_text] = [cell(ours, without[0]) + &other.unwrap_or_default(), cell(theirs, without[1])];
+        println!("| {} | {ours_text} | {theirs_text} |", policy.name);
         if is_base {
             without = [ours, theirs];
         }
@@ -263,7 +301,7 @@ impl Bench {
         Ok(command::succeeds(Command::new(program).args(["check", "-c", &file])))
     }
 
-    fn steelyard(&self, program: &Path, policy: &Policy) -> Result<u64, String> {
+    fn steelyard(&self, program: &Path, policy: &Policy) -> Result<[u64; 2], String> {
         let port = free_port()?;
         let file = self.configuration(port, policy)?;
         self.instructions(program, &["serve", "-c", &file, "--workers", "1"], port, policy)
@@ -273,8 +311,9 @@ impl Bench {
         let to = if policy.route.starts_with("respond") { "" } else { "to: web" };
         let keys: Vec<&str> = [to, policy.route].into_iter().filter(|keys| !keys.is_empty()).collect();
         let config = format!(
-            "listeners:\n  web:\n    bind: 127.0.0.1:{port}\n    protocol: http\n    {}\n    routes: [{{{}}}]\n\
+            "{}listeners:\n  web:\n    bind: 127.0.0.1:{port}\n    protocol: http\n    {}\n    routes: [{{{}}}]\n\
              clusters:\n  web: {{endpoints: ['127.0.0.1:{}']}}\n",
+            policy.file,
             policy.listener,
             keys.join(", "),
             self.origin(policy)
@@ -282,7 +321,7 @@ impl Bench {
         self.write("policy.yaml", &config)
     }
 
-    fn nginx(&self, program: &Path, policy: &Policy, directives: &str) -> Result<u64, String> {
+    fn nginx(&self, program: &Path, policy: &Policy, directives: &str) -> Result<[u64; 2], String> {
         let port = free_port()?;
         let users = self.write("users", "joe:{SHA}FqmlTd9CWZUuPBGMdjE46DaT1/0=\n")?;
         let (directives, origin) = (directives.replace("USERS", &users), self.origin(policy));
@@ -310,8 +349,8 @@ impl Bench {
         Ok(path.display().to_string())
     }
 
-    /// The instructions of one request.
-    fn instructions(&self, program: &Path, arguments: &[&str], port: u16, policy: &Policy) -> Result<u64, String> {
+    /// The instructions of one request: those of the thread that does most for it, and those of the next one.
+    fn instructions(&self, program: &Path, arguments: &[&str], port: u16, policy: &Policy) -> Result<[u64; 2], String> {
         let request = policy.request.bytes();
         let count = |requests| {
             let counts = self.directory.join("callgrind");
@@ -322,8 +361,11 @@ impl Bench {
         };
         let (few, many) = (count(WARM_UP)?, count(WARM_UP + self.requests)?);
         let more =
-            many.iter().map(|(thread, count)| count.saturating_sub(few.get(thread).copied().unwrap_or_default()));
-        Ok(more.max().unwrap_or_default() / self.requests as u64)
+            |(thread, count): (&OsString, &u64)| count.saturating_sub(few.get(thread).copied().unwrap_or_default());
+        let mut more: Vec<u64> = many.iter().map(more).collect();
+        more.sort_unstable_by(|one, other| other.cmp(one));
+        let of = |place: usize| more.get(place).copied().unwrap_or_default() / self.requests as u64;
+        Ok([of(0), of(1)])
     }
 }
 
