@@ -1,12 +1,16 @@
 //! `steelyard migrate ambassador`: Mappings of Ambassador (Emissary-ingress) as routes and clusters, in objects or in the annotations of Services.
 
+mod auth;
 mod mapping;
+mod settings;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use serde_json::json;
 
 use super::draft::{Became, Draft, Keys, Listener, closed};
+use super::envoy::{covers, without_upgrade};
 use super::tree::{self, Node};
 use mapping::Mapping;
 
@@ -29,21 +33,59 @@ impl Object<'_> {
 
 /// What the other objects say about all Mappings.
 #[derive(Default)]
-struct Around {
-    /// Hosts with their Secrets, and whether requests in the clear are redirected.
+pub(super) struct Around {
     hosts: Vec<Host>,
     /// `external_auth` for Mappings that do not bypass it.
     auth: Option<Keys>,
-    /// Why all Mappings are closed.
+    /// All Mappings are closed; the notes say why.
     closed: bool,
+    /// A service counts requests by the labels of Mappings.
+    pub(super) counts: bool,
     ports: Vec<(u64, bool)>,
 }
 
 struct Host {
     name: String,
     secret: Option<String>,
-    redirects: bool,
+    /// What becomes of requests in the clear.
+    clear: Clear,
+    place: (String, usize),
 }
+
+#[derive(Clone, Copy, PartialEq)]
+enum Clear {
+    Routed,
+    Redirected,
+    Refused,
+}
+
+/// Bytes of all files.
+const BYTES_MAX: usize = 32 << 20;
+
+/// Objects of all files, and hosts of all routes together.
+const OBJECTS_MAX: usize = 20_000;
+const HOSTS_MAX: usize = 500_000;
+
+/// Keys of Mappings and other objects whose values decide by being true or false.
+const BOOLEANS: &[&str] = &[
+    "add_linkerd_headers",
+    "allow_partial",
+    "append",
+    "auto_host_rewrite",
+    "bypass_auth",
+    "case_sensitive",
+    "cert_required",
+    "credentials",
+    "failure_mode_allow",
+    "grpc",
+    "host_redirect",
+    "host_regex",
+    "method_regex",
+    "prefix_exact",
+    "prefix_regex",
+    "shadow",
+    "use_websocket",
+];
 
 /// # Errors
 /// The place, and what cannot be read there.
@@ -53,9 +95,14 @@ pub(super) fn translate(paths: &[PathBuf]) -> Result<Draft, String> {
         super::find(path, 0, &mut files)?;
     }
     files.sort();
-    let mut texts = Vec::new();
+    let (mut texts, mut bytes) = (Vec::new(), 0);
     for file in &files {
-        texts.push((file.display().to_string(), super::text_of(file)?));
+        let text = super::text_of(file)?;
+        bytes += text.len();
+        if bytes > BYTES_MAX {
+            return Err(format!("{}: all files together have more than {BYTES_MAX} bytes", file.display()));
+        }
+        texts.push((file.display().to_string(), text));
     }
     let mut objects = Vec::new();
     for (name, text) in &texts {
@@ -64,30 +111,54 @@ pub(super) fn translate(paths: &[PathBuf]) -> Result<Draft, String> {
             collect(name, 0, document, &mut objects)?;
         }
     }
+    one_ambassador(&objects)?;
     let mut draft = Draft::default();
     let around = around(&objects, &mut draft);
     let mappings: Vec<Mapping<'_>> = objects
         .iter()
         .filter(|object| object.kind == "Mapping")
-        .filter_map(|object| Mapping::of(object, &mut draft))
+        .filter_map(|object| Mapping::of(object, &around, &mut draft))
         .collect();
     if mappings.is_empty() {
         return Err("there is no Mapping (getambassador.io) in these files".to_owned());
     }
-    let routes = routes(mappings, &around, &mut draft);
+    let routes = routes(mappings, &around, &mut draft)?;
     listeners(&around, routes, &mut draft);
     Ok(draft)
 }
 
+/// Several Ambassadors share a cluster by their ids, and what one of them serves may not be reachable by the other.
+fn one_ambassador(objects: &[Object<'_>]) -> Result<(), String> {
+    let ids = |object: &Object<'_>| {
+        let node = object.spec.at("ambassador_id");
+        let mut ids: Vec<String> =
+            node.items().iter().filter_map(Node::text).chain(node.text()).map(str::to_owned).collect();
+        ids.sort_unstable();
+        if ids.is_empty() { vec!["default".to_owned()] } else { ids }
+    };
+    let mut all = objects.iter().map(|object| (object, ids(object)));
+    let Some((_, first)) = all.next() else { return Ok(()) };
+    match all.find(|(_, ids)| *ids != first) {
+        None => Ok(()),
+        Some((object, ids)) => {
+            let (file, line) = object.place(&object.spec);
+            let (first, ids) = (first.join(", "), ids.join(", "));
+            Err(format!(
+                "{file}:{line}: ambassador_id is {ids} here and {first} before: give the objects of one Ambassador"
+            ))
+        }
+    }
+}
+
 /// The objects of a document: of a list, and of the annotation of a Service.
 fn collect<'t>(file: &'t str, offset: usize, document: Node, objects: &mut Vec<Object<'t>>) -> Result<(), String> {
-    if objects.len() > super::FILES_MAX {
-        return Err(format!("{file}: more than {} objects", super::FILES_MAX));
+    if objects.len() > OBJECTS_MAX {
+        return Err(format!("{file}: more than {OBJECTS_MAX} objects"));
     }
     let kind = document.at("kind").text().unwrap_or_default().to_owned();
     if kind.ends_with("List") {
-        for item in document.at("items").items() {
-            collect(file, offset, item.clone(), objects)?;
+        for item in document.taken("items").map(Node::into_items).unwrap_or_default() {
+            collect(file, offset, item, objects)?;
         }
         return Ok(());
     }
@@ -108,11 +179,17 @@ fn collect<'t>(file: &'t str, offset: usize, document: Node, objects: &mut Vec<O
         .text()
         .is_some_and(|version| version.contains("getambassador.io") || version.starts_with("ambassador/"));
     if is_ours {
+        if let Some((line, why)) = document.unclear(BOOLEANS) {
+            return Err(format!("{file}:{}: {why}", offset + line));
+        }
         let text = |node: &Node| node.text().map(str::to_owned);
         let name = text(metadata.at("name")).or_else(|| text(document.at("name"))).unwrap_or_default();
         let namespace = text(metadata.at("namespace")).or_else(|| text(document.at("namespace")));
         // In an annotation, and in older versions, there is no `spec`.
-        let spec = document.get("spec").cloned().unwrap_or(document);
+        let spec = match document.get("spec").is_some() {
+            true => document.taken("spec").unwrap_or_default(),
+            false => document,
+        };
         objects.push(Object { file, offset, kind, name, namespace, spec });
     }
     Ok(())
@@ -125,104 +202,154 @@ fn around(objects: &[Object<'_>], draft: &mut Draft) -> Around {
         let place = object.place(spec);
         match object.kind.as_str() {
             "Mapping" => {}
-            "Host" => {
-                let name = spec.at("hostname").text().unwrap_or("*").to_owned();
-                let secret = spec.at("tlsSecret").at("name").text().map(str::to_owned);
-                let action = spec.at("requestPolicy").at("insecure").at("action").text();
-                if action == Some("Reject") {
-                    draft.note(place, &what, Became::Different, "requests in the clear are redirected and not refused");
-                }
-                if let Some(secret) = &secret {
-                    let why = format!(
-                        "write tls.crt and tls.key of the Secret {secret} to tls/{secret}.pem and tls/{secret}.key"
-                    );
-                    draft.note(place, &what, Became::Different, &why);
-                }
-                around.hosts.push(Host { name, secret, redirects: action != Some("Route") });
-            }
-            "Listener" => {
-                let is_tls =
-                    spec.at("protocol").text() == Some("HTTPS") || spec.at("securityModel").text() == Some("SECURE");
-                around.ports.extend(spec.at("port").number().map(|port| (port, is_tls)));
-            }
-            "AuthService" => match mapping::auth(object, draft) {
-                Some(auth) => around.auth = Some(auth),
-                None => around.closed = true,
+            "Host" => settings::host(object, &mut around, draft),
+            "Listener" => settings::listener(object, &mut around, draft),
+            "Module" => settings::module(object, &mut around, draft),
+            "TLSContext" => settings::context(object, &mut around, draft),
+            "AuthService" => match auth::auth(object, draft) {
+                Some(auth) if around.auth.is_none() => around.auth = Some(auth),
+                _ => around.close(object, spec, draft, "it is not understood, or not the only one"),
             },
-            "FilterPolicy" | "Filter" => {
-                let why = "it may keep somebody out, so all Mappings are closed; write `auth` or `external_auth`, and remove it";
-                draft.note(place, &what, Became::Closed, why);
-                around.closed = true;
-            }
             "RateLimitService" => {
-                draft.note(place, &what, Became::Lost, "write `global_rate_limit`, which asks the same service");
+                around.counts = true;
+                let why = "write `global_rate_limit`, which asks the same service; Mappings with labels are closed";
+                draft.note(place, &what, Became::Lost, why);
             }
-            "TLSContext" => {
-                let asks = !spec.at("ca_secret").is_null() || !spec.at("cacert_chain_file").is_null();
-                let became = if asks && !spec.at("hosts").is_null() { Became::Closed } else { Became::Lost };
-                around.closed |= became == Became::Closed;
-                draft.note(
-                    place,
-                    &what,
-                    became,
-                    "write `tls` of the listener or the cluster, with `client_ca` for certificates of clients",
-                );
+            "TCPMapping"
+            | "LogService"
+            | "TracingService"
+            | "DevPortal"
+            | "ConsulResolver"
+            | "KubernetesEndpointResolver"
+            | "KubernetesServiceResolver" => {
+                draft.note(place, &what, Became::Lost, "only Mapping, Host, Listener and AuthService are translated");
             }
-            _ => draft.note(place, &what, Became::Lost, "only Mapping, Host, Listener and AuthService are translated"),
+            _ => around.close(object, spec, draft, "it is not understood and may keep somebody out"),
         }
     }
     around
 }
 
-/// The routes of all Mappings, in the order of Ambassador: by precedence, the longest prefix, and the most conditions.
-fn routes(mut mappings: Vec<Mapping<'_>>, around: &Around, draft: &mut Draft) -> Vec<Keys> {
-    mappings.sort_by_key(|mapping| std::cmp::Reverse((mapping.precedence, mapping.length, mapping.conditions)));
-    let mut groups: Vec<Vec<Mapping<'_>>> = Vec::new();
-    for mapping in mappings {
-        match groups.iter_mut().find(|group| {
-            group
-                .first()
-                .is_some_and(|first| first.matches == mapping.matches && first.precedence == mapping.precedence)
-        }) {
-            Some(group) => group.push(mapping),
-            None => groups.push(vec![mapping]),
+impl Around {
+    fn close(&mut self, object: &Object<'_>, node: &Node, draft: &mut Draft, why: &str) {
+        let what = format!("{} {}", object.kind, object.name);
+        let why = format!("{why}, so all Mappings are closed; write what it does by hand, and remove it");
+        draft.note(object.place(node), &what, Became::Closed, &why);
+        self.closed = true;
+    }
+
+    /// Closes all Mappings if the object has a key that is not known.
+    fn known_or_closed(&mut self, object: &Object<'_>, node: &Node, known: &[&str], draft: &mut Draft) {
+        for (key, value) in node.entries().iter().filter(|(_, value)| !value.is_null()) {
+            if !known.iter().any(|known| key.is_key(known)) {
+                let why = format!("{} is not understood", key.text().unwrap_or_default());
+                self.close(object, if value.line > 0 { value } else { key }, draft, &why);
+            }
         }
     }
-    let mut routes = Vec::new();
+}
+
+/// The routes of all Mappings, in the order of Ambassador.
+fn routes(mut mappings: Vec<Mapping<'_>>, around: &Around, draft: &mut Draft) -> Result<Vec<Keys>, String> {
+    mappings.sort_by(|a, b| b.weight_of_route.cmp(&a.weight_of_route));
+    let mut groups: Vec<Vec<Mapping<'_>>> = Vec::new();
+    let mut places = HashMap::new();
+    for mapping in mappings {
+        let precedence = mapping.weight_of_route.0;
+        let conditions = serde_json::to_string(&mapping.matches).map_err(|error| error.to_string())?;
+        match *places.entry((precedence, conditions)).or_insert(groups.len()) {
+            place if place == groups.len() => groups.push(vec![mapping]),
+            place => groups[place].push(mapping),
+        }
+    }
+    let hosts = known_hosts(&groups, around);
+    let (mut routes, mut names) = (Vec::new(), 0);
     for group in groups {
         let bypasses = group.iter().all(|mapping| mapping.bypasses_auth);
-        let route = mapping::route(group, draft);
-        routes.push(match (&around.auth, around.closed) {
-            (_, true) => closed(&route),
-            (Some(auth), false) if !bypasses && route.get("to").is_some() => route.joined(auth),
-            _ => route,
-        });
+        let upgrades = group.iter().any(|mapping| mapping.upgrades);
+        let mut route = mapping::route(group, draft);
+        let is_open = route.get("respond").is_none();
+        if around.closed {
+            route = closed(&route);
+        } else if let Some(auth) = around.auth.as_ref().filter(|_| !bypasses && is_open) {
+            route = route.joined(auth);
+        }
+        for route in of_hosts(route, &hosts, around) {
+            names += route.get("hosts").and_then(|hosts| hosts.as_array()).map_or(0, Vec::len);
+            if names > HOSTS_MAX {
+                return Err(format!(
+                    "the Mappings have more than {HOSTS_MAX} hosts together: translate a part of them"
+                ));
+            }
+            if !upgrades && route.get("to").is_some() {
+                routes.push(without_upgrade(&route));
+            }
+            routes.push(route);
+        }
     }
-    routes
+    Ok(routes)
+}
+
+/// The hosts that Hosts and Mappings name.
+fn known_hosts(groups: &[Vec<Mapping<'_>>], around: &Around) -> Vec<String> {
+    let of_mappings = groups.iter().flatten().filter_map(|mapping| mapping.matches.get("hosts")?.get(0)?.as_str());
+    let of_hosts = around.hosts.iter().map(|host| host.name.as_str()).filter(|name| *name != "*");
+    let mut hosts: Vec<String> = of_mappings.chain(of_hosts).map(str::to_owned).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    hosts
+}
+
+/// A route for each host that it may take. Here a route with a host comes before one without, and in Ambassador it does not: so each route names every
+/// host that it takes. Of the hosts that no Host has, nothing is served.
+fn of_hosts(route: Keys, hosts: &[String], around: &Around) -> Vec<Keys> {
+    let own = route.get("hosts").and_then(|hosts| hosts.get(0)?.as_str()).unwrap_or("*").to_owned();
+    let is_served = |host: &str| around.hosts.is_empty() || around.hosts.iter().any(|one| covers(&one.name, host));
+    let taken: Vec<&String> = hosts.iter().filter(|host| covers(&own, host) && is_served(host)).collect();
+    let mut all = Vec::new();
+    if !taken.is_empty() {
+        all.push(Keys::default().with("hosts", json!(taken)).joined(&{
+            let mut rest = route.clone();
+            rest.remove("hosts");
+            rest
+        }));
+    }
+    if own == "*" && is_served("*") {
+        all.push(route);
+    } else if taken.is_empty() {
+        all.push(closed(&route));
+    }
+    all
 }
 
 fn listeners(around: &Around, routes: Vec<Keys>, draft: &mut Draft) {
-    let has_tls = around.hosts.iter().any(|host| host.secret.is_some());
     let port = |is_tls: bool, default: u64| {
         around.ports.iter().find(|(_, tls)| *tls == is_tls).map_or(default, |(port, _)| *port)
     };
     let mut plain = Vec::new();
-    for host in around.hosts.iter().filter(|host| host.redirects && host.secret.is_some()) {
-        let mut route = Keys::default();
-        if host.name != "*" {
-            route.set("hosts", json!([host.name]));
+    if around.hosts.iter().all(|host| host.clear == Clear::Routed) {
+        plain.clone_from(&routes);
+    } else {
+        // Whatever may not be asked for in the clear could have another name there, too.
+        for host in around.hosts.iter().filter(|host| host.clear == Clear::Routed) {
+            let why = "another Host does not route requests in the clear, so none are routed";
+            draft.note((&host.place.0, host.place.1), &format!("Host {}", host.name), Became::Closed, why);
         }
-        plain.push(route.with("redirect", json!({"scheme": "https", "status": 301})));
-    }
-    let redirects_all = plain.iter().any(|route| route.get("hosts").is_none());
-    if !redirects_all {
-        plain.extend(routes.iter().cloned());
+        for host in around.hosts.iter().filter(|host| host.clear == Clear::Redirected) {
+            let mut route = Keys::default();
+            if host.name != "*" {
+                route.set("hosts", json!([host.name]));
+            }
+            plain.push(route.with("redirect", json!({"scheme": "https", "status": 301})));
+        }
+        plain.push(closed(&Keys::default()));
     }
     let http = Keys::default().with("bind", format!(":{}", port(false, 8080))).with("protocol", "http");
     draft.listeners.push(("http".to_owned(), Listener { keys: http, routes: plain }));
-    if has_tls {
-        let mut secrets: Vec<&String> = around.hosts.iter().filter_map(|host| host.secret.as_ref()).collect();
-        secrets.dedup();
+    let mut secrets: Vec<&String> = around.hosts.iter().filter_map(|host| host.secret.as_ref()).collect();
+    secrets.sort_unstable();
+    secrets.dedup();
+    if !secrets.is_empty() {
         let pair = |secret: &&String| json!({"cert": format!("tls/{secret}.pem"), "key": format!("tls/{secret}.key")});
         let certificates: Vec<_> = secrets.iter().map(pair).collect();
         let https = Keys::default().with("bind", format!(":{}", port(true, 8443))).with("protocol", "https");
@@ -232,100 +359,4 @@ fn listeners(around: &Around, routes: Vec<Keys>, draft: &mut Draft) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn translated(text: &str) -> Draft {
-        Draft::of_text(text, |file| translate(&[file.to_owned()]))
-    }
-
-    #[test]
-    fn a_canary_with_everything() {
-        let draft = translated(
-            r#"
-apiVersion: getambassador.io/v3alpha1
-kind: Mapping
-metadata: {name: shop, namespace: prod}
-spec:
-  hostname: shop.example.com
-  prefix: /api/
-  service: shop:8080
-  timeout_ms: 5000
-  retry_policy: {retry_on: 5xx, num_retries: 3}
-  cors: {origins: ["https://a.example"], methods: "GET, POST", credentials: true, max_age: "600"}
-  headers: {x-team: red}
----
-apiVersion: getambassador.io/v2
-kind: Mapping
-metadata: {name: shop-canary, namespace: prod}
-spec:
-  host: shop.example.com
-  prefix: /api/
-  service: shop-canary:8080
-  weight: 10
-  headers: {x-team: red}
----
-apiVersion: getambassador.io/v2
-kind: Mapping
-metadata: {name: grpc}
-spec: {prefix: /pkg.Service/, rewrite: "", service: "greeter:50051", grpc: true, method: POST}
-"#,
-        );
-        let text = draft.checked();
-        for part in [
-            "weight: 90",
-            "weight: 10",
-            "shop.prod:8080",
-            "path: /api/",
-            "path_prefix: /",
-            "timeout: 5s",
-            "attempts: 3",
-            "x-team: red",
-            "protocol: h2c",
-            "https://a.example",
-            "POST",
-        ] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-        // The longest prefix first.
-        assert!(text.find("pkg.Service") < text.find("/api/"), "{text}");
-    }
-
-    #[test]
-    fn what_keeps_somebody_out() {
-        let mapping =
-            "apiVersion: getambassador.io/v2\nkind: Mapping\nmetadata: {name: a}\nspec: {prefix: /a/, service: a}\n";
-        let auth = "---\napiVersion: getambassador.io/v2\nkind: AuthService\nmetadata: {name: auth}\nspec: {auth_service: 'auth:3000', proto: http, path_prefix: /check}\n";
-        let text = translated(&format!("{mapping}{auth}")).checked();
-        assert!(text.contains("external_auth") && text.contains("prefix: /check"), "{text}");
-        let policy =
-            "---\napiVersion: getambassador.io/v2\nkind: FilterPolicy\nmetadata: {name: jwt}\nspec: {rules: []}\n";
-        let draft = translated(&format!("{mapping}{policy}"));
-        assert!(draft.checked().contains("status: 403"), "{}", draft.checked());
-        assert!(draft.told().iter().any(|note| note.contains("FilterPolicy jwt: closed")), "{:?}", draft.told());
-        let unknown = mapping.replace("service: a}", "service: a, ip_allow: [10.0.0.0/8]}");
-        let draft = translated(&unknown);
-        assert!(draft.checked().contains("status: 403"), "{}", draft.checked());
-        assert!(draft.told()[0].contains(":4: ip_allow: closed"), "{:?}", draft.told());
-    }
-
-    #[test]
-    fn a_mapping_in_the_annotation_of_a_service() {
-        let draft = translated(
-            "apiVersion: v1\nkind: Service\nmetadata:\n  name: qotm\n  annotations:\n    getambassador.io/config: |\n      ---\n      apiVersion: ambassador/v1\n      kind: Mapping\n      name: qotm\n      prefix: /qotm/\n      service: qotm\n",
-        );
-        assert!(draft.checked().contains("qotm:80"), "{}", draft.checked());
-    }
-
-    #[test]
-    fn forwarded_headers_are_those_of_the_listener() {
-        let mapping = "apiVersion: getambassador.io/v3alpha1\nkind: Mapping\nmetadata: {name: a}\nspec:\n  hostname: a.example\n  prefix: /\n  service: a\n";
-        let draft = translated(&format!("{mapping}  add_request_headers: {{x-forwarded-proto: https, x-a: b}}\n"));
-        assert!(draft.checked().contains("x-a: b"), "{}", draft.checked());
-        assert!(
-            draft.told().iter().any(|note| note.contains("x-forwarded-proto: different: the listener's")),
-            "{:?}",
-            draft.told()
-        );
-    }
-}
+mod tests;

@@ -1,16 +1,53 @@
 //! `steelyard migrate envoy`: the static resources of Envoy as listeners, routes and clusters.
 //!
-//! A filter, a condition or an action that is not understood closes what it stands in.
+//! A message whose keys are not all known closes what it stands in: a route, or, where the extent is unclear, the listener. A closed listener keeps its
+//! routes and denies every address, so that whoever reads the file sees what there is to decide.
 
 mod cluster;
+mod filters;
+mod http;
+mod listener;
+mod matches;
 mod route;
+mod tls;
 
+use std::collections::HashSet;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::draft::{Became, Draft, Keys, Listener, closed, milliseconds, named};
+use super::draft::{Became, Draft, Keys};
 use super::tree::{self, Node};
+pub(super) use matches::{Path as PathCondition, is_of_proxy, is_plain, is_same_regex};
+pub(super) use route::without_upgrade;
+
+/// Keys whose values decide by being true or false.
+const BOOLEANS: &[&str] = &[
+    "allow_credentials",
+    "allow_partial_message",
+    "append",
+    "auto_host_rewrite",
+    "bind_to_port",
+    "case_sensitive",
+    "clear_route_cache",
+    "disabled",
+    "failure_mode_allow",
+    "generate_request_id",
+    "https_redirect",
+    "ignore_case",
+    "ignore_path_parameters_in_path_matching",
+    "invert_match",
+    "ipv4_compat",
+    "merge_slashes",
+    "normalize_path",
+    "pass_through_mode",
+    "present_match",
+    "preserve_external_request_id",
+    "require_client_certificate",
+    "strip_query",
+    "treat_missing_header_as_empty",
+    "use_remote_address",
+];
 
 /// The translation of one file.
 pub(super) struct Making<'d> {
@@ -18,13 +55,12 @@ pub(super) struct Making<'d> {
     draft: &'d mut Draft,
     /// Names of Envoy's clusters, and those of ours; empty if one cannot be reached.
     clusters: Vec<(String, String)>,
-}
-
-/// What the filters of a connection manager add to every route.
-#[derive(Default)]
-struct Filters {
-    keys: Keys,
+    /// The listener that is being read is closed; the notes say why.
     is_closed: bool,
+    /// Its clients speak TLS.
+    is_tls: bool,
+    /// The hosts that virtual hosts of this listener have.
+    hosts: HashSet<String>,
 }
 
 /// # Errors
@@ -32,8 +68,12 @@ struct Filters {
 pub(super) fn translate(path: &Path) -> Result<Draft, String> {
     let file = path.display().to_string();
     let text = super::text_of(path)?;
-    let documents = tree::documents(&text).map_err(|(line, why)| format!("{file}:{line}: {why}"))?;
+    let told = |(line, why): (usize, String)| format!("{file}:{line}: {why}");
+    let documents = tree::documents(&text).map_err(told)?;
     let Some(root) = documents.first() else { return Err(format!("{file}: the file is empty")) };
+    if let Some(unclear) = documents.iter().find_map(|document| document.unclear(BOOLEANS)) {
+        return Err(told(unclear));
+    }
     let resources = root.at("static_resources");
     if resources.at("listeners").items().is_empty() {
         return Err(format!(
@@ -41,13 +81,20 @@ pub(super) fn translate(path: &Path) -> Result<Draft, String> {
         ));
     }
     let mut draft = Draft::default();
-    let mut making = Making { file, draft: &mut draft, clusters: Vec::new() };
+    let mut making = Making {
+        file: file.clone(),
+        draft: &mut draft,
+        clusters: Vec::new(),
+        is_closed: false,
+        is_tls: false,
+        hosts: HashSet::new(),
+    };
     for (key, value) in root.entries() {
         match key.text().unwrap_or_default() {
             "static_resources"
+            | "staticResources"
             | "node"
             | "admin"
-            | "layered_runtime"
             | "stats_config"
             | "overload_manager"
             | "stats_flush_interval" => {}
@@ -64,455 +111,112 @@ pub(super) fn translate(path: &Path) -> Result<Draft, String> {
 }
 
 impl Making<'_> {
-    pub(super) fn note(&mut self, node: &Node, what: &str, became: Became, why: &str) {
+    fn note(&mut self, node: &Node, what: &str, became: Became, why: &str) {
         self.draft.note((&self.file, node.line), what, became, why);
     }
 
+    /// Closes the listener that is being read.
+    fn close(&mut self, node: &Node, what: &str, why: &str) {
+        self.note(node, what, Became::Closed, &format!("{why}, so the listener is closed (`deny`)"));
+        self.is_closed = true;
+    }
+
+    /// Reports keys that are not known, and returns whether there are any.
+    fn unknown(&mut self, node: &Node, known: &[&str], what: &str) -> bool {
+        let mut found = false;
+        for (key, value) in node.entries() {
+            if !value.is_null() && !known.iter().any(|known| key.is_key(known)) {
+                let name = key.text().unwrap_or_default().to_owned();
+                self.note(key, &name, Became::Closed, &format!("it is not understood, so {what}"));
+                found = true;
+            }
+        }
+        // A message that is no mapping says something that is not read.
+        let is_other = node.text().is_some() || !node.items().is_empty();
+        if is_other {
+            self.note(node, "a value", Became::Closed, &format!("a mapping belongs here, so {what}"));
+        }
+        found || is_other
+    }
+
+    /// The same; unknown keys close the listener.
+    fn known_or_closed(&mut self, node: &Node, known: &[&str]) {
+        self.is_closed |= self.unknown(node, known, "the listener is closed (`deny`)");
+    }
+
     /// Our cluster for a name; `None` if it is not known or cannot be reached.
-    pub(super) fn named_cluster(&mut self, node: &Node) -> Option<String> {
+    fn named_cluster(&mut self, node: &Node) -> Option<String> {
         let name = node.text().unwrap_or_default();
         let found = self.clusters.iter().find(|(known, _)| known == name).map(|(_, ours)| ours.clone());
         let found = found.filter(|ours| !ours.is_empty());
         if found.is_none() {
-            self.note(
-                node,
-                name,
-                Became::Closed,
-                "there is no such cluster with addresses in the file, so what leads to it is closed",
-            );
+            let why = "no such cluster of the file can be translated, so what leads to it is closed";
+            self.note(node, name, Became::Closed, why);
         }
         found
     }
 
-    fn listener(&mut self, node: &Node) {
-        let name = node.at("name").text().unwrap_or("listener").to_owned();
-        let Some(bind) = address(node.at("address")) else {
-            return self.note(node, &name, Became::Lost, "Steelyard listens on addresses and ports");
-        };
-        let filters: Vec<&str> =
-            node.at("listener_filters").items().iter().filter_map(|one| one.at("name").text()).collect();
-        let has_proxy_protocol = filters.iter().any(|name| name.contains("proxy_protocol"));
-        let chains = node.at("filter_chains").items();
-        let is_tls = chains.iter().any(|chain| !chain.at("transport_socket").is_null());
-        let mut keys = Keys::default().with("bind", bind);
-        if has_proxy_protocol {
-            keys.set("proxy_protocol", true);
-        }
-        let mut tls = json!({"certificates": []});
-        let mut listener = Listener::default();
-        let mut protocol = None;
-        for chain in chains {
-            let names = self.chain_names(chain);
-            self.tls(chain, &mut tls, names.as_deref());
-            let Some(names) = names else { continue };
-            for filter in chain.at("filters").items() {
-                let config = filter.at("typed_config");
-                let kind = config.at("@type").text().unwrap_or_default();
-                if kind.ends_with("HttpConnectionManager") {
-                    protocol = Some(if is_tls { "https" } else { "http" });
-                    self.http(config, &names, is_tls, &mut listener);
-                } else if kind.ends_with("TcpProxy") {
-                    let route = self.tcp(config, &names);
-                    let passes = chain.at("transport_socket").is_null()
-                        && (!names.is_empty() || filters.iter().any(|name| name.contains("tls_inspector")));
-                    protocol = Some(if passes {
-                        "tls_passthrough"
-                    } else if is_tls {
-                        "tls"
-                    } else {
-                        "tcp"
-                    });
-                    listener.routes.push(route);
-                } else {
-                    let what = filter.at("name").text().unwrap_or(kind).to_owned();
-                    self.note(filter, &what, Became::Closed, "the filter is not understood, so the listener is closed");
-                    listener.routes.insert(0, closed(&Keys::default()));
-                }
-            }
-        }
-        let Some(protocol) = protocol else {
-            return self.note(node, &name, Became::Lost, "it has neither an HTTP connection manager nor a TCP proxy");
-        };
-        keys.set("protocol", protocol);
-        if ["https", "tls"].contains(&protocol) {
-            keys.set("tls", tls);
-        }
-        self.finish(name, protocol, keys, listener);
-    }
-
-    fn finish(&mut self, name: String, protocol: &str, keys: Keys, mut listener: Listener) {
-        listener.keys = keys.joined(&listener.keys);
-        if protocol == "tcp"
-            && let Some(route) = listener.routes.drain(..).next()
-        {
-            match route.get("to").cloned() {
-                Some(to) if to.is_string() => listener.keys.set("to", to),
-                _ => {
-                    let nowhere = Keys::default().with("endpoints", json!(["127.0.0.1:9"]));
-                    let nowhere = self.draft.cluster("nowhere", nowhere);
-                    listener.keys = listener.keys.with("to", nowhere).with("deny", json!(["0.0.0.0/0", "::/0"]));
-                }
-            }
-        }
-        if ["tls", "tls_passthrough"].contains(&protocol) {
-            // A name that leads nowhere is refused.
-            listener.routes.retain(|route| route.get("to").is_some());
-        }
-        self.draft.listeners.push((named(&name), listener));
-    }
-
-    /// The names that a chain is for; `None` if something else chooses it.
-    fn chain_names(&mut self, chain: &Node) -> Option<Vec<String>> {
-        let conditions = chain.at("filter_chain_match");
-        let known = ["server_names", "transport_protocol", "application_protocols"];
-        let unknown = conditions.entries().iter().find(|(key, _)| {
-            !known.contains(&key.text().unwrap_or_default())
-                && key.text() != Some("serverNames")
-                && key.text() != Some("transportProtocol")
-        });
-        if let Some((key, _)) = unknown {
-            let what = key.text().unwrap_or_default().to_owned();
-            self.note(
-                key,
-                &what,
-                Became::Closed,
-                "only the names that clients ask for choose a chain: this one is left out",
-            );
-            return None;
-        }
-        Some(conditions.at("server_names").items().iter().filter_map(Node::text).map(str::to_owned).collect())
-    }
-
-    fn tls(&mut self, chain: &Node, tls: &mut Value, names: Option<&[String]>) {
-        let socket = chain.at("transport_socket");
-        if socket.is_null() {
-            return;
-        }
-        let config = socket.at("typed_config");
-        let common = config.at("common_tls_context");
-        for pair in common.at("tls_certificates").items() {
-            let file = |key: &str| pair.at(key).at("filename").text().map(str::to_owned);
-            match (file("certificate_chain"), file("private_key")) {
-                (Some(cert), Some(key)) => {
-                    if let Some(all) = tls["certificates"].as_array_mut() {
-                        all.push(json!({"cert": cert, "key": key}));
-                    }
-                }
-                _ => self.note(pair, "tls_certificates", Became::Lost, "write the certificate and its key to files"),
-            }
-        }
-        if !common.at("tls_certificate_sds_secret_configs").is_null() {
-            self.note(
-                common,
-                "tls_certificate_sds_secret_configs",
-                Became::Lost,
-                "certificates are in files: add them to `certificates`",
-            );
-        }
-        if common.at("tls_params").at("tls_minimum_protocol_version").text() == Some("TLSv1_3") {
-            tls["min_version"] = json!("1.3");
-        }
-        let context = common.at("validation_context");
-        let ca = context.at("trusted_ca").at("filename").text();
-        if config.at("require_client_certificate").is_true() {
-            let mut client = json!({"ca": ca.unwrap_or("missing.pem")});
-            let has_more = context
-                .entries()
-                .iter()
-                .any(|(key, _)| !["trusted_ca", "trustedCa"].contains(&key.text().unwrap_or_default()));
-            if ca.is_none() || has_more || !common.at("validation_context_sds_secret_config").is_null() {
-                client["ca"] = json!("missing.pem");
-                self.note(
-                    config,
-                    "validation_context",
-                    Became::Closed,
-                    "only `trusted_ca` in a file is understood: no certificate is accepted until you write `client_ca`",
-                );
-            }
-            if let Some(names) = names.filter(|names| !names.is_empty()) {
-                client["hosts"] = json!(names);
-            }
-            tls["client_ca"] = client;
-        }
-    }
-
-    fn http(&mut self, config: &Node, names: &[String], is_tls: bool, listener: &mut Listener) {
-        let filters = self.filters(config);
-        self.manager(config, &mut listener.keys);
-        let routes = config.at("route_config");
-        if routes.is_null() {
-            self.note(config, "rds", Became::Closed, "routes of a server are not known, so the listener is closed");
-            listener.routes.push(closed(&Keys::default()));
-        }
-        let mut isolated: Vec<String> = listener
-            .keys
-            .get("isolated_hosts")
-            .and_then(Value::as_array)
-            .map(|all| all.iter().filter_map(Value::as_str).map(str::to_owned).collect())
-            .unwrap_or_default();
-        for host in routes.at("virtual_hosts").items() {
-            let Some(hosts) = self.domains(host, names) else { continue };
-            let mut made = self.virtual_host(host, is_tls);
-            for route in &mut made {
-                if filters.is_closed {
-                    *route = closed(route);
-                } else if route.get("to").is_some() {
-                    for (key, value) in filters.keys.entries() {
-                        if route.get(key).is_none() {
-                            route.set(key, value.clone());
-                        }
-                    }
-                }
-                self.changed(routes, route);
-                if !hosts.is_empty() {
-                    *route = Keys::default().with("hosts", hosts.clone()).joined(route);
-                }
-            }
-            isolated.extend(hosts);
-            listener.routes.extend(made);
-        }
-        isolated.sort_unstable();
-        isolated.dedup();
-        if !isolated.is_empty() {
-            listener.keys.set("isolated_hosts", isolated);
-        }
-    }
-
-    /// The hosts of a virtual host; empty for all, and `None` if none can be named.
-    fn domains(&mut self, host: &Node, names: &[String]) -> Option<Vec<String>> {
-        let mut hosts = Vec::new();
-        for domain in host.at("domains").items() {
-            let text = domain.text().unwrap_or_default().to_ascii_lowercase();
-            if text == "*" {
-                // Of a chain with names, only these come here.
-                return Some(names.to_vec());
-            }
-            let text = text.split(':').next().unwrap_or_default();
-            let bare = text.strip_prefix("*.").unwrap_or(text);
-            if bare.is_empty() || bare.contains('*') {
-                self.note(domain, text, Became::Lost, "a host is a name, or `*.` in front of one");
-                continue;
-            }
-            hosts.push(text.to_owned());
-        }
-        hosts.sort_unstable();
-        hosts.dedup();
-        (!hosts.is_empty()).then_some(hosts)
-    }
-
-    /// Settings of a connection manager.
-    fn manager(&mut self, config: &Node, keys: &mut Keys) {
-        let common = config.at("common_http_protocol_options");
-        for (node, key) in [
-            (config.at("request_headers_timeout"), "header_timeout"),
-            (config.at("stream_idle_timeout"), "stall_timeout"),
-            (common.at("idle_timeout"), "idle_timeout"),
-        ] {
-            if let Some(time) = duration(node) {
-                keys.set(key, milliseconds(time));
-            }
-        }
-        if config.at("generate_request_id").text() != Some("false") {
-            let keep =
-                if config.at("preserve_external_request_id").is_true() { json!({"keep": "always"}) } else { json!({}) };
-            keys.set("request_id", keep);
-        }
-        if config.at("xff_num_trusted_hops").number().is_some_and(|hops| hops > 0) {
-            self.note(
-                config.at("xff_num_trusted_hops"),
-                "xff_num_trusted_hops",
-                Became::Lost,
-                "name the proxies in front in `trusted_proxies`",
-            );
-        }
-        if !config.at("use_remote_address").is_true() {
-            let why = "what clients send in X-Forwarded-For is replaced, unless they are in `trusted_proxies`";
-            self.note(config, "use_remote_address", Became::Different, why);
-        }
-        if !config.at("access_log").is_null() {
-            self.note(config.at("access_log"), "access_log", Became::Lost, "write `access_log` at the top of the file");
-        }
-    }
-
-    fn filters(&mut self, config: &Node) -> Filters {
-        let mut all = Filters::default();
-        for filter in config.at("http_filters").items() {
-            let name = filter.at("name").text().unwrap_or_default().to_owned();
-            let inner = filter.at("typed_config");
-            let kind = inner.at("@type").text().unwrap_or(&name).to_ascii_lowercase();
-            let has = |part: &str| kind.contains(part);
-            if has("router")
-                || has("filters.http.cors")
-                || has("grpc_stats")
-                || has("grpcstats")
-                || has("health_check")
-                || has("grpc_web")
-                || has("grpcweb")
-            {
-                continue;
-            }
-            if has("buffer.v3") {
-                let bytes = inner.at("max_request_bytes").number().unwrap_or(1 << 20).clamp(1, 16 << 20);
-                all.keys.set("buffer", json!({"max_size": format!("{bytes}B")}));
-            } else if has("compressor") {
-                all.keys.set("compress", json!({}));
-                self.note(filter, &name, Became::Different, "responses are compressed as `compress` says");
-            } else if has("ext_authz") {
-                match self.asked(inner) {
-                    Some(auth) => all.keys.set("external_auth", auth),
-                    None => {
-                        self.note(
-                            filter,
-                            &name,
-                            Became::Closed,
-                            "the service is not understood, so the listener is closed; write `external_auth`",
-                        );
-                        all.is_closed = true;
-                    }
-                }
-            } else if [
-                "ratelimit",
-                "fault",
-                "tap",
-                "decompressor",
-                "header_to_metadata",
-                "on_demand",
-                "admission_control",
-            ]
-            .iter()
-            .any(|part| has(part))
-            {
-                self.note(filter, &name, Became::Lost, "write `rate_limit`, `global_rate_limit` or `decompress`");
-            } else {
-                self.note(
-                    filter,
-                    &name,
-                    Became::Closed,
-                    "the filter is not understood and may keep somebody out, so the listener is closed",
-                );
-                all.is_closed = true;
-            }
-        }
-        all
-    }
-
-    /// Adds the changes of headers of a node to a route, and reports those that are not understood.
-    pub(super) fn changed(&mut self, node: &Node, route: &mut Keys) {
-        if route.get("to").is_none() {
-            return;
-        }
-        for side in ["request_headers", "response_headers"] {
-            for one in node.at(&format!("{side}_to_add")).items() {
-                self.added(one, side, route);
-            }
-            let removed = node.at(&format!("{side}_to_remove"));
-            for name in removed.items().iter().filter_map(Node::text) {
-                self.header(removed, route, (side, "remove", name), "");
-            }
-        }
-    }
-
-    fn added(&mut self, one: &Node, side: &str, route: &mut Keys) {
-        let (name, value) = (
-            one.at("header").at("key").text().unwrap_or_default(),
-            one.at("header").at("value").text().unwrap_or_default(),
-        );
-        let replaces = one.at("append").text() == Some("false")
-            || one.at("append_action").text().is_some_and(|how| how.starts_with("OVERWRITE"));
-        let value = match value {
-            "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" => "${client_ip}".to_owned(),
-            "%REQ(X-REQUEST-ID)%" => "${request_id}".to_owned(),
-            "%DOWNSTREAM_PEER_SUBJECT%" => "${client_cert_subject}".to_owned(),
-            "%REQUESTED_SERVER_NAME%" => "${sni}".to_owned(),
-            value if value.contains('%') => {
-                // A client could write it otherwise, and the endpoint relies on it.
-                self.header(one, route, (side, "remove", name), "");
-                let why = "its value is not understood, so nobody gets it; see the variables of Steelyard";
-                return self.note(one, "header", Became::Lost, why);
-            }
-            value => super::draft::literal(value),
-        };
-        self.header(one, route, (side, if replaces { "set" } else { "add" }, name), &value);
-    }
-
-    fn header(&mut self, at: &Node, route: &mut Keys, (side, how, name): (&str, &str, &str), value: &str) {
-        if let Err(why) = route.header(side, how, name, value) {
-            self.note(at, name, Became::Different, why);
-        }
-    }
-
-    /// `external_auth` of the filter.
-    fn asked(&mut self, config: &Node) -> Option<Value> {
-        let (grpc, http) = (config.at("grpc_service"), config.at("http_service"));
-        let service =
-            if grpc.is_null() { http.at("server_uri").at("cluster") } else { grpc.at("envoy_grpc").at("cluster_name") };
-        let to = self.named_cluster(service)?;
-        let time = if grpc.is_null() { http.at("server_uri").at("timeout") } else { grpc.at("timeout") };
-        let mut auth = json!({"to": to, "timeout": milliseconds(duration(time).unwrap_or(200))});
-        match grpc.is_null() {
-            true => {
-                auth["http"] =
-                    json!({"prefix": http.at("path_prefix").text().filter(|path| path.starts_with('/')).unwrap_or("/")})
-            }
-            false => auth["grpc"] = json!({}),
-        }
-        if config.at("failure_mode_allow").is_true() {
-            auth["fail_open"] = json!(true);
-        }
-        if let Some(code) = config.at("status_on_error").at("code").number() {
-            auth["failure_status"] = json!(code);
-        } else {
-            auth["failure_status"] = json!(403);
-        }
-        let passed = http.at("authorization_response").at("allowed_upstream_headers").at("patterns");
-        let names: Vec<&str> = passed.items().iter().filter_map(|one| one.at("exact").text()).collect();
-        if names.len() < passed.items().len() {
-            self.note(passed, "allowed_upstream_headers", Became::Lost, "headers are named in full");
-        }
-        if !names.is_empty() {
-            auth["response_headers"] = json!(names);
-        }
-        Some(auth)
-    }
-
-    fn tcp(&mut self, config: &Node, names: &[String]) -> Keys {
-        let mut route = Keys::default();
-        if !names.is_empty() {
-            route.set("sni", names.to_vec());
-        }
-        if !config.at("weighted_clusters").is_null() {
-            self.note(
-                config.at("weighted_clusters"),
-                "weighted_clusters",
-                Became::Closed,
-                "connections go to one cluster; this is left out",
-            );
-            return route;
-        }
-        match self.named_cluster(config.at("cluster")) {
-            Some(to) => route.with("to", to),
-            None => route,
-        }
+    /// Keys of a listener that refuses every client.
+    fn denied(keys: Keys) -> Keys {
+        keys.with("deny", json!(["0.0.0.0/0", "::/0"]))
     }
 }
 
+/// The last part of the type of a `typed_config`, such as `extensions.filters.http.router.v3.Router`; for an extension without one, by its well-known
+/// name.
+fn kind<'n>(extension: &'n Node, by_name: &[(&'n str, &'n str)]) -> &'n str {
+    let config = extension.at("typed_config");
+    match config.at("@type").text() {
+        Some(kind) => type_name(kind),
+        None if extension.at("config_discovery").is_null() => {
+            let name = extension.at("name").text().unwrap_or_default();
+            by_name.iter().find(|(known, _)| *known == name).map_or("", |(_, kind)| kind)
+        }
+        None => "",
+    }
+}
+
+/// `type.googleapis.com/envoy.extensions.NAME` without what all have.
+fn type_name(url: &str) -> &str {
+    let name = url.rsplit_once('/').map_or(url, |(_, name)| name);
+    name.strip_prefix("envoy.extensions.").unwrap_or(name)
+}
+
 /// `{socket_address: {address, port_value}}`
-pub(super) fn address(node: &Node) -> Option<String> {
+fn address(node: &Node) -> Option<String> {
     let socket = node.at("socket_address");
+    if !matches!(socket.at("protocol").text(), None | Some("TCP")) {
+        return None;
+    }
     let host = socket.at("address").text()?;
     let port = socket.at("port_value").number().filter(|port| (1..=65_535).contains(port))?;
     Some(match host {
-        "::" => format!(":{port}"),
+        "::" if socket.at("ipv4_compat").is_true() => format!(":{port}"),
         host if host.contains(':') => format!("[{host}]:{port}"),
         host => format!("{host}:{port}"),
     })
 }
 
 /// `0.25s` in milliseconds; `None` for none and for zero.
-pub(super) fn duration(node: &Node) -> Option<u64> {
+fn duration(node: &Node) -> Option<u64> {
     let seconds: f64 = node.text()?.strip_suffix('s')?.parse().ok()?;
     let milliseconds = (seconds * 1000.0).round();
     (1.0..1e12).contains(&milliseconds).then_some(milliseconds as u64)
+}
+
+/// Whether a host is this pattern, or one of those that it stands for.
+pub(super) fn covers(pattern: &str, host: &str) -> bool {
+    pattern == "*"
+        || pattern == host
+        || pattern.strip_prefix('*').is_some_and(|end| {
+            host.strip_prefix('*').unwrap_or(host).ends_with(end) && host.trim_start_matches('*').len() > end.len()
+        })
+}
+
+/// Whether it is a name, or `*.` in front of one.
+pub(super) fn is_host(text: &str) -> bool {
+    let bare = text.strip_prefix("*.").unwrap_or(text);
+    !bare.is_empty() && bare.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
 }
 
 #[cfg(test)]

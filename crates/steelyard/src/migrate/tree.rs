@@ -1,14 +1,21 @@
 //! YAML and JSON as a tree whose values know their lines, bounded in size, depth and values.
 
+use std::collections::HashSet;
+
 use config::yaml::{self, Limits};
 
 /// A text.
 const LIMITS: Limits = Limits { bytes: 4 << 20, nodes: 500_000 };
 
+/// Bytes of all values, counting those that aliases repeat.
+const VALUE_BYTES_MAX: usize = 32 << 20;
+
 /// A value, and the line where it begins.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     pub(super) line: usize,
+    /// A text without quotes, which may mean more than a text.
+    is_plain: bool,
     pub(super) value: Value,
 }
 
@@ -22,7 +29,7 @@ pub(super) enum Value {
     Map(Vec<(Node, Node)>),
 }
 
-static NOTHING: Node = Node { line: 0, value: Value::Null };
+static NOTHING: Node = Node { line: 0, is_plain: false, value: Value::Null };
 
 impl Node {
     /// The value of a key; of several, the first.
@@ -33,6 +40,25 @@ impl Node {
     /// The same; a value that is not there is nothing, so that paths can be followed. Names of protobuf have two forms.
     pub(super) fn at(&self, key: &str) -> &Node {
         self.get(key).or_else(|| self.get(&camel(key))).unwrap_or(&NOTHING)
+    }
+
+    /// The value of a key, taken out of it.
+    pub(super) fn taken(self, key: &str) -> Option<Node> {
+        let Value::Map(entries) = self.value else { return None };
+        entries.into_iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
+    }
+
+    /// The items of a list, taken out of it.
+    pub(super) fn into_items(self) -> Vec<Node> {
+        match self.value {
+            Value::List(items) => items,
+            Value::Null | Value::Text(_) | Value::Map(_) => Vec::new(),
+        }
+    }
+
+    /// Whether it is this name of a key, in one of the two forms of protobuf.
+    pub(super) fn is_key(&self, name: &str) -> bool {
+        self.text().is_some_and(|text| text == name || text == camel(name))
     }
 
     pub(super) fn entries(&self) -> &[(Node, Node)] {
@@ -61,8 +87,44 @@ impl Node {
         self.text().and_then(|text| text.strip_suffix(".0").unwrap_or(text).parse().ok())
     }
 
+    /// A boolean, in any spelling of YAML 1.1; `None` for all else, and for nothing.
+    pub(super) fn boolean(&self) -> Option<bool> {
+        match self.text().filter(|_| self.is_plain)? {
+            "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => Some(true),
+            "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => Some(false),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_true(&self) -> bool {
-        self.text() == Some("true")
+        self.boolean() == Some(true)
+    }
+
+    pub(super) fn is_false(&self) -> bool {
+        self.boolean() == Some(false)
+    }
+
+    /// The first value that can be read in two ways: one of these keys without a boolean, a key that is there twice, or a merge of mappings. A
+    /// translator refuses it, because a condition or a policy may depend on it.
+    pub(super) fn unclear(&self, booleans: &[&str]) -> Option<(usize, String)> {
+        let mut seen = HashSet::new();
+        for (key, value) in self.entries() {
+            let Some(name) = key.text() else { return Some((key.line, "a key is no text".to_owned())) };
+            if name == "<<" {
+                return Some((key.line, "`<<` is not understood: write the keys where they belong".to_owned()));
+            }
+            if !seen.insert(camel(name)) {
+                return Some((key.line, format!("{name}: the key is there twice")));
+            }
+            let is_boolean = booleans.iter().any(|known| *known == name || camel(known) == name);
+            if is_boolean && !value.is_null() && value.boolean().is_none() {
+                return Some((value.line, format!("{name}: this is neither true nor false")));
+            }
+            if let Some(found) = value.unclear(booleans) {
+                return Some(found);
+            }
+        }
+        self.items().iter().find_map(|item| item.unclear(booleans))
     }
 
     pub(super) fn is_null(&self) -> bool {
@@ -92,20 +154,37 @@ pub(super) fn camel(name: &str) -> String {
 /// # Errors
 /// Line and sentence.
 pub(super) fn documents(text: &str) -> Result<Vec<Node>, (usize, String)> {
-    Ok(yaml::documents(text, LIMITS)?.iter().map(|node| node_of(node)).collect())
+    let mut bytes_left = VALUE_BYTES_MAX;
+    let mut made = Vec::new();
+    for document in yaml::documents(text, LIMITS)? {
+        let too_long = || (document.location.line, format!("aliases repeat more than {VALUE_BYTES_MAX} bytes"));
+        made.push(node_of(&document, &mut bytes_left).ok_or_else(too_long)?);
+    }
+    Ok(made)
 }
 
-/// With the values of aliases in their places: the limits count these.
-fn node_of(node: &yaml::Node) -> Node {
+/// With the values of aliases in their places: the limits count these. `None` if no bytes are left.
+fn node_of(node: &yaml::Node, bytes_left: &mut usize) -> Option<Node> {
+    let mut is_plain = false;
     let value = match &node.value {
         yaml::Value::Null => Value::Null,
-        yaml::Value::Scalar { text, .. } => Value::Text(text.clone()),
-        yaml::Value::List(items) => Value::List(items.iter().map(|item| node_of(item)).collect()),
+        yaml::Value::Scalar { text, plain } => {
+            *bytes_left = bytes_left.checked_sub(text.len())?;
+            is_plain = *plain;
+            Value::Text(text.clone())
+        }
+        yaml::Value::List(items) => {
+            Value::List(items.iter().map(|item| node_of(item, bytes_left)).collect::<Option<_>>()?)
+        }
         yaml::Value::Map(pairs) => {
-            Value::Map(pairs.iter().map(|(key, value)| (node_of(key), node_of(value))).collect())
+            let mut made = Vec::with_capacity(pairs.len());
+            for (key, value) in pairs {
+                made.push((node_of(key, bytes_left)?, node_of(value, bytes_left)?));
+            }
+            Value::Map(made)
         }
     };
-    Node { line: node.location.line, value }
+    Some(Node { line: node.location.line, is_plain, value })
 }
 
 #[cfg(test)]
@@ -138,5 +217,43 @@ mod tests {
         let chain: String = (1..100).map(|number| format!("a{number}: &a{number} [*a{}]\n", number - 1)).collect();
         check(&format!("a0: &a0 []\n{chain}"), "nested more than 64 deep");
         check("a: b\0\nc: d\n", "a NUL character");
+    }
+
+    #[test]
+    fn what_aliases_repeat_is_bounded_in_bytes() {
+        let text = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 19), "*a,".repeat(100));
+        let (_, why) = documents(&text).unwrap_err();
+        assert!(why.contains("aliases repeat more than"), "{why}");
+    }
+
+    #[test]
+    fn booleans() {
+        let check = |text: &str, expect: Option<bool>| {
+            let documents = documents(&format!("a: {text}\n")).unwrap();
+            assert_eq!(documents[0].at("a").boolean(), expect, "{text}");
+            let is_clear = documents[0].unclear(&["a"]).is_none();
+            assert_eq!(is_clear, expect.is_some() || text == "~", "{text}");
+        };
+        for text in ["true", "True", "TRUE", "yes", "on", "Y"] {
+            check(text, Some(true));
+        }
+        for text in ["false", "False", "no", "OFF", "n"] {
+            check(text, Some(false));
+        }
+        for text in ["tRUE", "1", "'true'", "[]", "{value: true}", "~"] {
+            check(text, None);
+        }
+    }
+
+    #[test]
+    fn what_can_be_read_in_two_ways() {
+        let check = |text: &str, part: &str| {
+            let (_, why) = documents(text).unwrap()[0].unclear(&["invert_match"]).unwrap();
+            assert!(why.contains(part), "{why}");
+        };
+        check("a: [{b: 1, b: 2}]", "b: the key is there twice");
+        check("a: {max_it: 1, maxIt: 2}", "maxIt: the key is there twice");
+        check("a: &a {b: 1}\nc: {<<: *a}", "`<<`");
+        check("a: [{invertMatch: maybe}]", "invertMatch: this is neither");
     }
 }

@@ -2,20 +2,22 @@
 
 use serde_json::{Value, json};
 
-use super::super::draft::{Became, Draft, Keys, closed, literal, milliseconds, searched};
+use super::super::draft::{Became, Draft, Keys, closed, literal, milliseconds};
+use super::super::envoy::{PathCondition, is_host, is_of_proxy, is_plain, is_same_regex};
 use super::super::tree::Node;
-use super::Object;
+use super::{Around, Object};
 
 /// A Mapping, read.
 pub(super) struct Mapping<'t> {
     object: &'t Object<'t>,
     /// The conditions of a route.
     pub(super) matches: Keys,
-    pub(super) precedence: i64,
-    /// The letters of its prefix, and how many conditions it has.
-    pub(super) length: usize,
-    pub(super) conditions: usize,
+    /// What Ambassador sorts by, the largest first: the precedence, the letters of the prefix, those of the conditions on headers and of those on
+    /// parameters, the prefix, and the method.
+    pub(super) weight_of_route: (i64, usize, usize, usize, String, String),
     pub(super) bypasses_auth: bool,
+    /// Clients may ask for a WebSocket.
+    pub(super) upgrades: bool,
     /// It gets copies only.
     is_shadow: bool,
     weight: Option<u64>,
@@ -96,7 +98,7 @@ const KNOWN: &[&str] = &[
 
 impl<'t> Mapping<'t> {
     /// `None` if it matches nothing.
-    pub(super) fn of(object: &'t Object<'t>, draft: &mut Draft) -> Option<Self> {
+    pub(super) fn of(object: &'t Object<'t>, around: &Around, draft: &mut Draft) -> Option<Self> {
         let spec = &object.spec;
         let prefix = spec.at("prefix");
         let Some(path) = prefix.text() else {
@@ -112,34 +114,40 @@ impl<'t> Mapping<'t> {
                 is_closed = true;
             }
             if name == "labels" && !value.is_null() {
-                draft.note(object.place(key), name, Became::Lost, "write the descriptors of `global_rate_limit`");
+                let (became, why) = match around.counts {
+                    true => (
+                        Became::Closed,
+                        "a service counts these requests, so the Mapping is closed; write `global_rate_limit`",
+                    ),
+                    false => (Became::Lost, "no RateLimitService counts by them"),
+                };
+                is_closed |= around.counts;
+                draft.note(object.place(key), name, became, why);
             }
-            if ["envoy_override", "regex_redirect", "keepalive", "host_regex"].contains(&name) {
-                let is_harmless = name == "keepalive";
-                let became = if is_harmless { Became::Lost } else { Became::Closed };
-                is_closed |= !is_harmless;
-                draft.note(object.place(key), name, became, "it has no equivalent");
+            if name == "keepalive" {
+                draft.note(object.place(key), name, Became::Lost, "it has no equivalent");
+            }
+            if ["envoy_override", "regex_redirect", "regex_rewrite", "host_regex"].contains(&name) && !value.is_false()
+            {
+                draft.note(object.place(key), name, Became::Closed, "it has no equivalent, so the Mapping is closed");
+                is_closed = true;
             }
         }
-        let (mut matches, is_known) = matches(object, path, draft);
-        if !is_known {
-            is_closed = true;
-            matches.remove("path");
-        }
-        let conditions = matches.entries().count();
-        let mut route = route_of(object, path, draft);
+        let (path, ignores_case, matches, is_known) = matches(object, path, draft);
+        is_closed |= !is_known;
+        let mut route = route_of(object, &path, ignores_case, draft);
         let leads_nowhere = route.get("redirect").is_some();
         let to = (!leads_nowhere && !is_closed).then(|| cluster(object, draft)).flatten();
         if is_closed || to.is_none() && !leads_nowhere {
             route = Keys::default().with("respond", json!({"status": 403}));
         }
+        let upgrades = spec.at("allow_upgrade").items().iter().any(|one| one.text() == Some("websocket"));
         Some(Self {
             object,
+            weight_of_route: weight_of_route(spec),
             matches,
-            precedence: spec.at("precedence").text().and_then(|text| text.parse().ok()).unwrap_or(0),
-            length: path.len(),
-            conditions,
             bypasses_auth: spec.at("bypass_auth").is_true(),
+            upgrades: upgrades || spec.at("use_websocket").is_true(),
             is_shadow: spec.at("shadow").is_true(),
             weight: spec.at("weight").number(),
             route,
@@ -148,61 +156,71 @@ impl<'t> Mapping<'t> {
     }
 }
 
-/// The conditions of a Mapping, and whether all are understood.
-fn matches(object: &Object<'_>, path: &str, draft: &mut Draft) -> (Keys, bool) {
+fn weight_of_route(spec: &Node) -> (i64, usize, usize, usize, String, String) {
+    let letters = |keys: [&str; 2]| -> usize {
+        let of = |key: &str, more: usize| -> usize {
+            let entries = spec.at(key).entries().iter();
+            entries.map(|(name, value)| name.text().map_or(0, str::len) + value.text().map_or(1, str::len) + more).sum()
+        };
+        of(keys[0], 0) + of(keys[1], 1)
+    };
+    let pseudo = |name: &str, key: &str| spec.at(key).text().map_or(0, |text| name.len() + text.len());
+    let headers = letters(["headers", "regex_headers"])
+        + pseudo(":authority", "host")
+        + pseudo(":authority", "hostname")
+        + pseudo(":method", "method");
+    let prefix = spec.at("prefix").text().unwrap_or_default().to_owned();
+    let method = spec.at("method").text().unwrap_or("GET").to_owned();
+    let precedence = spec.at("precedence").text().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let parameters = letters(["query_parameters", "regex_query_parameters"]);
+    (precedence, prefix.len(), headers, parameters, prefix, method)
+}
+
+/// The path of a Mapping, whether its case does not matter, its conditions, and whether all are understood; otherwise they take more.
+fn matches(object: &Object<'_>, path: &str, draft: &mut Draft) -> (PathCondition, bool, Keys, bool) {
     let spec = &object.spec;
     let mut keys = Keys::default();
     let mut is_known = true;
-    let host = spec.at("hostname").text().or(spec.at("host").text()).unwrap_or("*");
-    if !["*", ""].contains(&host) {
-        keys.set("hosts", json!([host]));
-        if host.trim_start_matches("*.").contains('*') {
-            draft.note(
-                object.place(spec.at("hostname")),
-                "hostname",
-                Became::Closed,
-                "a host is a name, or `*.` in front of one",
-            );
-            keys.remove("hosts");
-            is_known = false;
-        }
+    let mut unknown = |key: &str, why: &str| {
+        draft.note(object.place(spec.at(key)), key, Became::Closed, &format!("{why}, so the Mapping is closed"));
+        is_known = false;
+    };
+    let named = if spec.at("hostname").text().is_some() { "hostname" } else { "host" };
+    match spec.at(named).text().map(str::to_ascii_lowercase).filter(|host| !["*", ""].contains(&&**host)) {
+        Some(host) if is_host(&host) => keys.set("hosts", json!([host])),
+        Some(_) => unknown(named, "a host is a name, or `*.` in front of one"),
+        None => {}
     }
-    let ignores_case = spec.at("case_sensitive").text() == Some("false");
-    if spec.at("prefix_regex").is_true() {
-        match searched(&format!("^{path}$"), ignores_case) {
-            Some(regex) => keys.set("path", json!({"regex": regex})),
-            None => {
-                draft.note(
-                    object.place(spec.at("prefix")),
-                    "prefix",
-                    Became::Closed,
-                    "the expression looks around or refers back",
-                );
-                is_known = false;
-            }
+    let ignores_case = spec.at("case_sensitive").is_false();
+    let path = match path {
+        path if spec.at("prefix_regex").is_true() => {
+            Some(PathCondition::Regex(path.to_owned())).filter(|_| is_same_regex(path))
         }
-    } else if spec.at("prefix_exact").is_true() {
-        keys.set("path", json!({"exact": path}));
-    } else if ignores_case {
-        keys.set("path", json!({"regex": format!("(?i){}.*", super::super::draft::escaped(path))}));
-    } else if path != "/" {
-        if !path.ends_with('/') {
-            let why = format!("a prefix ends at a segment: {path}x does not match");
-            draft.note(object.place(spec.at("prefix")), "prefix", Became::Different, &why);
-        }
-        keys.set("path", path);
+        path if !is_plain(path) => None,
+        path if spec.at("prefix_exact").is_true() => Some(PathCondition::Exact(path.to_owned())),
+        "/" => Some(PathCondition::All),
+        path => Some(PathCondition::Prefix(path.to_owned())),
+    };
+    let path = path.unwrap_or_else(|| {
+        unknown("prefix", "it has another meaning here");
+        PathCondition::All
+    });
+    if let Some(condition) = path.condition(ignores_case) {
+        keys.set("path", condition);
     }
     if let Some(method) = spec.at("method").text() {
-        match spec.at("method_regex").is_true() {
-            true => keys.set(
-                "methods",
-                method.split('|').map(|one| one.trim_matches(['(', ')', '^', '$']).to_owned()).collect::<Vec<_>>(),
-            ),
-            false => keys.set("methods", json!([method])),
+        let methods: Vec<&str> = match spec.at("method_regex").is_true() {
+            true => method.trim_start_matches(['^', '(']).trim_end_matches(['$', ')']).split('|').collect(),
+            false => vec![method],
+        };
+        if methods.iter().all(|one| !one.is_empty() && one.bytes().all(|byte| byte.is_ascii_uppercase())) {
+            keys.set("methods", json!(methods));
+        } else {
+            unknown("method", "it is no list of methods");
         }
     }
     let is_known = values(object, &mut keys, draft) && is_known;
-    (keys, is_known)
+    (path, ignores_case, keys, is_known)
 }
 
 /// Conditions on headers and parameters; whether all are understood.
@@ -215,72 +233,56 @@ fn values(object: &Object<'_>, keys: &mut Keys, draft: &mut Draft) -> bool {
         ("query_parameters", "query", false),
         ("regex_query_parameters", "query", true),
     ] {
-        for (name, value) in spec.at(from).entries() {
-            let (name, value) = (name.text().unwrap_or_default(), value.text().unwrap_or_default());
-            if name.starts_with(':') {
-                draft.note(object.place(spec.at(from)), name, Became::Closed, "write `methods`, `hosts` or `path`");
-                is_known = false;
-                continue;
-            }
-            let condition = match (is_regex, value) {
-                (false, "true" | "") => json!({"present": true}),
-                (false, value) => json!(value),
-                (true, value) => json!({"regex": value}),
+        for (key_node, value) in spec.at(from).entries() {
+            let (name, text) = (key_node.text().unwrap_or_default(), value.text().unwrap_or_default());
+            let condition = match (is_regex, value.boolean()) {
+                (false, Some(true)) => Some(json!({"present": true})),
+                (_, Some(_)) => None,
+                (false, None) => Some(json!(text)),
+                (true, None) => Some(json!({"regex": text})).filter(|_| is_same_regex(text)),
             };
-            keys.set_in(key, name, condition);
+            let is_own =
+                key == "headers" && is_of_proxy(name) || key == "query" && format!("{name}{text}").contains(['%', '+']);
+            let is_added = condition
+                .filter(|_| !is_own && !text.is_empty())
+                .is_some_and(|condition| keys.condition(key, name, condition));
+            if !is_added {
+                let why = "the condition is not understood, so what it may be about is closed";
+                draft.note(object.place(key_node), name, Became::Closed, why);
+                is_known = false;
+            }
         }
     }
     is_known
 }
 
 /// What a Mapping does besides choosing a cluster.
-fn route_of(object: &Object<'_>, path: &str, draft: &mut Draft) -> Keys {
+fn route_of(object: &Object<'_>, path: &PathCondition, ignores_case: bool, draft: &mut Draft) -> Keys {
     let spec = &object.spec;
     let mut route = Keys::default();
     if spec.at("host_redirect").is_true()
         || !spec.at("path_redirect").is_null()
         || !spec.at("prefix_redirect").is_null()
     {
-        let mut to = json!({"status": spec.at("redirect_response_code").number().unwrap_or(301)});
-        let service = spec.at("service").text().unwrap_or_default();
-        let (scheme, host) = service.split_once("://").map_or((None, service), |(scheme, host)| (Some(scheme), host));
-        if !host.is_empty() && host != "_" {
-            to["host"] = json!(host.split(':').next());
-            to["scheme"] = json!(scheme.unwrap_or("http"));
-        }
-        if let Some(path) = spec.at("path_redirect").text() {
-            to["path"] = json!(literal(path));
-        }
-        if let Some(path) = spec.at("prefix_redirect").text() {
-            to["path_prefix"] = json!(path);
-        }
-        return route.with("redirect", to);
+        return redirect(spec, path, ignores_case);
     }
-    let is_plain = !spec.at("prefix_regex").is_true()
-        && !spec.at("prefix_exact").is_true()
-        && spec.at("case_sensitive").text() != Some("false");
     let rewrite = spec.get("rewrite").map_or("/", |node| node.text().unwrap_or_default());
-    let regex_rewrite = spec.at("regex_rewrite");
-    if !regex_rewrite.is_null() {
-        let why = "write a path with an expression, and `rewrite: {path: ...}` with its groups";
-        draft.note(object.place(regex_rewrite), "regex_rewrite", Became::Lost, why);
-    } else if !rewrite.is_empty() && is_plain && rewrite != path {
-        match path {
-            "/" => route.set("path", "/"),
-            path if rewrite.ends_with('/') != path.ends_with('/') => {
-                draft.note(
-                    object.place(spec.at("prefix")),
-                    "rewrite",
-                    Became::Different,
-                    "a new prefix ends at a segment, too",
-                );
-            }
-            _ => {}
-        }
-        route.set_in("rewrite", "path_prefix", rewrite);
+    // An expression is rewritten by an expression only.
+    if !rewrite.is_empty()
+        && !matches!(path, PathCondition::Regex(_))
+        && (rewrite != "/" || !matches!(path, PathCondition::All))
+    {
+        let (condition, new) = path.replaced(ignores_case, rewrite);
+        route.set("path", condition);
+        route.set_in("rewrite", "path", new);
     }
     if let Some(host) = spec.at("host_rewrite").text() {
         route.set_in("rewrite", "host", host);
+    } else if spec.at("auto_host_rewrite").is_true() {
+        let service = spec.at("service").text().unwrap_or_default();
+        let host = service.split_once("://").map_or(service, |(_, host)| host);
+        let host = host.trim_end_matches('/').split(':').next().unwrap_or_default();
+        route.set_in("rewrite", "host", full_name(host, object.namespace.as_deref()));
     }
     match spec.at("timeout_ms").number() {
         Some(0) => {}
@@ -288,6 +290,37 @@ fn route_of(object: &Object<'_>, path: &str, draft: &mut Draft) -> Keys {
     }
     policies(object, &mut route, draft);
     route
+}
+
+fn redirect(spec: &Node, path: &PathCondition, ignores_case: bool) -> Keys {
+    let mut route = Keys::default();
+    let mut to = json!({"status": spec.at("redirect_response_code").number().unwrap_or(301)});
+    let service = spec.at("service").text().unwrap_or_default();
+    let (scheme, host) = service.split_once("://").map_or((None, service), |(scheme, host)| (Some(scheme), host));
+    let (host, port) = host.split_once(':').map_or((host, None), |(host, port)| (host, port.parse::<u16>().ok()));
+    if !host.is_empty() && host != "_" {
+        to["host"] = json!(host);
+        to["scheme"] = json!(scheme.unwrap_or("http"));
+        if let Some(port) = port {
+            to["port"] = json!(port);
+        }
+    }
+    if let Some(path) = spec.at("path_redirect").text() {
+        to["path"] = json!(literal(path));
+    } else if let Some(new) = spec.at("prefix_redirect").text() {
+        let (condition, new) = path.replaced(ignores_case, new);
+        route.set("path", condition);
+        to["path"] = json!(new);
+    }
+    route.with("redirect", to)
+}
+
+/// A name without dots is a Service of the Mapping's namespace.
+fn full_name(host: &str, namespace: Option<&str>) -> String {
+    match namespace {
+        Some(namespace) if !host.contains(['.', ':']) => format!("{host}.{namespace}"),
+        _ => host.to_owned(),
+    }
 }
 
 fn policies(object: &Object<'_>, route: &mut Keys, draft: &mut Draft) {
@@ -345,28 +378,35 @@ fn policies(object: &Object<'_>, route: &mut Keys, draft: &mut Draft) {
 fn headers(object: &Object<'_>, route: &mut Keys, draft: &mut Draft) {
     let spec = &object.spec;
     for side in ["request_headers", "response_headers"] {
-        for (name, value) in spec.at(&format!("add_{side}")).entries() {
-            // `{value: x, append: false}`, or the text alone, which is appended.
-            let text = value.at("value").text().or(value.text()).unwrap_or_default();
-            if text.contains('%') {
-                draft.note(
-                    object.place(value),
-                    name.text().unwrap_or_default(),
-                    Became::Lost,
-                    "write it with the variables of Steelyard",
-                );
-                continue;
-            }
-            let how = if value.at("append").text() == Some("false") { "set" } else { "add" };
-            let name = name.text().unwrap_or_default();
-            if let Err(why) = route.header(side, how, name, &literal(text)) {
-                draft.note(object.place(value), name, Became::Different, why);
+        let list = spec.at(&format!("remove_{side}"));
+        let mut removed: Vec<&str> = list.items().iter().filter_map(Node::text).chain(list.text()).collect();
+        if side == "request_headers" {
+            // What Envoy takes from requests of clients.
+            removed.extend(["x-envoy-external-address", "x-envoy-internal", "x-forwarded-client-cert"]);
+        }
+        for name in &removed {
+            if let Err(why) = route.header(side, "remove", name, "") {
+                draft.note(object.place(list), name, Became::Different, why);
             }
         }
-        let removed = spec.at(&format!("remove_{side}"));
-        for name in removed.items().iter().filter_map(Node::text).chain(removed.text()) {
-            if let Err(why) = route.header(side, "remove", name, "") {
-                draft.note(object.place(removed), name, Became::Different, why);
+        for (key, value) in spec.at(&format!("add_{side}")).entries() {
+            let name = key.text().unwrap_or_default();
+            // `{value: x, append: false}`, or the text alone, which is appended.
+            let text = value.at("value").text().or(value.text()).unwrap_or_default();
+            // What clients send is gone before this is added.
+            let is_removed = removed.iter().any(|removed| removed.eq_ignore_ascii_case(name));
+            let how = match () {
+                () if text.contains('%') => {
+                    let why =
+                        "its value is not understood, so nobody gets it; write it with the variables of Steelyard";
+                    draft.note(object.place(value), name, Became::Lost, why);
+                    "remove"
+                }
+                () if is_removed || value.at("append").is_false() => "set",
+                () => "add",
+            };
+            if let Err(why) = route.header(side, how, name, &literal(text)) {
+                draft.note(object.place(value), name, Became::Different, why);
             }
         }
     }
@@ -384,18 +424,21 @@ fn cluster(object: &Object<'_>, draft: &mut Draft) -> Option<String> {
         Some((scheme, rest)) => (scheme == "https", rest.trim_end_matches('/')),
         None => (false, text),
     };
-    let is_tls = is_tls || !spec.at("tls").is_null() && spec.at("tls").text() != Some("false");
+    let tls = spec.at("tls");
+    if !tls.is_null() && tls.boolean().is_none() {
+        let why =
+            "a TLSContext says how its endpoints are verified, so the Mapping is closed; write `tls` of the cluster";
+        draft.note(object.place(tls), "tls", Became::Closed, why);
+        return None;
+    }
+    let is_tls = is_tls || tls.is_true();
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
             (host, port.to_owned())
         }
         _ => (authority, if is_tls { "443" } else { "80" }.to_owned()),
     };
-    // A name without dots is a Service of the Mapping's namespace.
-    let full = match &object.namespace {
-        Some(namespace) if !host.contains('.') && !host.contains(':') => format!("{host}.{namespace}"),
-        _ => host.to_owned(),
-    };
+    let full = full_name(host, object.namespace.as_deref());
     let mut keys = Keys::default().with("endpoints", json!([format!("{full}:{port}")]));
     if spec.at("grpc").is_true() {
         keys.set("protocol", if is_tls { "h2" } else { "h2c" });
@@ -463,14 +506,22 @@ fn balance(object: &Object<'_>, keys: &mut Keys, draft: &mut Draft) {
 pub(super) fn route(group: Vec<Mapping<'_>>, draft: &mut Draft) -> Keys {
     let (shadows, group): (Vec<_>, Vec<_>) = group.into_iter().partition(|mapping| mapping.is_shadow);
     let Some(first) = group.iter().find(|mapping| mapping.weight.is_none()).or(group.first()) else {
-        return shadows.first().map(|mapping| closed(&mapping.matches)).unwrap_or_default();
+        return shadows.first().map_or_else(Keys::default, |mapping| {
+            let what = format!("Mapping {}", mapping.object.name);
+            let why = "it is a shadow of no other Mapping, so it is closed";
+            draft.note(mapping.object.place(&mapping.object.spec), &what, Became::Closed, why);
+            closed(&mapping.matches)
+        });
     };
     let mut route = first.matches.clone().joined(&first.route);
     if group.iter().any(|mapping| mapping.route.get("respond").is_some()) {
         return closed(&first.matches);
     }
-    let copies: Vec<Value> =
-        shadows.iter().filter_map(|mapping| mapping.to.as_ref()).take(4).map(|to| json!({"to": to})).collect();
+    // One with groups takes the same requests, and a share may need them.
+    if let Some(path) = group.iter().find_map(|mapping| mapping.route.get("path")) {
+        route.set("path", path.clone());
+    }
+    let copies: Vec<Value> = shadows.iter().filter_map(copy).take(4).collect();
     if !copies.is_empty() {
         route.set("mirror", copies);
     }
@@ -491,6 +542,7 @@ pub(super) fn route(group: Vec<Mapping<'_>>, draft: &mut Draft) -> Keys {
         let rest = |mapping: &Mapping<'_>| {
             let mut keys = mapping.route.clone();
             keys.remove("rewrite");
+            keys.remove("path");
             keys
         };
         if rest(mapping) != rest(first) {
@@ -513,54 +565,12 @@ pub(super) fn route(group: Vec<Mapping<'_>>, draft: &mut Draft) -> Keys {
     route
 }
 
-/// `external_auth` of an AuthService; `None` if it is not understood.
-pub(super) fn auth(object: &Object<'_>, draft: &mut Draft) -> Option<Keys> {
-    let spec = &object.spec;
-    let service = spec.at("auth_service").text()?;
-    let (is_tls, authority) = match service.split_once("://") {
-        Some((scheme, rest)) => (scheme == "https", rest),
-        None => (spec.at("tls").is_true(), service),
-    };
-    let authority = if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
-    let is_grpc = spec.at("proto").text() == Some("grpc");
-    let mut cluster = Keys::default().with("endpoints", json!([authority]));
-    if is_grpc {
-        cluster.set("protocol", if is_tls { "h2" } else { "h2c" });
+/// The copies that a shadow gets: as many as its weight says.
+fn copy(shadow: &Mapping<'_>) -> Option<Value> {
+    let to = shadow.to.as_ref()?;
+    match shadow.weight {
+        Some(0) => None,
+        Some(percent) => Some(json!({"to": to, "percent": percent.min(100)})),
+        None => Some(json!({"to": to})),
     }
-    if is_tls {
-        cluster.set("tls", json!({"verify": false}));
-    }
-    let to = draft.cluster("auth", cluster);
-    let mut auth = json!({"to": to, "timeout": milliseconds(spec.at("timeout_ms").number().filter(|time| *time > 0).unwrap_or(5_000))});
-    if is_grpc {
-        auth["grpc"] = json!({});
-    } else {
-        auth["http"] = match spec.at("path_prefix").text() {
-            Some(prefix) if prefix.len() > 1 => json!({"prefix": prefix}),
-            _ => json!({"prefix": "/"}),
-        };
-    }
-    let names = |key: &str| spec.at(key).items().iter().filter_map(Node::text).map(str::to_owned).collect::<Vec<_>>();
-    let passed = names("allowed_authorization_headers");
-    if !passed.is_empty() {
-        auth["response_headers"] = json!(passed);
-    }
-    if spec.at("failure_mode_allow").is_true() {
-        auth["fail_open"] = json!(true);
-    }
-    if let Some(status) = spec.at("status_on_error").at("code").number() {
-        auth["failure_status"] = json!(status);
-    }
-    let bytes = spec.at("include_body");
-    if let Some(count) = bytes.at("max_bytes").number().filter(|count| *count > 0) {
-        auth["body"] =
-            json!({"bytes": format!("{}B", count.min(1 << 20)), "partial": bytes.at("allow_partial").is_true()});
-    }
-    draft.note(
-        object.place(spec),
-        &format!("AuthService {}", object.name),
-        Became::Different,
-        "the service gets all headers of a request",
-    );
-    Some(Keys::default().with("external_auth", auth))
 }

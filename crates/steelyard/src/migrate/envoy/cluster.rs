@@ -4,12 +4,79 @@ use serde_json::{Value, json};
 
 use super::super::draft::{Became, Keys, milliseconds};
 use super::super::tree::Node;
+use super::tls::{COMMON, Validation, is_upstream, validation};
 use super::{Making, address, duration};
 
+const CLUSTER: &[&str] = &[
+    "name",
+    "alt_stat_name",
+    "type",
+    "connect_timeout",
+    "per_connection_buffer_limit_bytes",
+    "lb_policy",
+    "load_assignment",
+    "health_checks",
+    "max_requests_per_connection",
+    "circuit_breakers",
+    "upstream_http_protocol_options",
+    "common_http_protocol_options",
+    "http_protocol_options",
+    "http2_protocol_options",
+    "typed_extension_protocol_options",
+    "dns_refresh_rate",
+    "dns_jitter",
+    "dns_failure_refresh_rate",
+    "respect_dns_ttl",
+    "dns_lookup_family",
+    "dns_resolvers",
+    "dns_resolution_config",
+    "typed_dns_resolver_config",
+    "use_tcp_for_dns_lookups",
+    "wait_for_warm_on_init",
+    "outlier_detection",
+    "cleanup_interval",
+    "ring_hash_lb_config",
+    "maglev_lb_config",
+    "least_request_lb_config",
+    "round_robin_lb_config",
+    "common_lb_config",
+    "transport_socket",
+    "metadata",
+    "protocol_selection",
+    "upstream_connection_options",
+    "close_connections_on_host_health_failure",
+    "ignore_health_on_host_removal",
+    "track_timeout_budgets",
+    "track_cluster_stats",
+    "preconnect_policy",
+];
+
+const UPSTREAM_TLS: &[&str] =
+    &["@type", "common_tls_context", "sni", "auto_host_sni", "allow_renegotiation", "max_session_keys"];
+
 impl Making<'_> {
+    /// A cluster. If it is not understood, no route leads to it: whatever names it is closed.
     pub(super) fn cluster(&mut self, node: &Node) {
         let name = node.at("name").text().unwrap_or("cluster").to_owned();
         let kind = node.at("type").text().unwrap_or("STATIC");
+        let what = "what leads to this cluster is closed";
+        let options = node.at("typed_extension_protocol_options").entries();
+        let mut is_unknown = self.unknown(node, CLUSTER, what);
+        for (_, options) in options {
+            // Filters of a cluster may keep somebody out, too.
+            const OPTIONS: &[&str] = &[
+                "@type",
+                "common_http_protocol_options",
+                "upstream_http_protocol_options",
+                "explicit_http_config",
+                "use_downstream_protocol_config",
+                "auto_config",
+            ];
+            is_unknown |= self.unknown(options, OPTIONS, what);
+        }
+        let Some(tls) = self.upstream_tls(node, &name).filter(|_| !is_unknown) else {
+            return self.clusters.push((name, String::new()));
+        };
         let endpoints = self.endpoints(node);
         if !["STATIC", "STRICT_DNS", "LOGICAL_DNS"].contains(&kind) || endpoints.is_empty() {
             self.note(
@@ -21,8 +88,7 @@ impl Making<'_> {
             return self.clusters.push((name, String::new()));
         }
         let mut keys = Keys::default().with("endpoints", endpoints);
-        let (is_h2, tls) = (is_h2(node), self.upstream_tls(node, &name));
-        match (is_h2, tls.is_some()) {
+        match (is_h2(node), tls.is_some()) {
             (true, true) => keys.set("protocol", "h2"),
             (true, false) => keys.set("protocol", "h2c"),
             (false, _) => {}
@@ -64,6 +130,10 @@ impl Making<'_> {
         let mut all = Vec::new();
         for locality in node.at("load_assignment").at("endpoints").items() {
             for one in locality.at("lb_endpoints").items() {
+                if !matches!(one.at("health_status").text(), None | Some("UNKNOWN" | "HEALTHY" | "DEGRADED")) {
+                    self.note(one, "health_status", Became::Lost, "the endpoint gets no requests");
+                    continue;
+                }
                 let Some(address) = address(one.at("endpoint").at("address")) else {
                     self.note(
                         one,
@@ -89,33 +159,55 @@ impl Making<'_> {
         all
     }
 
-    fn upstream_tls(&mut self, node: &Node, name: &str) -> Option<Value> {
+    /// TLS to endpoints, if there is any; `None` if it is not understood.
+    fn upstream_tls(&mut self, node: &Node, name: &str) -> Option<Option<Value>> {
         let socket = node.at("transport_socket");
         if socket.is_null() {
-            return None;
+            return Some(None);
         }
         let config = socket.at("typed_config");
+        let common = config.at("common_tls_context");
+        let what = "what leads to this cluster is closed";
+        let is_unknown = !is_upstream(socket)
+            | self.unknown(socket, &["name", "typed_config"], what)
+            | self.unknown(config, UPSTREAM_TLS, what)
+            | self.unknown(common, COMMON, what);
         let mut tls = json!({});
         if let Some(name) = config.at("sni").text() {
             tls["server_name"] = json!(name);
         }
-        let common = config.at("common_tls_context");
-        match common.at("validation_context").at("trusted_ca").at("filename").text() {
-            Some(file) => tls["ca"] = json!(file),
-            None => {
+        match validation(common) {
+            Validation::File(file) if !is_unknown => {
+                tls["ca"] = json!(file);
+                let why = "certificates of endpoints must have the name that is asked for (`server_name`)";
+                self.note(socket, name, Became::Different, why);
+            }
+            Validation::None if !is_unknown => {
                 tls["verify"] = json!(false);
                 let why =
                     "certificates of endpoints are not verified, as with Envoy; remove `verify: false` to verify them";
                 self.note(socket, name, Became::Different, why);
             }
+            _ => {
+                let why = "certificates of endpoints are checked by something else than `trusted_ca` in a file, so what leads to this cluster is closed";
+                self.note(socket, name, Became::Closed, why);
+                return None;
+            }
         }
-        if let Some(pair) = common.at("tls_certificates").items().first() {
+        let pairs = common.at("tls_certificates").items();
+        if let Some(pair) = pairs.first() {
             let file = |key: &str| pair.at(key).at("filename").text();
             if let (Some(cert), Some(key)) = (file("certificate_chain"), file("private_key")) {
                 tls["certificate"] = json!({"cert": cert, "key": key});
             }
         }
-        Some(tls)
+        if tls.get("certificate").is_none()
+            && (!pairs.is_empty() || !common.at("tls_certificate_sds_secret_configs").is_null())
+        {
+            let why = "its own certificate is not in files: write `certificate` of `tls`";
+            self.note(common, "tls_certificates", Became::Lost, why);
+        }
+        Some(Some(tls))
     }
 
     fn check(&mut self, node: &Node) -> Value {
