@@ -77,6 +77,7 @@ metrics | promtool check metrics >&2
 metrics -H 'accept: application/openmetrics-text; version=1.0.0' >open.txt
 tail -n 1 open.txt | grep -qx '# EOF'
 promtool check rules rules.yaml >&2
+promtool test rules tests.yaml >&2
 load() { for path in / /text /body /limited; do curl -s -o /dev/null http://127.0.0.1:8080$path; done; curl -s -o /dev/null --http2-prior-knowledge -H 'content-type: application/grpc' -d '' http://127.0.0.1:8080/shop.Cart/Get; }
 prometheus --config.file=prometheus.yaml --storage.tsdb.path=data --web.listen-address=127.0.0.1:9090 --enable-feature=exemplar-storage 2>prometheus.log & prometheus=$!
 trap 'kill $prometheus $origin $balancer 2>/dev/null || :' EXIT
@@ -154,7 +155,8 @@ fn the_page_of_metrics_is_current() {
     scratch.write("all.sh", SCRIPT);
     scratch.write("prometheus.yaml", PROMETHEUS);
     scratch.write("queries.txt", &(graphs::queries("5s").join("\n") + "\n"));
-    scratch.write("rules.yaml", &fs::read_to_string(deployed(RULES)).unwrap_or_default());
+    scratch.write("tests.yaml", &graphs::rule_tests());
+    scratch.write("rules.yaml", &graphs::rules(None));
     let mut command = Command::new("unshare");
     command.args(["-n", "-m", "--propagation", "private", "bash", "all.sh"]).current_dir(scratch.path());
     let mut program = Program::spawn("all metrics", command.env("STEELYARD", steelyard().get_program())).unwrap();
@@ -168,7 +170,7 @@ fn the_page_of_metrics_is_current() {
     let help = Help::of(&finished.stdout);
     compare("docs/metrics.md", &page(&finished.stdout));
     compare(DASHBOARD, &graphs::dashboard(&help));
-    compare(RULES, &graphs::rules(&help));
+    compare(RULES, &graphs::rules(Some(&help)));
 }
 
 /// The path of a file of the repository.

@@ -23,6 +23,9 @@ struct Alert {
     summary: &'static str,
     /// What to do.
     action: &'static str,
+    /// Half an hour of series for which it fires, and of others for which it does not: the series and its values by the minute, for `promtool test`.
+    fires: &'static [(&'static str, &'static str)],
+    silent: &'static [(&'static str, &'static str)],
 }
 
 const ROWS: &[(&str, &[Panel])] = &[
@@ -96,7 +99,14 @@ const ROWS: &[(&str, &[Panel])] = &[
                 "percentunit",
                 &[("steelyard_memory_bytes{OF} / steelyard_memory_max_bytes{OF}", "{{instance}}")],
             ),
-            Panel("File descriptors", "percentunit", &[("process_open_fds{OF} / process_max_fds{OF}", "{{instance}}")]),
+            Panel(
+                "File descriptors",
+                "percentunit",
+                &[(
+                    "process_open_fds{OF} / process_max_fds{OF} and on (job, instance) steelyard_workers{OF}",
+                    "{{instance}}",
+                )],
+            ),
             Panel(
                 "Open connections",
                 "short",
@@ -284,6 +294,8 @@ const ALERTS: &[Alert] = &[
         condition: "== 0",
         summary: "{{ $labels.endpoint }} of {{ $labels.cluster }} takes no new work",
         action: "`steelyard status` says why: its last probe, an ejection, or a drain.",
+        fires: &[("steelyard_endpoint_up{instance=\"i\",cluster=\"c\",endpoint=\"e\"}", "0x60")],
+        silent: &[("steelyard_endpoint_up{instance=\"i\",cluster=\"c\",endpoint=\"e\"}", "1x60")],
     },
     Alert {
         name: "SteelyardClusterDown",
@@ -293,6 +305,14 @@ const ALERTS: &[Alert] = &[
         condition: "== 0",
         summary: "no endpoint of {{ $labels.cluster }} takes new work",
         action: "Requests go to endpoints that are probably down, or get 503.",
+        fires: &[
+            ("steelyard_endpoint_up{instance=\"i\",cluster=\"c\",endpoint=\"e\"}", "0x60"),
+            ("steelyard_endpoint_up{instance=\"i\",cluster=\"c\",endpoint=\"f\"}", "0x60"),
+        ],
+        silent: &[
+            ("steelyard_endpoint_up{instance=\"i\",cluster=\"c\",endpoint=\"e\"}", "0x60"),
+            ("steelyard_endpoint_up{instance=\"i\",cluster=\"c\",endpoint=\"f\"}", "1x60"),
+        ],
     },
     Alert {
         name: "SteelyardErrors",
@@ -302,6 +322,14 @@ const ALERTS: &[Alert] = &[
         condition: "> 0.05",
         summary: "{{ $value | humanizePercentage }} of the responses of {{ $labels.route }} have status 5xx",
         action: "Compare with steelyard_endpoint_failures_total: that counts those of the endpoints.",
+        fires: &[
+            ("steelyard_route_responses_total{instance=\"i\",listener=\"l\",route=\"r\",class=\"5xx\"}", "0+10x60"),
+            ("steelyard_route_responses_total{instance=\"i\",listener=\"l\",route=\"r\",class=\"2xx\"}", "0+90x60"),
+        ],
+        silent: &[
+            ("steelyard_route_responses_total{instance=\"i\",listener=\"l\",route=\"r\",class=\"5xx\"}", "0+1x60"),
+            ("steelyard_route_responses_total{instance=\"i\",listener=\"l\",route=\"r\",class=\"2xx\"}", "0+90x60"),
+        ],
     },
     Alert {
         name: "SteelyardAddsTime",
@@ -311,6 +339,15 @@ const ALERTS: &[Alert] = &[
         condition: "> 0.05",
         summary: "Steelyard adds {{ $value | humanizeDuration }} to one of a hundred requests",
         action: "Look at CPU and at steelyard_cluster_pending: workers are busy, or requests wait for connections.",
+        fires: &[
+            ("steelyard_route_added_seconds_bucket{instance=\"i\",le=\"0.065536\"}", "0+1x60"),
+            ("steelyard_route_added_seconds_bucket{instance=\"i\",le=\"0.262144\"}", "0+100x60"),
+            ("steelyard_route_added_seconds_bucket{instance=\"i\",le=\"+Inf\"}", "0+100x60"),
+        ],
+        silent: &[
+            ("steelyard_route_added_seconds_bucket{instance=\"i\",le=\"0.001\"}", "0+100x60"),
+            ("steelyard_route_added_seconds_bucket{instance=\"i\",le=\"+Inf\"}", "0+100x60"),
+        ],
     },
     Alert {
         name: "SteelyardRequestsWait",
@@ -320,6 +357,11 @@ const ALERTS: &[Alert] = &[
         condition: "> 0",
         summary: "requests wait for connections to {{ $labels.cluster }} all the time",
         action: "The limit of connections is too low, or there are too few endpoints.",
+        fires: &[("steelyard_cluster_pending{instance=\"i\",cluster=\"c\"}", "3x60")],
+        silent: &[(
+            "steelyard_cluster_pending{instance=\"i\",cluster=\"c\"}",
+            "3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3",
+        )],
     },
     Alert {
         name: "SteelyardRefuses",
@@ -329,6 +371,8 @@ const ALERTS: &[Alert] = &[
         condition: "> 0",
         summary: "{{ $labels.listener }} refuses requests: {{ $labels.reason }}",
         action: "docs/reasons.md says which limit it is.",
+        fires: &[("steelyard_refused_total{instance=\"i\",listener=\"l\",reason=\"pending_full\"}", "0+5x60")],
+        silent: &[("steelyard_refused_total{instance=\"i\",listener=\"l\",reason=\"no_route\"}", "0+5x60")],
     },
     Alert {
         name: "SteelyardMemory",
@@ -338,15 +382,33 @@ const ALERTS: &[Alert] = &[
         condition: "> 0.85",
         summary: "{{ $labels.instance }} uses {{ $value | humanizePercentage }} of its memory",
         action: "From seven eighths on, new requests are refused: raise memory_max, or add instances.",
+        fires: &[
+            ("steelyard_memory_bytes{instance=\"i\"}", "90x60"),
+            ("steelyard_memory_max_bytes{instance=\"i\"}", "100x60"),
+        ],
+        silent: &[
+            ("steelyard_memory_bytes{instance=\"i\"}", "50x60"),
+            ("steelyard_memory_max_bytes{instance=\"i\"}", "100x60"),
+        ],
     },
     Alert {
         name: "SteelyardDescriptors",
         severity: "warning",
         lasts: "5m",
-        value: "process_open_fds / process_max_fds",
+        value: "(process_open_fds / process_max_fds and on (job, instance) steelyard_workers)",
         condition: "> 0.85",
         summary: "{{ $labels.instance }} uses {{ $value | humanizePercentage }} of its file descriptors",
         action: "Raise LimitNOFILE, or lower limits.connections.",
+        fires: &[
+            ("process_open_fds{instance=\"i\",job=\"a\"}", "90x60"),
+            ("process_max_fds{instance=\"i\",job=\"a\"}", "100x60"),
+            ("steelyard_workers{instance=\"i\",job=\"a\"}", "2x60"),
+        ],
+        silent: &[
+            ("process_open_fds{instance=\"other\",job=\"a\"}", "90x60"),
+            ("process_max_fds{instance=\"other\",job=\"a\"}", "100x60"),
+            ("steelyard_workers{instance=\"i\",job=\"a\"}", "2x60"),
+        ],
     },
     Alert {
         name: "SteelyardFlowTable",
@@ -356,6 +418,8 @@ const ALERTS: &[Alert] = &[
         condition: "> 0",
         summary: "the table of flows of {{ $labels.instance }} is almost full",
         action: "Raise kernel_plane.flows_max.",
+        fires: &[("steelyard_flow_table_pressure{instance=\"i\"}", "1x60")],
+        silent: &[("steelyard_flow_table_pressure{instance=\"i\"}", "0x60")],
     },
     Alert {
         name: "SteelyardReloadFailed",
@@ -365,6 +429,8 @@ const ALERTS: &[Alert] = &[
         condition: "> 0",
         summary: "{{ $labels.instance }} has refused a configuration, and serves the last good one",
         action: "`steelyard status` and the log have the errors.",
+        fires: &[("steelyard_reloads_total{instance=\"i\",result=\"refused\"}", "0x28 1x10")],
+        silent: &[("steelyard_reloads_total{instance=\"i\",result=\"good\"}", "0+1x60")],
     },
     Alert {
         name: "SteelyardWorkerStalls",
@@ -374,6 +440,8 @@ const ALERTS: &[Alert] = &[
         condition: "> 0",
         summary: "a worker of {{ $labels.instance }} stood still for a second or longer",
         action: "The log has its stack. Please report it as a bug, unless the host was overloaded.",
+        fires: &[("steelyard_worker_stalls_total{instance=\"i\"}", "0x28 1x10")],
+        silent: &[("steelyard_worker_stalls_total{instance=\"i\"}", "1x60")],
     },
     Alert {
         name: "SteelyardLosesLog",
@@ -383,6 +451,14 @@ const ALERTS: &[Alert] = &[
         condition: "> 0",
         summary: "{{ $labels.instance }} has lost {{ $value | humanize }} records of its access log",
         action: "The disk is full or slow, or the syslog server or collector is away: the log says which.",
+        fires: &[
+            ("steelyard_access_log_dropped_total{instance=\"i\"}", "0x60"),
+            ("steelyard_access_log_failed_total{instance=\"i\"}", "0x28 5x10"),
+        ],
+        silent: &[
+            ("steelyard_access_log_dropped_total{instance=\"i\"}", "7x60"),
+            ("steelyard_access_log_failed_total{instance=\"i\"}", "5x60"),
+        ],
     },
     Alert {
         name: "SteelyardLosesSpans",
@@ -392,6 +468,8 @@ const ALERTS: &[Alert] = &[
         condition: "> 0",
         summary: "{{ $labels.instance }} has lost {{ $value | humanize }} spans",
         action: "The collector is away, refuses them, or is too slow: the log says which.",
+        fires: &[("steelyard_trace_spans_total{instance=\"i\",result=\"unreachable\"}", "0+5x60")],
+        silent: &[("steelyard_trace_spans_total{instance=\"i\",result=\"exported\"}", "0+5x60")],
     },
 ];
 
@@ -477,12 +555,13 @@ fn panel(id: u32, title: &str, unit: &str, queries: &[(&str, &str)], at: &Value,
     })
 }
 
-/// The alert rules.
-pub fn rules(help: &Help) -> String {
+/// The alert rules; without help, their descriptions do not say what the metrics mean.
+pub fn rules(help: Option<&Help>) -> String {
     let mut out = "# Alerts for Prometheus. Made from the metrics of a running Steelyard, as docs/metrics.md is: adapt thresholds in your own copy.\ngroups:\n  - name: steelyard\n    rules:\n".to_owned();
     let quoted = |text: &str| serde_json::to_string(text).unwrap();
-    for Alert { name, severity, lasts, value, condition, summary, action } in ALERTS {
-        let description = format!("{action} {}", help.describe(&[value]).replace("\n\n", " "));
+    for Alert { name, severity, lasts, value, condition, summary, action, .. } in ALERTS {
+        let meaning = help.map_or_else(String::new, |help| help.describe(&[value]).replace("\n\n", " "));
+        let description = format!("{action} {meaning}");
         _ = write!(
             out,
             "      - alert: {name}\n        expr: {}\n        for: {lasts}\n        labels: {{severity: {severity}}}\n        annotations:\n          \
@@ -493,6 +572,21 @@ pub fn rules(help: &Help) -> String {
         );
     }
     out
+}
+
+/// A file for `promtool test rules`: each alert fires when it should, and else does not.
+pub fn rule_tests() -> String {
+    let test = |alert: &Alert, series: &[(&str, &str)], fires: bool| {
+        let series: Vec<Value> =
+            series.iter().map(|(series, values)| json!({"series": series, "values": values})).collect();
+        let expr = format!("count(ALERTS{{alertname=\"{}\",alertstate=\"firing\"}}) or vector(0)", alert.name);
+        let expect = json!([{"labels": "{}", "value": u8::from(fires)}]);
+        let asked = json!([{"expr": expr, "eval_time": "30m", "exp_samples": expect}]);
+        json!({"interval": "1m", "input_series": series, "promql_expr_test": asked})
+    };
+    let both = |alert: &Alert| [test(alert, alert.fires, true), test(alert, alert.silent, false)];
+    let tests: Vec<Value> = ALERTS.iter().flat_map(both).collect();
+    json!({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests}).to_string()
 }
 
 /// Every query of the dashboard, and the value of every alert, over this time.
