@@ -2,19 +2,22 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::BufMut;
 use model::Otlp;
 use prost::Message;
 use prost::encoding::encode_varint;
 use telemetry::{ExportLosses, LogAttribute, LogAttributes, LogEntry, LogExport};
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::message::{self, AnyKind, AnyValue, KeyValue};
 use super::{Export, Signal};
 
-/// Batches that wait for the control thread. With the longest texts, they take 10 MiB.
-const QUEUE_BATCHES_MAX: usize = 64;
+/// Bytes of encoded records that wait or are being sent: thousands of records. Batches are not counted, because a quiet listener has batches of one
+/// record, and those of a minute must find room.
+const QUEUE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// A batch is handed over when it has this size, in bytes. One more record takes 96 KiB at most.
 const BATCH_BYTES: usize = 64 * 1024;
@@ -57,30 +60,52 @@ struct LogBatch {
 }
 
 /// The queue's end for logs.
-pub(super) struct Queue(Sender<LogBatch>);
+#[derive(Clone)]
+pub(super) struct Queue {
+    sender: UnboundedSender<LogBatch>,
+    /// Bytes of the records in the queue and in `Logs`. `held <= QUEUE_BYTES_MAX`.
+    held: Arc<AtomicUsize>,
+}
 
 /// The end of the control thread.
 pub(super) struct Logs {
-    queue: Receiver<LogBatch>,
+    queue: UnboundedReceiver<LogBatch>,
     pending: VecDeque<LogBatch>,
+    /// That of the queue.
+    held: Arc<AtomicUsize>,
 }
 
 /// An empty queue.
 pub(super) fn queue() -> (Queue, Logs) {
-    let (sender, queue) = channel(QUEUE_BATCHES_MAX);
-    (Queue(sender), Logs { queue, pending: VecDeque::new() })
+    let (sender, queue) = unbounded_channel();
+    let held = Arc::new(AtomicUsize::new(0));
+    (Queue { sender, held: held.clone() }, Logs { queue, pending: VecDeque::new(), held })
 }
 
 impl Queue {
     /// An end for one log.
     pub(super) fn sender(&self, losses: Arc<ExportLosses>) -> LogSender {
-        LogSender { queue: self.0.clone(), batch: LogBatch::default(), losses }
+        LogSender { queue: self.clone(), batch: LogBatch::default(), losses }
+    }
+
+    /// Returns how many records there was no room for.
+    fn push(&self, batch: LogBatch) -> u64 {
+        let bytes = batch.records.len();
+        let has_room = |held: usize| Some(held + bytes).filter(|held| *held <= QUEUE_BYTES_MAX);
+        if self.held.fetch_update(Relaxed, Relaxed, has_room).is_err() {
+            return batch.count;
+        }
+        match self.sender.send(batch) {
+            Ok(()) => 0,
+            // The process ends.
+            Err(unsent) => unsent.0.count,
+        }
     }
 }
 
 /// What an access log gives its records to.
 pub(super) struct LogSender {
-    queue: Sender<LogBatch>,
+    queue: Queue,
     batch: LogBatch,
     losses: Arc<ExportLosses>,
 }
@@ -101,12 +126,7 @@ impl LogExport for LogSender {
         if self.batch.count == 0 {
             return 0;
         }
-        let batch = std::mem::take(&mut self.batch);
-        let count = batch.count;
-        match self.queue.try_send(batch) {
-            Ok(()) => 0,
-            Err(_) => count,
-        }
+        self.queue.push(std::mem::take(&mut self.batch))
     }
 
     fn losses(&self) -> Arc<ExportLosses> {
@@ -153,10 +173,7 @@ impl Signal for Logs {
     const METHOD: &str = "/opentelemetry.proto.collector.logs.v1.LogsService/Export";
 
     fn take(&mut self) {
-        // As many as the queue holds: while they are exported, it can fill again, and no further.
-        while self.pending.len() < QUEUE_BATCHES_MAX
-            && let Ok(batch) = self.queue.try_recv()
-        {
+        while let Ok(batch) = self.queue.try_recv() {
             self.pending.push_back(batch);
         }
     }
@@ -173,13 +190,21 @@ impl Signal for Logs {
             records.extend_from_slice(&batch.records);
             units += batch.count;
         }
-        Export { body: request(otlp, &records), units, held: 0 }
+        Export { body: request(otlp, &records), units, held: records.len() as u64 }
     }
 
-    fn done(&self, _held: u64) {}
+    fn done(&self, held: u64) {
+        self.held.fetch_sub(held as usize, Relaxed);
+    }
 
     fn give_up(&mut self) -> u64 {
-        self.pending.drain(..).map(|batch| batch.count).sum()
+        let (mut units, mut bytes) = (0, 0);
+        for batch in self.pending.drain(..) {
+            units += batch.count;
+            bytes += batch.records.len();
+        }
+        self.held.fetch_sub(bytes, Relaxed);
+        units
     }
 }
 
@@ -235,9 +260,8 @@ mod tests {
         LogBatch { records: part(2, &record.encode_to_vec()), count: 1 }
     }
 
-    #[test]
-    fn an_export_can_be_read() {
-        let otlp = Otlp {
+    fn otlp() -> Otlp {
+        Otlp {
             to: ClusterId(0),
             protocol: OtlpProtocol::Grpc,
             host: None,
@@ -246,13 +270,17 @@ mod tests {
             service: "edge".to_owned(),
             attributes: Vec::new(),
             timeout: Duration::from_secs(1),
-        };
+        }
+    }
+
+    #[test]
+    fn an_export_can_be_read() {
         let (queue, mut logs) = queue();
         for name in ["a", "b"] {
-            queue.0.try_send(batch(name)).unwrap();
+            assert_eq!(queue.push(batch(name)), 0);
         }
         logs.take();
-        let export = logs.next(&otlp);
+        let export = logs.next(&otlp());
         assert_eq!((export.units, logs.has_more()), (2, false));
         let request = Request::decode(export.body.as_slice()).unwrap();
         let [of_resource] = request.resource_logs.as_slice() else { panic!("{request:?}") };
@@ -268,14 +296,28 @@ mod tests {
     fn a_full_queue_takes_no_more() {
         let (queue, mut logs) = queue();
         let mut sender = queue.sender(Arc::default());
-        let mut dropped = 0;
-        for _ in 0..3 * QUEUE_BATCHES_MAX {
-            sender.batch = batch("a");
-            dropped += sender.flush();
-            logs.take();
-        }
-        assert_eq!(dropped, QUEUE_BATCHES_MAX as u64);
-        assert_eq!(logs.give_up(), QUEUE_BATCHES_MAX as u64);
+        // A batch of one record takes no more room than the record.
+        let text = "a".repeat(4096);
+        let one = batch(&text).records.len();
+        let room = (QUEUE_BYTES_MAX / one) as u64;
+        let mut push = |count: u64| {
+            let each = |_| {
+                sender.batch = batch(&text);
+                sender.flush()
+            };
+            (0..count).map(each).sum::<u64>()
+        };
+        assert_eq!(push(room + 7), 7);
+        // What is taken and what is being sent counts as well.
+        logs.take();
+        assert_eq!(push(1), 1);
+        let export = logs.next(&otlp());
+        assert!(export.units < room && push(1) == 1);
+        logs.done(export.held);
+        assert_eq!(push(export.units + 1), 1);
+        logs.take();
+        assert_eq!(logs.give_up(), room);
+        assert_eq!(push(room + 1), 1);
     }
 
     #[test]
