@@ -433,8 +433,8 @@ pub use limits::{
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use otlp::{OtlpCompression, OtlpName, RawSecretValue};
 pub use policy::{
-    RateHeader, RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond,
-    RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
+    AffinityMode, RateHeader, RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit,
+    RawRedirect, RawRespond, RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
 };
 pub use request_body::{RawBuffer, RawDecompress};
 pub use sidecar::{ModeOfSidecar, RawBind, RawCaptureObject, RawSidecar, RawSidecarTls};
@@ -683,7 +683,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 75);
+        assert_eq!(found.len(), 76);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

@@ -93,8 +93,9 @@ pub use masked::HIDDEN;
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use otlp::{Otlp, OtlpHeader, OtlpProtocol};
 pub use policy::{
-    Changes, HeaderChanges, Mirror, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, Retry, Rewrite,
-    RouteAction, RoutePolicy, Scheme, SharedPolicy, Sticky, StickyToken, Template, TemplatePart, WeightedCluster,
+    Changes, CookieScope, HeaderChanges, IngressNginxSessions, Mirror, PathRewrite, RateHeaders, RateKey, RateLimit,
+    Redirect, Retry, Rewrite, RouteAction, RoutePolicy, SameSite, Scheme, SharedPolicy, Sticky, StickyToken, Template,
+    TemplatePart, WeightedCluster,
 };
 pub use reason::REASON_NAMES;
 pub use request_body::{Decompression, RequestBody, RequestBuffer};

@@ -393,6 +393,51 @@ pub struct Sticky {
     pub ttl: Option<Duration>,
     /// The key of the hash. Without it, anyone who knows the cluster's name can find the address behind a cookie by trying addresses.
     pub secret: Option<String>,
+    /// What browsers are told about the cookie.
+    pub scope: CookieScope,
+    /// The cookie is one of ingress-nginx instead of a hash: those that it has given keep their endpoints here, and those given here keep them there.
+    pub ingress_nginx: Option<IngressNginxSessions>,
+}
+
+impl Sticky {
+    /// A session in this cookie or header, with the defaults of the file.
+    pub fn new(token: StickyToken) -> Self {
+        Self { token, ttl: None, secret: None, scope: CookieScope::default(), ingress_nginx: None }
+    }
+}
+
+/// To which requests browsers add a cookie (RFC 6265bis section 4.1.2).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CookieScope {
+    /// Where paths begin. `None` means `/`, and for cookies of ingress-nginx the path of the route.
+    pub path: Option<String>,
+    /// This host and those below it; `None` means the host of the response alone.
+    pub domain: Option<String>,
+    /// Whether requests that other sites cause have it.
+    pub same_site: SameSite,
+    /// Never over HTTP in the clear, also if the client of Steelyard does not use TLS: another proxy in front of it may end TLS.
+    pub is_secure: bool,
+}
+
+/// The attribute `SameSite` of a cookie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SameSite {
+    /// With requests of the same site, and when a link of another site is followed.
+    #[default]
+    Lax,
+    /// With requests of the same site only.
+    Strict,
+    /// With all requests. Browsers demand `Secure` then.
+    None,
+}
+
+/// How ingress-nginx finds the endpoint of a session cookie.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct IngressNginxSessions {
+    /// Its name for the endpoints: `NAMESPACE-SERVICE-PORT`, with the port as the Ingress writes it.
+    pub backend: String,
+    /// `affinity-mode: persistent`: the cookie names the endpoint. Otherwise it is a key on a consistent hash of the endpoints.
+    pub is_persistent: bool,
 }
 
 /// Where a client has the hash of its endpoint.

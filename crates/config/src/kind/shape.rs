@@ -36,6 +36,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("a cluster", "spiffe_ids", "the controller is no sidecar"),
     ("the limits on a client", "connections", "limits.connectionsPerClient of GatewayParameters says it, also for TCP"),
     ("a sticky session", "secret", SECRET),
+    ("a sticky session", "ingress_nginx", "the controller knows the backends of Ingresses"),
     ("the basic authentication", "users", SECRET),
     ("the API key authentication", "keys", SECRET),
 ];

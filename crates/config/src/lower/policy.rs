@@ -4,17 +4,17 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use model::{
-    Changes, Cors, CorsNames, CorsOrigins, FieldValue, HeaderChanges, Mirror, PathMatcher, PathRewrite, RateHeaders,
-    RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, Sticky, StickyToken, Variable,
-    WeightedCluster,
+    Changes, CookieScope, Cors, CorsNames, CorsOrigins, FieldValue, HeaderChanges, IngressNginxSessions, Mirror,
+    PathMatcher, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy,
+    SameSite, Sticky, StickyToken, Variable, WeightedCluster,
 };
 
 use super::{ClusterIds, addresses, compression, request_body, respond, template, via};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
-    RateHeader, RawClientRate, RawCors, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry,
-    RawRetryObject, RawRewrite, RawRoute, RawShare, RawSticky, RawTo,
+    AffinityMode, RateHeader, RawClientRate, RawCors, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit,
+    RawRedirect, RawRetry, RawRetryObject, RawRewrite, RawRoute, RawShare, RawSticky, RawTo,
 };
 use crate::read::{Keyed, Located, Named, NamedEntry, OneOf, OneOrMany};
 use crate::text::{
@@ -462,9 +462,51 @@ pub fn sticky(raw: &RawSticky, report: &mut Report) -> Option<Sticky> {
         (None, Some(header)) => StickyToken::Header(header.value.0.clone()),
         (None, None) => return None,
     };
+    cookie_only(raw, report);
+    let scope = CookieScope {
+        path: raw.path.as_ref().map(|path| path.value.0.clone()),
+        domain: raw.domain.as_ref().map(|domain| domain.value.0.clone()),
+        same_site: raw.same_site.as_ref().map_or(SameSite::Lax, |same_site| same_site.value.0),
+        is_secure: raw.secure.as_ref().is_some_and(|secure| secure.value.0),
+    };
     Some(Sticky {
         token,
         ttl: raw.ttl.as_ref().map(|ttl| ttl.value.0),
         secret: raw.secret.as_ref().map(|secret| secret.value.0.clone()),
+        scope,
+        ingress_nginx: raw.ingress_nginx.as_ref().and_then(|raw| {
+            let mode = raw.value.mode.as_ref().map_or(AffinityMode::Balanced, |mode| mode.value.0);
+            let backend = raw.value.backend.as_ref()?.value.0.clone();
+            Some(IngressNginxSessions { backend, is_persistent: mode == AffinityMode::Persistent })
+        }),
     })
+}
+
+/// Reports what says more about a cookie, where there is none or where it has no effect.
+fn cookie_only(raw: &RawSticky, report: &mut Report) {
+    if let Some(path) = &raw.path
+        && path.value.0.contains(';')
+    {
+        report.add(path.location, Wrong::new("a `;` ends the path of a cookie").hint("write the path up to it"));
+    }
+    if let (Some(sessions), Some(_)) = (&raw.ingress_nginx, &raw.secret) {
+        let wrong = Wrong::new("cookies of ingress-nginx have no `secret`");
+        report.add(sessions.location, wrong.hint("remove one of both"));
+    }
+    if raw.cookie.is_some() || raw.header.is_none() {
+        return;
+    }
+    let found = [
+        ("path", raw.path.as_ref().map(|it| it.location)),
+        ("domain", raw.domain.as_ref().map(|it| it.location)),
+        ("same_site", raw.same_site.as_ref().map(|it| it.location)),
+        ("secure", raw.secure.as_ref().map(|it| it.location)),
+        ("ingress_nginx", raw.ingress_nginx.as_ref().map(|it| it.location)),
+    ];
+    for (key, location) in found.into_iter().filter_map(|(key, location)| Some((key, location?))) {
+        report.add(
+            location,
+            Wrong::new(format!("`{key}` is about a cookie, not a header")).hint("remove it, or use `cookie`"),
+        );
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use model::{Retry, Scheme};
+use model::{Retry, SameSite, Scheme};
 
 use super::{KeyWord, Off, word};
 use crate::defaults;
@@ -240,7 +240,55 @@ keys! {
         /// The key of the hash. Use the same key in every Steelyard that the same clients reach. Without a key, anyone who knows the
         /// cluster's name can find an endpoint's address by trying addresses.
         optional secret: Text, default "none";
+        /// Browsers send the cookie with requests whose paths begin with this.
+        optional path: HttpPath, default "`/`; with `ingress_nginx`, the path of the route, unless that is a regular expression";
+        /// Browsers send the cookie to this host and to all below it.
+        optional domain: PlainHost, default "to the host that it came from";
+        /// Whether browsers send the cookie with requests that other sites cause.
+        optional same_site: OneOf<SameSite>, default word(&SameSite::Lax);
+        /// Browsers never send the cookie over HTTP in the clear. The default is right unless a proxy in front of Steelyard ends TLS and is
+        /// none of the `trusted_proxies`.
+        optional secure: Flag, default "only if the client uses TLS";
+        /// The cookies are those of ingress-nginx, so that clients keep their endpoints when they move from there, and back. Whoever knows the
+        /// address of an endpoint can choose it then. Only for cookies, without `secret`.
+        optional ingress_nginx: RawIngressNginxSessions, default "none";
     }
+}
+
+keys! {
+    /// How ingress-nginx finds the endpoint of a cookie.
+    pub struct RawIngressNginxSessions as "the sessions of ingress-nginx" {
+        /// `NAMESPACE-SERVICE-PORT` of the backend, with the number or the name of the port as the Ingress writes it.
+        required backend: Text;
+        /// Its annotation `affinity-mode`.
+        optional mode: OneOf<AffinityMode>, default word(&AffinityMode::Balanced);
+    }
+}
+
+/// The annotation `affinity-mode` of ingress-nginx.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AffinityMode {
+    Balanced,
+    Persistent,
+}
+
+impl Choice for AffinityMode {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        (
+            "balanced",
+            Self::Balanced,
+            "a cookie has a key, and a consistent hash of the endpoints finds its endpoint; some clients move when endpoints come",
+        ),
+        ("persistent", Self::Persistent, "a cookie names its endpoint"),
+    ];
+}
+
+impl Choice for SameSite {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("lax", Self::Lax, "only if a link is followed"),
+        ("strict", Self::Strict, "never"),
+        ("none", Self::None, "always; then the cookie is never sent over HTTP in the clear"),
+    ];
 }
 
 text_or_object! {

@@ -217,11 +217,8 @@ fn the_canary_example_means_what_it_says() {
     let outlier = Outlier { consecutive_5xx: 5, eject_for: Duration::from_secs(30), max_ejected: 0.5 };
     assert_eq!(cluster.outlier, Some(outlier));
     assert_eq!((cluster.limits.connections_max, cluster.limits.pending_max), (Some(1000), 200));
-    let sticky = Sticky {
-        token: model::StickyToken::Cookie("shop".to_owned()),
-        ttl: Some(Duration::from_secs(3600)),
-        secret: None,
-    };
+    let sticky =
+        Sticky { ttl: Some(Duration::from_secs(3600)), ..Sticky::new(model::StickyToken::Cookie("shop".to_owned())) };
     assert_eq!((&cluster.sticky, &snapshot.cluster(v2).sticky), (&None, &Some(sticky)));
 }
 

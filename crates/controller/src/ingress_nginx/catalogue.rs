@@ -123,8 +123,6 @@ const fn secures(key: Key) -> Key {
 
 const TUNING: &str = "it tunes the memory of nginx; Steelyard bounds its own";
 const LIMIT_429: &str = "a request above the limit gets 429 instead of 503; of IPv6 clients the first 64 bits count";
-const COOKIE: &str =
-    "the session cookie of Steelyard has the path `/` and is `HttpOnly`, and nothing else can be chosen";
 const NO_ERRORS: &str = "responses of endpoints pass as they are; let the application answer with its pages, or use `errorPages` of a \
     TrafficPolicy for the responses that Steelyard makes";
 const NO_TRACES: &str = "an Ingress decides nothing about traces";
@@ -349,25 +347,43 @@ pub const KEYS: &[Key] = &[
     refused("upstream-hash-by-subset", Bool, Drops, "each key has one endpoint; remove it"),
     no_effect("upstream-hash-by-subset-size", Int, Drops, "it says more about upstream-hash-by-subset"),
     // Sessions.
-    differs(
+    served(
         "affinity",
         Word(&["cookie"]),
         Default,
-        "the cookie has another value, so each client is assigned an endpoint anew when it moves here",
+        "clients keep their endpoints when they move here, and when they move back",
         "ingress-nginx-upstream",
     ),
-    differs(
+    served(
         "affinity-mode",
         Word(&["balanced", "persistent"]),
         Default,
-        "a client stays with its endpoint as long as that is usable, as with persistent",
+        "some clients move when endpoints come, or none",
         "ingress-nginx-upstream",
     ),
     served("session-cookie-name", Token, Default, "INGRESSCOOKIE if it is not set", "ingress-nginx-upstream"),
-    differs("session-cookie-path", Text, Default, COOKIE, "ingress-nginx-upstream"),
-    differs("session-cookie-domain", Text, Default, COOKIE, "ingress-nginx-upstream"),
-    differs("session-cookie-samesite", Word(&["None", "Lax", "Strict"]), Default, COOKIE, "ingress-nginx-upstream"),
-    differs("session-cookie-secure", Bool, Default, COOKIE, "ingress-nginx-upstream"),
+    differs(
+        "session-cookie-path",
+        Text,
+        Default,
+        "if it is not set, the cookie has the path of the rule, or `/` where that is a regular expression",
+        "ingress-nginx-upstream",
+    ),
+    served(
+        "session-cookie-domain",
+        Text,
+        Default,
+        "browsers send the cookie to this host and to those below it",
+        "ingress-nginx-upstream",
+    ),
+    differs(
+        "session-cookie-samesite",
+        Word(&["None", "Lax", "Strict"]),
+        Default,
+        "if it is not set, the cookie has `Lax`, which is the default of browsers; `None` is always `Secure`",
+        "ingress-nginx-upstream",
+    ),
+    served("session-cookie-secure", Bool, Default, "over TLS, the cookie is always `Secure`", "ingress-nginx-upstream"),
     served("session-cookie-max-age", Int, Default, "in seconds", "ingress-nginx-upstream"),
     differs(
         "session-cookie-expires",
@@ -383,7 +399,13 @@ pub const KEYS: &[Key] = &[
         "a client whose endpoint fails always gets another one",
         "ingress-nginx-upstream",
     ),
-    differs("session-cookie-conditional-samesite-none", Bool, Default, COOKIE, "ingress-nginx-upstream"),
+    differs(
+        "session-cookie-conditional-samesite-none",
+        Bool,
+        Default,
+        "old browsers that take `SameSite=None` for `Strict` get it, too",
+        "ingress-nginx-upstream",
+    ),
     differs(
         "affinity-canary-behavior",
         Word(&["sticky", "legacy"]),

@@ -304,6 +304,9 @@ impl Making<'_, '_> {
         if location.protocol.h2 {
             self.lost(ingress, "backend-protocol: the port of the Service needs appProtocol: kubernetes.io/h2c");
         }
+        if location.affinity.is_some() {
+            self.lost(ingress, "affinity: the cookie has another value, so each client is assigned an endpoint anew");
+        }
     }
 
     /// Lets objects of a kind refer to a Service in another namespace.

@@ -21,7 +21,7 @@ pub use gateway::{Written, written};
 pub use options::{FLAGS, Globals, OPTIONS, Opt};
 pub use path::regex_of;
 pub use plan::{
-    Canary, ClientTls, Compat, Finding, HeaderRule, Https, Known, Location, Plan, ProxySsl, ServiceUrl,
+    Affinity, Canary, ClientTls, Compat, Finding, HeaderRule, Https, Known, Location, Plan, ProxySsl, ServiceUrl,
     UpstreamProtocol,
 };
 pub use report::{Format, OBJECTS_MAX, Report, Score, table};

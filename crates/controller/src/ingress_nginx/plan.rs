@@ -4,6 +4,7 @@
 //! a value that ingress-nginx cannot read has the effect that it has there, except that a key which keeps somebody out closes its routes.
 
 mod access;
+mod session;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+pub use self::session::Affinity;
 use super::catalogue::{self, Bad, Key, Verdict};
 use super::options::Globals;
 use super::snippet::{self, Changes};
@@ -122,6 +124,8 @@ pub struct Location {
     pub client_tls: Option<ClientTls>,
     /// What is shown to endpoints that speak TLS, and what they have to show; `None` means nothing.
     pub proxy_ssl: Option<ProxySsl>,
+    /// A cookie leads clients back to their endpoint, by this affinity-mode.
+    pub affinity: Option<Affinity>,
 }
 
 /// TLS to endpoints, by proxy-ssl-secret.
@@ -236,6 +240,7 @@ impl Plan {
         location.mirror = reading.mirror();
         location.asks_elsewhere = reading.asks_elsewhere;
         location.asks_host = reading.asks_host.take();
+        location.affinity = reading.affinity;
         let changes = reading.snippets();
         location.host = changes.host.clone().or(location.host);
         reading.headers(changes);
@@ -263,6 +268,7 @@ struct Reading<'g> {
     compat: Compat,
     asks_elsewhere: bool,
     asks_host: Option<String>,
+    affinity: Option<Affinity>,
 }
 
 impl<'g> Reading<'g> {
@@ -285,6 +291,7 @@ impl<'g> Reading<'g> {
             compat,
             asks_elsewhere: false,
             asks_host: None,
+            affinity: None,
         };
         for (name, written) in annotations {
             let Some(text) = value::trimmed(written) else { continue };
@@ -432,6 +439,7 @@ impl<'g> Reading<'g> {
             mirror: None,
             asks_elsewhere: false,
             asks_host: None,
+            affinity: None,
             client_tls: self.client_tls(),
             proxy_ssl: self.proxy_ssl(),
         }
@@ -543,31 +551,6 @@ impl<'g> Reading<'g> {
             }
         }
         self.cluster.insert("balance".to_owned(), balance);
-    }
-
-    fn session(&mut self) {
-        const OF_COOKIES: [&str; 10] = [
-            "affinity-mode",
-            "session-cookie-name",
-            "session-cookie-path",
-            "session-cookie-domain",
-            "session-cookie-samesite",
-            "session-cookie-secure",
-            "session-cookie-max-age",
-            "session-cookie-expires",
-            "session-cookie-change-on-failure",
-            "session-cookie-conditional-samesite-none",
-        ];
-        if self.text("affinity").is_none() {
-            return self.idle(&OF_COOKIES, "without affinity, it has no effect");
-        }
-        let mut sticky = Map::new();
-        sticky.insert("cookie".to_owned(), json!(self.text("session-cookie-name").unwrap_or("INGRESSCOOKIE")));
-        let ttl = self.int("session-cookie-max-age").or_else(|| self.int("session-cookie-expires"));
-        if let Some(seconds) = ttl.filter(|seconds| *seconds > 0) {
-            sticky.insert("ttl".to_owned(), json!(format!("{}s", seconds.min(31_536_000 * 10))));
-        }
-        self.cluster.insert("sticky".to_owned(), Value::Object(sticky));
     }
 
     fn limits(&mut self) {

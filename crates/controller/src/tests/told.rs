@@ -266,9 +266,9 @@ fn differences(found: &model::Cluster, usual: &model::Cluster) -> String {
             $(note(stringify!($field), format!("{:?}", found.$field), format!("{:?}", usual.$field));)*
         };
     }
+    compare!(algorithm);
+    note("sticky", session(found.sticky.as_ref()), session(None));
     compare!(
-        algorithm,
-        sticky,
         health_check,
         outlier,
         panic_threshold,
@@ -280,6 +280,19 @@ fn differences(found: &model::Cluster, usual: &model::Cluster) -> String {
         ping,
         idle_connections_max
     );
+    text
+}
+
+/// A session. What has its default is left out.
+fn session(sticky: Option<&model::Sticky>) -> String {
+    let Some(model::Sticky { token, ttl, secret, scope, ingress_nginx }) = sticky else { return "None".to_owned() };
+    let mut text = format!("Some(Sticky {{ token: {token:?}, ttl: {ttl:?}, secret: {secret:?} }})");
+    if *scope != model::CookieScope::default() {
+        let _ = write!(text, " {scope:?}");
+    }
+    if let Some(sessions) = ingress_nginx {
+        let _ = write!(text, " {sessions:?}");
+    }
     text
 }
 

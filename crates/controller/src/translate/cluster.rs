@@ -88,6 +88,11 @@ impl Clusters {
             if session.is_some() && cluster.sticky != session {
                 Arc::make_mut(cluster).sticky = session;
             }
+            if of.sessions.is_some()
+                && let Some(sticky) = &mut Arc::make_mut(cluster).sticky
+            {
+                sticky.ingress_nginx.clone_from(&of.sessions);
+            }
             if !is_usable {
                 let cluster = Arc::make_mut(cluster);
                 (cluster.is_missing, cluster.endpoints) = (true, Vec::new());

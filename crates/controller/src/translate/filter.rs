@@ -257,17 +257,17 @@ pub(crate) fn session(wanted: &SessionSpec, own: &str) -> Result<Sticky, String>
         ("Cookie", "Session") if ttl.is_some() => Err(format!(
             "absoluteTimeout of a session cookie is not supported ({untracked}); use lifetimeType Permanent"
         )),
-        ("Cookie", "Session") => Ok(Sticky { token: StickyToken::Cookie(given.to_owned()), ttl: None, secret: None }),
+        ("Cookie", "Session") => Ok(Sticky::new(StickyToken::Cookie(given.to_owned()))),
         ("Cookie", "Permanent") => match ttl {
             Some(ttl) if ttl.as_secs() > 0 => {
-                Ok(Sticky { token: StickyToken::Cookie(given.to_owned()), ttl: Some(ttl), secret: None })
+                Ok(Sticky { ttl: Some(ttl), ..Sticky::new(StickyToken::Cookie(given.to_owned())) })
             }
             _ => Err("a cookie with lifetimeType Permanent needs an absoluteTimeout of 1s or more".to_owned()),
         },
         ("Header", _) if ttl.is_some() => {
             Err(format!("absoluteTimeout with the type Header is not supported: {untracked}"))
         }
-        ("Header", _) => Ok(Sticky { token: StickyToken::Header(name(given)?), ttl: None, secret: None }),
+        ("Header", _) => Ok(Sticky::new(StickyToken::Header(name(given)?))),
         (other, _) => {
             Err(format!("sessionPersistence of the type {other} with the lifetime {lifetime} is not supported"))
         }

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use model::{
-    ApiKeyAuth, Auth, BasicAuth, ClientLimits, Cluster, ClusterId, ExternalAuth, GlobalRateLimit, Keys, Route,
-    SharedPolicy, Users,
+    ApiKeyAuth, Auth, BasicAuth, ClientLimits, Cluster, ClusterId, ExternalAuth, GlobalRateLimit, IngressNginxSessions,
+    Keys, Route, SharedPolicy, Users,
 };
 
 use super::cluster::{Clusters, Share};
@@ -190,7 +190,7 @@ impl<'i> Policies<'i> {
         };
         let names: Vec<String> = numbers.iter().filter_map(told).collect();
         let label = if names.is_empty() { String::new() } else { format!("+policy={}", names.join(",")) };
-        ClusterScope { scope: Scope(numbers), label, session: None, tls: None }
+        ClusterScope { scope: Scope(numbers), label, session: None, tls: None, sessions: None }
     }
 
     /// Puts the policies of a rule over a route that has its filters and nothing else yet. `nowhere` takes the requests of a rule whose
@@ -356,6 +356,8 @@ pub(crate) struct ClusterScope {
     pub(crate) session: Option<String>,
     /// TLS to endpoints, unless a BackendTLSPolicy says more.
     pub(crate) tls: Option<UpstreamTls>,
+    /// The form of the sessions, if a policy has some.
+    pub(crate) sessions: Option<IngressNginxSessions>,
 }
 
 /// TLS to endpoints as annotations of ingress-nginx mean it. The default verifies nothing, and asks for no name.

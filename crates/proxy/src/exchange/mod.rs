@@ -372,9 +372,9 @@ impl Routed {
 
     /// The cookie or header for a client that was served by a different endpoint than the one it returned to, or that came for the first
     /// time.
-    fn session(&self, endpoint: &Endpoint) -> Option<SessionField<'_>> {
+    fn session(&self, env: &Env<'_>, endpoint: &Endpoint) -> Option<SessionField<'_>> {
         let sticky = self.cluster.plan.sticky.as_ref().filter(|_| self.preferred != Some(endpoint.index))?;
-        sticky.set(endpoint.index, self.is_https)
+        sticky.set(endpoint.index, self.is_https, &env.route(self.number)?.path)
     }
 
     /// What it needs from its cluster.

@@ -495,7 +495,7 @@ impl Exchange {
             200..=299 => self.request.head.upgrade.is_some() && routed.is_to_h2(),
             _ => false,
         };
-        let session = routed.session(&awaiting.attempt.lease.endpoint);
+        let session = routed.session(env, &awaiting.attempt.lease.endpoint);
         let changes = &routed.changes(env).response_headers;
         let request_id = self.record.request_id.as_deref();
         // Most routes need nothing of this.

@@ -192,13 +192,15 @@ impl Compiled {
                 return same.clone();
             }
             let Endpoints { endpoints, priorities, zones } = endpoints(cluster, old, now_ms);
+            let sticky = cluster.sticky.as_ref().map(|sticky| {
+                let endpoints = endpoints.iter().map(|(endpoint, weight)| (endpoint.address(), *weight));
+                StickySessions::new(sticky, &cluster.name, endpoints)
+            });
             let state = match old {
                 Some(old) => ClusterState::replacing(&old.state, cluster, endpoints),
                 None => ClusterState::new(cluster, endpoints),
             };
             let state = state.with_priorities(&priorities).with_zones(&zones);
-            let addresses = state.endpoints().iter().map(|endpoint| endpoint.address());
-            let sticky = cluster.sticky.as_ref().map(|sticky| StickySessions::new(sticky, &cluster.name, addresses));
             Arc::new(ClusterPlan {
                 policy: cluster.clone(),
                 state: Arc::new(state),

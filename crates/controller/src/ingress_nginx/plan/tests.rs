@@ -85,6 +85,22 @@ fn what_annotations_become() {
         json!({"cookie": "INGRESSCOOKIE", "ttl": "60s"}),
     );
     check(&[("session-cookie-name", "a")], "/cluster/sticky", Value::Null);
+    check(
+        &[
+            ("affinity", "cookie"),
+            ("session-cookie-path", "/a"),
+            ("session-cookie-domain", ".a.test"),
+            ("session-cookie-samesite", "None"),
+            ("session-cookie-secure", "true"),
+        ],
+        "/cluster/sticky",
+        json!({"cookie": "INGRESSCOOKIE", "path": "/a", "domain": "a.test", "sameSite": "none", "secure": true}),
+    );
+    check(
+        &[("affinity", "cookie"), ("session-cookie-path", "/a;b"), ("session-cookie-domain", "a b")],
+        "/cluster/sticky",
+        json!({"cookie": "INGRESSCOOKIE"}),
+    );
     check(&[("limit-rps", "10")], "/route/rateLimit", json!({"requests": 10, "per": "1s", "burst": 51}));
     check(
         &[("limit-rpm", "30"), ("limit-burst-multiplier", "1")],

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    FieldPart, FieldValue, HostMatcher, Mirror, PathMatcher, PathRewrite, Redirect, Route, RouteAction, Scheme,
-    Template, TemplatePart, TextMatcher, ValueMatcher, Variable, WeightedCluster,
+    FieldPart, FieldValue, HostMatcher, IngressNginxSessions, Mirror, PathMatcher, PathRewrite, Redirect, Route,
+    RouteAction, Scheme, Template, TemplatePart, TextMatcher, ValueMatcher, Variable, WeightedCluster,
 };
 
 use super::super::bind::Ask;
@@ -16,8 +16,8 @@ use super::super::policy::Authority;
 use super::super::reference::{Why, service_port};
 use super::super::traffic::{Asked, UpstreamTls};
 use super::{At, Host, Ingress, Making, Place, names, respond};
-use crate::index::{IngressTarget, Name};
-use crate::ingress_nginx::{Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, regex_of};
+use crate::index::{IngressTarget, Name, PortRef};
+use crate::ingress_nginx::{Affinity, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, regex_of};
 
 /// The path of a location, and why its requests are refused if they are.
 struct Matched {
@@ -314,7 +314,7 @@ impl<'t> Making<'t, '_, '_> {
                 return vec![Route { hosts: route.hosts, path: route.path, ..gone }];
             }
         };
-        let main = match self.cluster(place.ingress, main) {
+        let main = match self.cluster(place.ingress, main, sessions(place.ingress, place.ingress, place.target)) {
             Ok(main) => main,
             Err(why) => return closes(self, why),
         };
@@ -323,9 +323,10 @@ impl<'t> Making<'t, '_, '_> {
             return closes(self, why);
         }
         let Some((canary, target)) = place.canary else { return vec![all] };
-        let other = self
-            .share(place.ingress, canary, target)
-            .and_then(|share| self.cluster(place.ingress, share).map_err(|why| Why::new("UnsupportedValue", why)));
+        let other = self.share(place.ingress, canary, target).and_then(|share| {
+            let sessions = sessions(place.ingress, canary, target);
+            self.cluster(place.ingress, share, sessions).map_err(|why| Why::new("UnsupportedValue", why))
+        });
         match (other, &canary.planned.plan) {
             (Ok(other), plan) if plan.closed.is_none() => {
                 let rule = plan.canary.clone().unwrap_or_default();
@@ -395,10 +396,20 @@ impl<'t> Making<'t, '_, '_> {
         Ok(Share { h2, ..share })
     }
 
-    fn cluster(&mut self, of: Ingress<'_>, share: Share) -> Result<model::ClusterId, String> {
+    fn cluster(
+        &mut self,
+        of: Ingress<'_>,
+        share: Share,
+        sessions: Option<IngressNginxSessions>,
+    ) -> Result<model::ClusterId, String> {
         let policies = self.with.policies;
         let location = &of.planned.plan.location;
         let mut scope = policies.of_clusters(&policies.of_ingress(of.name));
+        if let Some(sessions) = &sessions {
+            // Of one port, the number and the name have sessions of their own.
+            scope.label += &format!("+{}", sessions.backend);
+        }
+        scope.sessions = sessions;
         let mut identity = Identity::Anonymous;
         if location.protocol.tls {
             scope.label += "+tls";
@@ -462,7 +473,7 @@ impl<'t> Making<'t, '_, '_> {
                     let (by, target) =
                         self.asked.get(path).cloned().unwrap_or_else(|| Err(format!("nothing has {path}")))?;
                     let share = self.share(by, by, target).map_err(|why| why.message)?;
-                    (self.with.policies.number_of(ingress.name), self.cluster(by, share)?)
+                    (self.with.policies.number_of(ingress.name), self.cluster(by, share, None)?)
                 }
                 None => {
                     let (number, share) = self.with.policies.asked(self.index, &scope, Asked::Authorization)?;
@@ -489,6 +500,17 @@ impl<'t> Making<'t, '_, '_> {
         };
         self.out.clusters.of(self.index, vec![share]).map(Some)
     }
+}
+
+/// The sessions of a backend, if the Ingress `of` wants some. `ingress` has the path that leads there.
+fn sessions(of: Ingress<'_>, ingress: Ingress<'_>, target: &IngressTarget) -> Option<IngressNginxSessions> {
+    let is_persistent = of.planned.plan.location.affinity? == Affinity::Persistent;
+    let IngressTarget::Service(service, port) = target else { return None };
+    let port = match port {
+        PortRef::Number(number) => number.to_string(),
+        PortRef::Name(name) => name.to_string(),
+    };
+    Some(IngressNginxSessions { backend: format!("{}-{service}-{port}", ingress.name.namespace), is_persistent })
 }
 
 /// What endpoints learn of the certificate of a client. A template replaces what a client says of itself, in any spelling, also if nothing comes
