@@ -570,6 +570,8 @@ mod tests {
         check_with(&routes, "GET /?q=a+b&debug", "a", "", Some(2));
         check_with(&routes, "GET /?debug=1&%71=a%20b", "a", "", Some(2));
         check_with(&routes, "GET /?q=cx", "a", "", None);
+        // No byte that is not UTF-8 leads past an expression.
+        check_with(&routes, "GET /?q=c%ff&debug", "a", "", Some(2));
         check_with(&routes, "GET /?q=x&q=cx&debug", "a", "", None);
         check_with(&routes, "GET /", "a", "Cookie: id=1; group=beta\r\n", Some(3));
         check_with(&routes, "GET /", "a", "Cookie: group=alpha; group=beta\r\nCookie: id=\r\n", Some(3));
