@@ -1,5 +1,6 @@
 //! `steelyard migrate nginx`, on nginx itself: nginx runs a file, Steelyard runs its translation, and `steelyard migrate compare` sends both the same
-//! requests. Envoy is in `migrate_envoy`. The other translations are tested in the crate; whatever they print is checked there.
+//! requests. HAProxy is in `migrate_haproxy`, Envoy in `migrate_envoy`. The other translations are tested in the crate; whatever they print is checked
+//! there.
 #![forbid(unsafe_code)]
 
 mod support;

@@ -183,7 +183,12 @@ const PACKAGES: &[Package] = &[
         why: "pins each process to its CPU",
         verbs: &["bench"],
     },
-    Package { name: "haproxy", sign: Sign::Program("haproxy"), why: "a rival", verbs: &["bench"] },
+    Package {
+        name: "haproxy",
+        sign: Sign::Program("haproxy"),
+        why: "runs the files that `migrate haproxy` translates, and is a rival",
+        verbs: &["test", "ci", "bench"],
+    },
     Package { name: "nftables", sign: Sign::Program("nft"), why: "a rival of the kernel plane", verbs: &["bench"] },
     Package {
         name: "nginx-light",

@@ -1,183 +1,165 @@
 //! A backend: its cluster, and what it changes in requests and responses.
 
+use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use super::super::draft::{Became, Keys, closed, literal, milliseconds, searched};
-use super::acl;
-use super::{Line, Making, Section, time};
+use super::acl::{self, Fit, Place, Signed};
+use super::headers::Changes;
+use super::read::{Line, Section, time};
+use super::server::Options;
+use super::{Making, clients, front, rules};
 
 /// The rules of a backend, read.
+#[derive(Default)]
 struct Rules {
-    /// What they change.
-    changes: Keys,
+    request: Changes,
+    response: Changes,
     /// Conditions of requests that are refused.
     first: Vec<Keys>,
-    /// Expressions, and the paths that they become.
-    paths: Vec<(String, String)>,
-    is_closed: bool,
+    allow: Vec<IpNet>,
+    deny: Vec<IpNet>,
+    /// An expression, and the path that it becomes.
+    path: Option<(String, String)>,
 }
 
 impl Making<'_> {
-    /// The routes with these conditions to a backend.
-    pub(super) fn routes_to(&mut self, backend: &Section, matches: Vec<Keys>) -> Vec<Keys> {
-        let is_own = backend.kind == "listen";
-        let Rules { changes, first, paths, mut is_closed } = self.rules_of(backend, is_own);
-        if !is_own && self.unknown_in(backend) {
-            is_closed = true;
+    /// The routes with these conditions to a backend, after the rules of the frontend.
+    pub(super) fn routes_to(&mut self, backend: &Section, matches: Vec<Keys>, before: &front::Rules) -> Vec<Keys> {
+        let is_own = before.is_of(backend);
+        let shut = |matches: &[Keys]| -> Vec<Keys> { matches.iter().map(closed).collect() };
+        if !self.spend(backend.lines.len()) {
+            return shut(&matches);
         }
-        if is_closed {
-            return matches.iter().map(closed).collect();
+        let Some(rules) = self.rules_of(backend, is_own, before) else { return shut(&matches) };
+        let mut changes = Keys::default();
+        let request = before.request.then(&rules.request);
+        // A response meets the rules of the backend first.
+        let response = rules.response.then(&before.response);
+        let routes = matches.len().saturating_mul(rules.first.len() + 2);
+        if !self.fits(routes) || !self.spend(request.work() + response.work()) {
+            return shut(&matches);
         }
-        let to = self.cluster(backend, true);
-        let retry = self.retry(backend);
+        if !self.write_changes(&request, "request_headers", &mut changes)
+            || !self.write_changes(&response, "response_headers", &mut changes)
+        {
+            return shut(&matches);
+        }
+        let Some(lists) = clients::lists(&rules.allow, &rules.deny) else { return shut(&matches) };
+        changes = changes.joined(&lists);
+        let Some(to) = self.cluster(backend, true) else { return shut(&matches) };
+        if let Some(retry) = self.retry(backend) {
+            changes.set("retry", retry);
+        }
         let mut routes = Vec::new();
         for keys in matches {
-            for inner in &first {
+            for inner in &rules.first {
                 // What both say about the same part has no form: the conditions of the backend alone take more.
                 routes.push(closed(&keys.clone().joined(inner)));
             }
-            let mut route = keys.joined(&changes).with("to", to.as_str());
-            if let Some(retry) = &retry {
-                route.set("retry", retry.clone());
-            }
-            for (pattern, path) in &paths {
-                let is_open = route.get("path").is_none_or(|own| {
-                    own["regex"].as_str().is_some_and(|own| pattern.starts_with(own.trim_end_matches(".*")))
-                });
-                if is_open {
-                    let mut rewritten = route.clone().with("path", json!({"regex": pattern}));
-                    rewritten.set_in("rewrite", "path", path.as_str());
-                    routes.push(rewritten);
-                } else {
-                    let line = Line { number: backend.line, words: vec!["backend".to_owned(), backend.name.clone()] };
-                    self.note(
-                        &line,
-                        Became::Closed,
-                        "a new path and the path of the rule that leads here have no common form, so this is closed",
-                    );
-                    routes.push(closed(&route));
-                }
+            let route = keys.joined(&changes).with("to", to.as_str());
+            if let Some((pattern, path)) = &rules.path {
+                routes.push(self.rewritten(backend, &route, pattern, path));
             }
             routes.push(route);
         }
         routes
     }
 
-    /// Reads the rules of a backend; those of a `listen` were read with its sockets.
-    fn rules_of(&mut self, backend: &Section, is_own: bool) -> Rules {
-        let mut rules_of = Rules { changes: Keys::default(), first: Vec::new(), paths: Vec::new(), is_closed: false };
-        let Rules { changes, first, paths, is_closed } = &mut rules_of;
-        let rules: Vec<Line> = backend
-            .all(&["http-request"])
-            .chain(backend.all(&["http-response"]))
-            .filter(|_| !is_own)
-            .cloned()
-            .collect();
-        for line in &rules {
-            let lists = acl::condition(line, backend, false);
-            match (line.word(0), line.word(1), lists) {
-                ("http-response", ..) => self.response(line, changes),
-                (_, "set-header" | "add-header" | "del-header", None) => self.request_header(line, changes),
-                (_, "replace-path" | "replace-uri" | "set-path", None) => match self.path(line) {
-                    Some(path) => paths.push(path),
-                    None => *is_closed = true,
-                },
-                (_, "deny", Some(lists)) => {
-                    for list in &lists {
-                        let Some(found) = acl::routes(list) else { continue };
-                        if !found.is_exact {
-                            self.note(
-                                line,
-                                Became::Closed,
-                                "its condition is not understood, so everything that it may be about is closed",
-                            );
-                        }
-                        first.extend(found.keys);
-                    }
-                }
-                (_, "set-log-level" | "capture" | "set-nice" | "set-var", _) => {}
-                _ => {
-                    self.note(
-                        line,
-                        Became::Closed,
-                        "it is not understood, so the backend is closed; remove it, or write what it does",
-                    );
-                    *is_closed = true;
-                }
-            }
+    /// A route with another path.
+    fn rewritten(&mut self, backend: &Section, route: &Keys, pattern: &str, path: &str) -> Keys {
+        // What follows must not be about the last letter of what both begin with.
+        let is_below = |own: &str| {
+            let begin = own.strip_suffix(".*").unwrap_or(own);
+            pattern.strip_prefix(begin).is_some_and(|rest| !rest.starts_with(['?', '*', '+', '{', '|']))
+        };
+        let is_open = route.get("path").is_none_or(|own| own["regex"].as_str().is_some_and(is_below));
+        if is_open {
+            let mut rewritten = route.clone().with("path", json!({"regex": pattern}));
+            rewritten.set_in("rewrite", "path", path);
+            return rewritten;
         }
-        rules_of
+        let why = "a new path and the path of the rule that leads here have no common form, so this is closed";
+        self.note(&backend.head(), Became::Closed, why);
+        closed(route)
     }
 
-    /// Reports lines of a backend that are not translated; whether they close it.
-    fn unknown_in(&mut self, backend: &Section) -> bool {
-        const KNOWN: &[&str] = &[
-            "mode",
-            "balance",
-            "server",
-            "server-template",
-            "default-server",
-            "option",
-            "http-check",
-            "tcp-check",
-            "cookie",
-            "timeout",
-            "retries",
-            "retry-on",
-            "log",
-            "http-request",
-            "http-response",
-            "acl",
-            "hash-type",
-            "fullconn",
-            "http-reuse",
-            "compression",
-            "description",
-            "id",
-            "source",
-            "load-server-state-from-file",
-            "email-alert",
-            "persist",
-            "dynamic-cookie-key",
-            "http-after-response",
-            "external-check",
-            "maxconn",
-            "bind",
-            "default_backend",
-            "use_backend",
-            "stats",
-            "no",
-            "log-format",
-            "guid",
-            "log-tag",
-            "monitor-uri",
-        ];
-        let mut closes = false;
-        for line in &backend.lines {
-            match line.word(0) {
-                word if KNOWN.contains(&word) => {}
-                "errorfile" | "errorloc" | "errorloc302" | "errorloc303" | "stick-table" | "stick" | "filter"
-                | "errorfiles" | "http-error" => {
-                    self.note(line, Became::Lost, "write `error_pages`, `sticky` or `rate_limit`");
-                }
-                _ => {
-                    self.note(
-                        line,
-                        Became::Closed,
-                        "it is not understood, so the backend is closed; remove it, or write what it does",
-                    );
-                    closes = true;
+    /// Reads the rules of a backend; those of a `listen` were read with its sockets. `None` if it is closed.
+    fn rules_of(&mut self, backend: &Section, is_own: bool, before: &front::Rules) -> Option<Rules> {
+        let mut rules = Rules::default();
+        if is_own {
+            return Some(rules);
+        }
+        if backend.is_disabled() {
+            self.note(&backend.head(), Became::Closed, "it is disabled, so what leads to it is closed");
+            return None;
+        }
+        let mut is_closed = self.closes(backend);
+        let mut place = before.place.clone();
+        for kind in ["tcp-request", "http-request", "http-response", "http-after-response", "redirect"] {
+            for line in backend.all(&[kind]) {
+                if !self.spend(acl::size(line, backend)) || !self.rule_of(line, backend, &mut place, &mut rules) {
+                    is_closed = true;
                 }
             }
         }
-        closes
+        self.told_address(backend, &mut rules.request);
+        (!is_closed).then_some(rules)
+    }
+
+    /// Reads one of them; whether it is understood.
+    fn rule_of(&mut self, line: &Line, backend: &Section, place: &mut Place, rules: &mut Rules) -> bool {
+        let lists = acl::condition(line, backend, place);
+        match (line.word(0), line.word(1)) {
+            ("http-response" | "http-after-response", _) => return self.response(line, &mut rules.response),
+            ("http-request", "set-header" | "add-header" | "del-header") => {
+                self.request_header(line, lists.as_deref(), place, &mut rules.request);
+            }
+            ("http-request", "replace-path" | "set-path") if lists.is_none() && rules.path.is_none() => {
+                place.is_path_changed = true;
+                rules.path = self.path(line);
+                return rules.path.is_some();
+            }
+            ("http-request", "deny" | "reject" | "tarpit" | "silent-drop") if lists.is_some() => {
+                for list in lists.iter().flatten() {
+                    self.denied(line, list, rules);
+                }
+            }
+            ("http-request", action) if rules::is_harmless(action) => {}
+            ("tcp-request", "inspect-delay") => {}
+            ("tcp-request", "content") if line.word(2) == "accept" || rules::is_harmless(line.word(2)) => {}
+            _ => {
+                let why = "it is not understood, so the backend is closed; remove it, or write what it does";
+                self.note(line, Became::Closed, why);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Requests that a backend refuses.
+    fn denied(&mut self, line: &Line, list: &[Signed], rules: &mut Rules) {
+        if clients::by_source(list, &mut rules.allow, &mut rules.deny) {
+            return;
+        }
+        let Some(found) = acl::refused(list) else { return };
+        if found.has_rate {
+            return self.note(line, Became::Lost, "it limits rates: write `rate_limit` of the routes");
+        }
+        if found.fit == Fit::Part {
+            let why = "its condition is not understood, so everything that it may be about is closed";
+            self.note(line, Became::Closed, why);
+        }
+        rules.first.extend(found.keys);
+        // Once there are too many, the file is refused.
+        let _ = self.fits(rules.first.len());
     }
 
     /// The expression and the new path of a rule.
     fn path(&mut self, line: &Line) -> Option<(String, String)> {
         let found = match line.word(1) {
             "set-path" if !line.word(2).contains('%') => Some((".*".to_owned(), literal(line.word(2)))),
-            "replace-path" | "replace-uri" => searched(line.word(2), false).and_then(|regex| {
+            "replace-path" => searched(line.word(2), false).and_then(|regex| {
                 // `\1`
                 let mut path = String::new();
                 let mut letters = line.word(3).chars().peekable();
@@ -202,60 +184,6 @@ impl Making<'_> {
             );
         }
         found
-    }
-
-    pub(super) fn request_header(&mut self, line: &Line, keys: &mut Keys) {
-        let (name, value) = (line.word(2), line.word(3));
-        let lower = name.to_ascii_lowercase();
-        if line.word(1) == "del-header" {
-            return self.header(line, keys, ("request_headers", "remove"), "");
-        }
-        if lower == "host" && !value.contains('%') {
-            return keys.set_in("rewrite", "host", value);
-        }
-        // Steelyard sends these itself.
-        if ["x-forwarded-proto", "x-forwarded-for", "x-forwarded-host", "connection"].contains(&lower.as_str()) {
-            return;
-        }
-        let known = match value {
-            "%[src]" | "%ci" => Some("${client_ip}".to_owned()),
-            "%[src_port]" | "%cp" => Some("${client_port}".to_owned()),
-            "%[ssl_fc_sni]" => Some("${sni}".to_owned()),
-            "%[ssl_fc_protocol]" => Some("${tls_version}".to_owned()),
-            "%[unique-id]" | "%ID" => Some("${request_id}".to_owned()),
-            value if value.starts_with("%[ssl_c_s_dn") => Some("${client_cert_subject}".to_owned()),
-            value if !value.contains('%') => Some(literal(value)),
-            _ => None,
-        };
-        match known {
-            Some(value) => {
-                let how = if line.word(1) == "add-header" { "add" } else { "set" };
-                self.header(line, keys, ("request_headers", how), &value);
-            }
-            None => {
-                // A client could write it otherwise, and the endpoint relies on it.
-                self.header(line, keys, ("request_headers", "remove"), "");
-                self.note(line, Became::Lost, "its value is not understood, so the endpoint does not get it");
-            }
-        }
-    }
-
-    /// Changes the header that the line names.
-    pub(super) fn header(&mut self, line: &Line, keys: &mut Keys, (side, how): (&str, &str), value: &str) {
-        if let Err(why) = keys.header(side, how, line.word(2), value) {
-            self.note(line, Became::Different, why);
-        }
-    }
-
-    pub(super) fn response(&mut self, line: &Line, keys: &mut Keys) {
-        let is_plain = !line.word(3).contains('%') && !line.has("if") && !line.has("unless");
-        match line.word(1) {
-            "del-header" => self.header(line, keys, ("response_headers", "remove"), ""),
-            "set-header" if is_plain => self.header(line, keys, ("response_headers", "set"), &literal(line.word(3))),
-            "add-header" if is_plain => self.header(line, keys, ("response_headers", "add"), &literal(line.word(3))),
-            "set-log-level" | "capture" | "set-var" => {}
-            _ => self.note(line, Became::Lost, "only headers with a text are changed"),
-        }
     }
 
     fn retry(&mut self, backend: &Section) -> Option<Value> {
@@ -287,45 +215,28 @@ impl Making<'_> {
         Some(retry)
     }
 
-    /// The cluster of a backend.
-    pub(super) fn cluster(&mut self, backend: &Section, is_http: bool) -> String {
+    /// The cluster of a backend; `None` if the backend has to be closed.
+    pub(super) fn cluster(&mut self, backend: &Section, is_http: bool) -> Option<String> {
+        let key = (backend.line, is_http);
+        if let Some(known) = self.clusters.get(&key) {
+            return known.clone();
+        }
+        let cluster = self.cluster_of(backend, is_http);
+        self.clusters.insert(key, cluster.clone());
+        cluster
+    }
+
+    fn cluster_of(&mut self, backend: &Section, is_http: bool) -> Option<String> {
+        let servers = self.servers(backend)?;
         let mut keys = Keys::default();
-        let mut endpoints = Vec::new();
-        let base = backend.last(&["default-server"]).cloned();
-        let servers: Vec<Line> = backend.all(&["server"]).chain(backend.all(&["server-template"])).cloned().collect();
-        let mut has_backup = false;
-        for line in &servers {
-            let place = if line.word(0) == "server" { 2 } else { 3 };
-            let address = line.word(place);
-            if address.contains('@') || address.starts_with('/') || address.starts_with("unix") {
-                self.note(line, Became::Lost, "Steelyard connects to addresses and names");
-                continue;
-            }
-            let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-            let port = if line.has("ssl") { 443 } else { 80 };
-            let mut endpoint =
-                json!({"address": if has_port { address.to_owned() } else { format!("{address}:{port}") }});
-            if let Some(weight) = line.after("weight").and_then(|text| text.parse::<u16>().ok()) {
-                endpoint["weight"] = json!(weight);
-            }
-            if line.has("disabled") {
-                endpoint["weight"] = json!(0);
-            }
-            if line.has("backup") {
-                endpoint["priority"] = json!(1);
-                has_backup = true;
-            }
-            endpoints.push(endpoint);
+        if servers.endpoints.iter().all(|endpoint| endpoint["weight"] == 0) {
+            self.note(&backend.head(), Became::Closed, "it has no server in use, so what leads to it is closed");
+            return None;
         }
-        if endpoints.is_empty() {
-            let line = Line { number: backend.line, words: vec!["backend".to_owned(), backend.name.clone()] };
-            self.note(&line, Became::Lost, "it has no server, so its requests are answered 502 or 503");
-            endpoints.push(json!({"address": "127.0.0.1:9", "weight": 0}));
-        }
-        keys.set("endpoints", endpoints);
-        let options = Options { line: servers.first().cloned(), base };
+        keys.set("endpoints", servers.endpoints);
+        let options = servers.options;
         self.balance(backend, &mut keys);
-        if has_backup {
+        if servers.has_backup {
             keys.set("panic_threshold", "0%");
         }
         self.connections(backend, &options, is_http, &mut keys);
@@ -334,13 +245,10 @@ impl Making<'_> {
         }
         if let Some(line) = backend.last(&["cookie"]).filter(|_| is_http) {
             keys.set("sticky", json!({"cookie": line.word(1)}));
-            self.note(
-                line,
-                Became::Different,
-                "the cookie has another value, so each client is assigned an endpoint anew",
-            );
+            let why = "the cookie has another value, so each client is assigned an endpoint anew";
+            self.note(line, Became::Different, why);
         }
-        self.draft.cluster(&backend.name, keys)
+        Some(self.draft.cluster(&backend.name, keys))
     }
 
     fn balance(&mut self, backend: &Section, keys: &mut Keys) {
@@ -370,7 +278,7 @@ impl Making<'_> {
         if let Some(count) =
             options.value("maxconn").and_then(|text| text.parse::<u64>().ok()).filter(|count| *count > 0)
         {
-            limits["connections"] = json!(count);
+            limits["connections"] = json!(count.min(front::CONNECTIONS_MAX));
         }
         if let Some(time) = backend.time(&["timeout", "queue"]) {
             limits["pending_timeout"] = json!(milliseconds(time));
@@ -395,6 +303,8 @@ impl Making<'_> {
             let mut tls = json!({});
             match (options.value("verify"), options.value("ca-file")) {
                 (Some("none"), _) => tls["verify"] = json!(false),
+                // The system's own are the default.
+                (_, Some("@system-ca")) => {}
                 (_, Some(file)) => tls["ca"] = json!(file),
                 _ => {}
             }
@@ -456,30 +366,17 @@ impl Making<'_> {
         if let Some(time) = options.value("inter").and_then(time) {
             check["interval"] = json!(milliseconds(time));
         }
-        for (word, key) in [("fall", "unhealthy_after"), ("rise", "healthy_after"), ("port", "port")] {
-            if let Some(count) = options.value(word).and_then(|text| text.parse::<u64>().ok()) {
-                check[key] = json!(count);
+        for (word, key, most) in
+            [("fall", "unhealthy_after", 1_000), ("rise", "healthy_after", 1_000), ("port", "port", 65_535)]
+        {
+            let count = options.value(word).and_then(|text| text.parse::<u64>().ok());
+            if let Some(count) = count.filter(|count| *count > 0) {
+                check[key] = json!(count.min(most));
             }
         }
         if let Some(time) = backend.time(&["timeout", "check"]) {
             check["timeout"] = json!(milliseconds(time));
         }
         Some(check)
-    }
-}
-
-/// The words of the first server, and those of `default-server`.
-struct Options {
-    line: Option<Line>,
-    base: Option<Line>,
-}
-
-impl Options {
-    fn value(&self, word: &str) -> Option<&str> {
-        self.line.as_ref().and_then(|line| line.after(word)).or_else(|| self.base.as_ref()?.after(word))
-    }
-
-    fn has(&self, word: &str) -> bool {
-        self.line.as_ref().is_some_and(|line| line.has(word)) || self.base.as_ref().is_some_and(|line| line.has(word))
     }
 }
