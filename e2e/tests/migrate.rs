@@ -7,6 +7,7 @@ mod support;
 #[path = "support/tls.rs"]
 mod tls;
 
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
@@ -96,8 +97,225 @@ GET http://nobody.example/
 GET https://shop.example/x
 ";
 
+/// What keeps somebody out. `{origin}` answers everything.
+const GUARDED: &str = r#"
+daemon off; master_process off; pid {root}/nginx.pid; error_log stderr;
+events {}
+http {
+    access_log off; {temporary}
+    server { listen {origin}; location / { return 200 "served\n"; } }
+    server {
+        listen {http} default_server; server_name paths.example;
+        location /admin { deny all; }
+        location /a+b { deny all; }
+        location "/x y" { deny all; }
+        location ~ ^/re/[+]x { deny all; }
+        location ~ 20$ { proxy_pass http://{origin}; }
+        location /deny { deny all; }
+        location / { proxy_pass http://{origin}; }
+    }
+    server {
+        listen {http}; server_name conditions.example;
+        location /both { limit_except GET { deny all; } if ($request_method !~ ^(GET|POST)$) { return 405; } proxy_pass http://{origin}; }
+        location /order { if ($http_x_token != secret) { return 403; } if ($http_x_b = 1) { return 200 inside; } proxy_pass http://{origin}; }
+        location /two { if ($http_x_a != 1) { return 200 public; } if ($http_x_b != 2) { return 403; } proxy_pass http://{origin}; }
+        location /empty { if ($http_x_token = "") { return 403; } proxy_pass http://{origin}; }
+        location /arg { if ($arg_debug = 1) { return 403; } proxy_pass http://{origin}; }
+        location /in { internal; return 200 inside; location /in/b { proxy_pass http://{origin}; } }
+        location / { return 404; }
+    }
+    server {
+        listen {http}; server_name nested.example;
+        location /n { location ^~ /n/b { proxy_pass http://{origin}; } }
+        location ^~ /f/ { deny all; }
+        location /f/open { proxy_pass http://{origin}; }
+        location /s { location /s/b/c { proxy_pass http://{origin}; } location = /s/b/d { proxy_pass http://{origin}; } }
+        location /s/b { deny all; }
+        location /o/ { proxy_pass http://{origin}; }
+        location /o { deny all; }
+        location /t { proxy_pass http://{origin}; location /t { deny all; } }
+        location ~ \.php$ { deny all; }
+        location / { proxy_pass http://{origin}; }
+    }
+    server {
+        listen {http}; server_name tried.example; auth_basic x; auth_basic_user_file {root}/users;
+        location /off { auth_basic off; try_files $uri @app; }
+        location /net { auth_basic off; allow 127.0.0.0/8; deny all; try_files $uri @net; }
+        location /pass { auth_basic off; proxy_pass http://{origin}; try_files $uri =404; }
+        location @app { proxy_pass http://{origin}; }
+        location @net { auth_basic off; allow 192.0.2.0/24; deny all; proxy_pass http://{origin}; }
+    }
+    server { listen {http}; server_name twice.example; return 403; }
+    server { listen {http}; server_name twice.example once.example; location / { proxy_pass http://{origin}; } }
+    server { listen {names} default_server; server_name any.example; location / { proxy_pass http://{origin}; } }
+    server { listen {names}; server_name ~^admin\.; return 403; }
+    server {
+        listen {real}; set_real_ip_from 127.0.0.0/8;
+        location /rules { deny 192.0.2.0/24; allow all; proxy_pass http://{origin}; }
+        location / { proxy_pass http://{origin}; }
+    }
+    server {
+        listen {shared}; set_real_ip_from 127.0.0.0/8; real_ip_header X-Forwarded-For; real_ip_recursive on;
+        location / { proxy_pass http://{origin}; }
+    }
+    server { listen {shared}; server_name other.example; allow 192.0.2.0/24; deny all; location / { proxy_pass http://{origin}; } }
+    server {
+        listen {known}; set_real_ip_from 127.0.0.0/8; real_ip_header X-Forwarded-For; real_ip_recursive on; deny 192.0.2.0/24;
+        location / { proxy_pass http://{origin}; }
+    }
+}
+"#;
+
+/// Requests, and the statuses of nginx and of the translation: a port, a host, a path, a method, and headers. What nginx refuses is never served.
+const GUARDED_REQUESTS: &str = "\
+200 200 http paths.example / GET
+403 403 http paths.example /admin/x GET
+403 400 http paths.example /admin%2fx GET
+403 400 http paths.example /z/..%2fadmin/x GET
+403 403 http paths.example //admin GET
+403 403 http paths.example /./admin GET
+403 403 http paths.example /%61dmin GET
+403 403 http paths.example /x/../admin GET
+403 403 http paths.example /x/%2e%2e/admin GET
+400 400 http paths.example /admin%00 GET
+403 400 http paths.example /admin#x GET
+403 403 http paths.example /a+b GET
+403 403 http paths.example /a%2Bb GET
+403 403 http paths.example /a%2bb GET
+403 403 http paths.example /x%20y GET
+403 403 http paths.example /re/+x GET
+403 403 http paths.example /re/%2Bx GET
+403 403 http paths.example /deny%20 GET
+200 200 http paths.example /deny/20 GET
+403 403 http paths.example /deny/x GET
+200 400 http paths.example /\\admin GET
+200 403 http conditions.example /both GET
+403 403 http conditions.example /both POST
+403 403 http conditions.example /order GET X-B:1
+200 200 http conditions.example /order GET X-B:1 X-Token:secret
+200 200 http conditions.example /order GET X-Token:secret
+403 403 http conditions.example /two GET X-A:1
+200 200 http conditions.example /two GET X-A:1 X-B:2
+200 200 http conditions.example /two GET
+403 403 http conditions.example /empty GET
+200 200 http conditions.example /empty GET X-Token:a
+403 403 http conditions.example /arg?DEBUG=1 GET
+200 403 http conditions.example /arg?x GET
+404 404 http conditions.example /in GET
+404 404 http conditions.example /in/b GET
+403 403 http nested.example /n/b/x.php GET
+200 200 http nested.example /n/b/x GET
+403 403 http nested.example /f/open/x.php GET
+403 403 http nested.example /f/x GET
+403 403 http nested.example /s/b/c GET
+403 403 http nested.example /s/b/d GET
+403 403 http nested.example /o GET
+200 200 http nested.example /o/ GET
+403 403 http nested.example /t GET
+403 403 http nested.example /x.php GET
+200 200 http nested.example /x.PHP GET
+401 401 http tried.example /off GET
+403 403 http tried.example /net GET
+404 404 http tried.example /pass GET
+403 403 http twice.example / GET
+200 200 http once.example / GET
+403 403 http TWICE.example. / GET
+200 200 names any.example / GET
+403 403 names admin.example / GET
+403 403 names admin.other / GET
+403 403 real x /rules GET X-Real-IP:192.0.2.1
+200 403 real x /rules GET
+200 200 real x / GET
+403 403 shared other.example / GET X-Forwarded-For:192.0.2.1
+200 200 shared x / GET
+403 403 known x / GET X-Forwarded-For:192.0.2.1
+200 200 known x / GET X-Forwarded-For:192.0.3.1
+200 200 known x / GET
+";
+
 fn until_listening(program: &mut Program, address: SocketAddr) {
     program.until("listening", || TcpStream::connect(address).ok()).unwrap();
+}
+
+/// A file of nginx with its addresses, and with this folder for whatever it writes.
+fn filled(file: &str, scratch: &Scratch, places: &[(&str, SocketAddr)]) -> String {
+    let root = scratch.path().display().to_string();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path {root}/{kind};"))
+        .concat();
+    let text = file.replace("{temporary}", &temporary).replace("{root}", &root);
+    places.iter().fold(text, |text, (name, place)| text.replace(name, &place.to_string()))
+}
+
+/// The status of a request whose path is sent as it is.
+fn status(address: SocketAddr, request: &[&str]) -> u64 {
+    let [host, path, method, headers @ ..] = request else { panic!("{request:?}") };
+    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{request:?}: {answer}"))
+}
+
+#[test]
+fn what_nginx_refuses_its_translation_refuses() {
+    if Command::new("nginx").arg("-v").output().is_err() {
+        return skip("what_nginx_refuses_its_translation_refuses", "nginx is not installed");
+    }
+    let scratch = Scratch::new();
+    scratch.write("users", "ann:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n");
+    let names = ["http", "names", "real", "shared", "known"];
+    let braces = names.map(|name| format!("{{{name}}}"));
+    let (old, new) = (names.map(|_| local(port())), names.map(|_| local(port())));
+    let places = |all: [SocketAddr; 5]| braces.iter().map(String::as_str).zip(all).collect::<Vec<_>>();
+    let (origin, moved) = (local(port()), local(port()));
+    let file =
+        scratch.write("nginx.conf", &filled(GUARDED, &scratch, &[&places(old)[..], &[("{origin}", origin)]].concat()));
+    let mut nginx = Program::spawn("nginx", Command::new("nginx").args(["-e", "stderr", "-c", &file])).unwrap();
+    until_listening(&mut nginx, old[0]);
+    let translated = run(&["migrate", "nginx", &file]);
+    assert_eq!(translated.exit, Exit::Code(1), "{}", translated.stderr);
+    let bind = |text: String, (old, new): (SocketAddr, SocketAddr)| {
+        text.replace(&format!("bind: {old}\n"), &format!("bind: {new}\n"))
+    };
+    let config = old.into_iter().zip(new).chain([(origin, moved)]).fold(translated.stdout, bind);
+    let _steelyard = Steelyard::serve(&format!("admin: {{admin}}\n{config}"), 1);
+    let mut wrong = Vec::new();
+    for line in GUARDED_REQUESTS.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [of_nginx, ours, name, request @ ..] = &words[..] else { panic!("{line}") };
+        let place = names.iter().position(|known| known == name).unwrap();
+        let found = (status(old[place], request), status(new[place], request));
+        assert!(
+            found.0 < 400 || found.1 >= 400,
+            "nginx refuses it, and the translation does not: {line}: {found:?}\n{config}"
+        );
+        if format!("{} {}", found.0, found.1) != format!("{of_nginx} {ours}") {
+            wrong.push(format!("{line}: {found:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}\n{config}", wrong.join("\n"));
+}
+
+#[test]
+fn includes_that_do_not_end() {
+    let scratch = Scratch::new();
+    let check = |text: &str, part: &str| {
+        let file = scratch.write("nginx.conf", text);
+        let found = run(&["migrate", "nginx", &file]);
+        assert_eq!(found.exit, Exit::Code(64), "{text}: {}", found.stderr);
+        assert!(found.stderr.contains(part) && found.stdout.is_empty(), "{text}: {}", found.stderr);
+    };
+    let pipe = scratch.path().join("pipe.conf");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    check("include /dev/zero;", "nginx.conf:1: include /dev/zero: /dev/zero: it is no file");
+    check("include pipe.conf;", "pipe.conf: it is no file");
+    check("include pipe*;", "pipe.conf: it is no file");
+    check("include nginx.conf;", "files that include each other");
+    check("include nginx.conf nginx.conf;", "files that include each other");
+    check("include /proc/*/*/*/*;", "more than 20000 names");
 }
 
 #[test]
@@ -110,23 +328,15 @@ fn nginx_and_its_translation_answer_alike() {
     // ann:secret
     scratch.write("users", "ann:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n");
     let (one, two) = (Origin::start("one"), Origin::start("two"));
-    let root = scratch.path().display().to_string();
-    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .map(|kind| format!("{kind}_temp_path {root}/{kind};"))
-        .concat();
     let (http, https) = (local(port()), local(port()));
-    let text = [
-        ("{root}", root),
-        ("{temporary}", temporary),
-        ("{one}", one.address.to_string()),
-        ("{two}", two.address.to_string()),
-        ("{gone}", local(port()).to_string()),
-        ("{http}", http.to_string()),
-        ("{https}", https.to_string()),
-    ]
-    .into_iter()
-    .fold(FILE.to_owned(), |text, (name, value)| text.replace(name, &value));
-    let file = scratch.write("nginx.conf", &text);
+    let places = [
+        ("{one}", one.address),
+        ("{two}", two.address),
+        ("{gone}", local(port())),
+        ("{http}", http),
+        ("{https}", https),
+    ];
+    let file = scratch.write("nginx.conf", &filled(FILE, &scratch, &places));
     let mut nginx = Program::spawn("nginx", Command::new("nginx").args(["-e", "stderr", "-c", &file])).unwrap();
     until_listening(&mut nginx, http);
 

@@ -1,5 +1,6 @@
 //! A file of Steelyard in the making, and what is said about lines of the file that it is made from.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -34,6 +35,18 @@ impl Keys {
     pub(super) fn joined(mut self, other: &Self) -> Self {
         other.entries().for_each(|(key, value)| self.set(key, value.clone()));
         self
+    }
+
+    /// Adds keys that must all hold, such as policies. Answers false, and may have added some, if one is there with another value.
+    #[must_use = "if it is false, one of them does not hold"]
+    pub(super) fn agreed(&mut self, other: &Self) -> bool {
+        other.entries().all(|(key, value)| match self.get(key) {
+            Some(known) => known == value,
+            None => {
+                self.set(key, value.clone());
+                true
+            }
+        })
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
@@ -176,7 +189,7 @@ impl Serialize for Listener {
 }
 
 /// What became of something that is not translated as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Became {
     /// It is translated, and clients or endpoints see a difference.
     Different,
@@ -187,7 +200,7 @@ pub(super) enum Became {
 }
 
 /// One of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Note {
     file: String,
     line: usize,
@@ -206,13 +219,20 @@ pub(super) struct Draft {
     pub(super) top: Keys,
     pub(super) listeners: Vec<(String, Listener)>,
     pub(super) clusters: Vec<(String, Keys)>,
+    /// The place of each in `clusters`.
+    places: HashMap<String, usize>,
     notes: Vec<Note>,
+    noted: HashSet<Note>,
+    /// Notes above the largest number.
+    more_notes: usize,
 }
 
 impl Draft {
     pub(super) fn note(&mut self, (file, line): (&str, usize), what: &str, became: Became, why: &str) {
         let note = Note { file: file.to_owned(), line, what: what.to_owned(), became, why: why.to_owned() };
-        if self.notes.len() < NOTES_MAX && !self.notes.contains(&note) {
+        if self.notes.len() >= NOTES_MAX {
+            self.more_notes += 1;
+        } else if self.noted.insert(note.clone()) {
             self.notes.push(note);
         }
     }
@@ -222,12 +242,13 @@ impl Draft {
         let name = named(name);
         let mut candidate = name.clone();
         for number in 2.. {
-            match self.clusters.iter().find(|(known, _)| *known == candidate) {
+            match self.places.get(&candidate).and_then(|place| self.clusters.get(*place)) {
                 Some((_, known)) if *known == keys => return candidate,
                 Some(_) => candidate = format!("{}-{number}", name.get(..56).unwrap_or(&name)),
                 None => break,
             }
         }
+        self.places.insert(candidate.clone(), self.clusters.len());
         self.clusters.push((candidate.clone(), keys));
         candidate
     }
@@ -285,6 +306,12 @@ impl Draft {
         for note in &self.notes {
             eprintln!("{}", admin::visible(&note.told()));
         }
+        if self.more_notes > 0 {
+            eprintln!(
+                "steelyard: and {} notes more, of which any may be about something that is closed",
+                self.more_notes
+            );
+        }
         let count = |became: Became| self.notes.iter().filter(|note| note.became == became).count();
         let (different, lost, closed) = (count(Became::Different), count(Became::Lost), count(Became::Closed));
         if self.listeners.is_empty() {
@@ -305,7 +332,7 @@ impl Draft {
         // What is in a file may not steer a terminal.
         let page: Vec<String> = page.lines().map(|line| admin::visible(line).to_string()).collect();
         match crate::print_line(&page.join("\n")) {
-            Exit::Good if lost + closed > 0 => Exit::Failed,
+            Exit::Good if lost + closed + self.more_notes > 0 => Exit::Failed,
             exit => exit,
         }
     }

@@ -3,15 +3,21 @@
 //! A directive is translated, or has no effect that anybody sees, or is reported. One that is unknown closes what it stands in: it may decide who
 //! gets what.
 
+mod client;
+mod host;
 mod location;
 pub(super) mod parse;
+mod path;
 mod policy;
 mod server;
+mod stream;
+mod tls;
 mod upstream;
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::rc::Rc;
 
 use serde_json::json;
 
@@ -31,57 +37,88 @@ pub(super) fn translate(path: &Path) -> Result<Draft, String> {
         false => vec![all.as_slice()],
     };
     for http in https {
-        Making::of(http, &mut draft).servers();
+        Making::of(http, &mut draft).servers().map_err(|why| format!("{}: {why}", path.display()))?;
     }
     for stream in all.iter().filter(|one| one.name == "stream") {
-        upstream::streams(&stream.block, &mut draft);
+        stream::streams(&stream.block, &mut draft);
+    }
+    for one in all.iter().filter(|one| one.name == "mail") {
+        draft.note(one.place(), "mail", Became::Lost, "Steelyard speaks no protocol of mail");
     }
     Ok(draft)
 }
 
 /// The levels around a directive, from http inwards.
 #[derive(Clone)]
-pub(super) struct Scope<'d>(Vec<&'d [Directive]>);
+pub(super) struct Scope<'d>(Vec<Rc<Level<'d>>>);
+
+/// The directives of a block by their name, each with its place in the block.
+pub(super) struct Level<'d>(HashMap<&'d str, Vec<(usize, &'d Directive)>>);
+
+impl<'d> Level<'d> {
+    fn of(block: &'d [Directive]) -> Rc<Self> {
+        let mut all: HashMap<&str, Vec<(usize, &Directive)>> = HashMap::new();
+        for (place, one) in block.iter().enumerate() {
+            all.entry(&one.name).or_default().push((place, one));
+        }
+        Rc::new(Self(all))
+    }
+
+    fn last(&self, name: &str) -> Option<&'d Directive> {
+        self.0.get(name)?.last().map(|(_, one)| *one)
+    }
+}
 
 impl<'d> Scope<'d> {
+    fn of(blocks: &[&'d [Directive]]) -> Self {
+        Self(blocks.iter().map(|block| Level::of(block)).collect())
+    }
+
     fn inner(&self, block: &'d [Directive]) -> Self {
         let mut levels = self.0.clone();
-        levels.push(block);
+        levels.push(Level::of(block));
         Self(levels)
     }
 
     /// A directive of which the innermost counts.
     fn last(&self, name: &str) -> Option<&'d Directive> {
-        self.0.iter().rev().find_map(|level| level.iter().rev().find(|one| one.name == name))
+        self.0.iter().rev().find_map(|level| level.last(name))
     }
 
     /// Directives of which those of the innermost level with one count.
     fn all(&self, names: &[&str]) -> Vec<&'d Directive> {
-        let is_it = |one: &&Directive| names.contains(&one.name.as_str());
-        self.0
-            .iter()
-            .rev()
-            .map(|level| level.iter().filter(is_it).collect::<Vec<_>>())
-            .find(|found| !found.is_empty())
-            .unwrap_or_default()
+        let of_level = |level: &Rc<Level<'d>>| {
+            let mut found: Vec<_> = names.iter().filter_map(|name| level.0.get(name)).flatten().copied().collect();
+            found.sort_unstable_by_key(|(place, _)| *place);
+            found
+        };
+        let found = self.0.iter().rev().map(of_level).find(|found| !found.is_empty()).unwrap_or_default();
+        found.into_iter().map(|(_, one)| one).collect()
     }
 
-    /// `set $name value;` with a value without variables.
-    fn variable(&self, name: &str) -> Option<&'d str> {
-        let is_it = |one: &&Directive| one.name == "set" && one.arg(0) == name && !one.arg(1).contains('$');
-        self.0.iter().rev().find_map(|level| level.iter().rev().find(is_it)).map(|one| one.arg(1))
+    /// Whether the innermost level has one of these.
+    fn has(&self, names: &[&str]) -> bool {
+        self.0.last().is_some_and(|level| names.iter().any(|name| level.last(name).is_some()))
     }
 
-    /// A text with the variables of `set` in it.
+    /// A text with the variables of `set $name value;` in it, if the last one of each has a value without variables.
     fn resolved(&self, text: &str) -> String {
-        let names = self.0.iter().flat_map(|level| level.iter()).filter(|one| one.name == "set").map(|one| one.arg(0));
-        let mut names: Vec<&str> = names.filter(|name| name.len() > 1).collect();
+        if !text.contains('$') {
+            return text.to_owned();
+        }
+        let mut values: Vec<(&str, &str)> = Vec::new();
+        // The innermost level and the last directive first.
+        for (_, one) in self.0.iter().rev().filter_map(|level| level.0.get("set")).flat_map(|all| all.iter().rev()) {
+            let name = one.arg(0);
+            let is_new = name.len() > 1 && text.contains(name) && values.iter().all(|(known, _)| *known != name);
+            if is_new && values.len() < VARIABLES_MAX {
+                values.push((name, one.arg(1)));
+            }
+        }
         // A longer name first: `$ab` is not `$a` and `b`.
-        names.sort_by_key(|name| std::cmp::Reverse(name.len()));
-        names.into_iter().fold(text.to_owned(), |text, name| match self.variable(name) {
-            Some(value) => text.replace(name, value),
-            None => text,
-        })
+        values.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+        let known = values.into_iter().filter(|(_, value)| !value.contains('$'));
+        known.fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
     }
 }
 
@@ -103,9 +140,19 @@ pub(super) struct Making<'d, 'o> {
     /// Maps and split_clients, by their variable.
     maps: BTreeMap<&'d str, &'d Directive>,
     draft: &'o mut Draft,
-    /// Why every server is closed.
+    /// Every server is closed.
     closed: bool,
+    /// Why the addresses of clients at the current port are not known, and the directive that says so.
+    unclear: Option<(&'d Directive, &'static str)>,
+    /// Addresses in the lists of the locations so far.
+    networks: usize,
 }
+
+/// The largest number of routes in all. A server has its routes at each of its ports.
+const ROUTES_MAX: usize = 100_000;
+
+/// The largest number of variables that are replaced in a text.
+const VARIABLES_MAX: usize = 100;
 
 /// A socket that a server listens on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,7 +177,17 @@ impl<'d, 'o> Making<'d, 'o> {
         let upstreams = named("upstream").into_iter().map(|one| (one.arg(0), one)).collect();
         let maps = named("map").into_iter().chain(named("split_clients")).map(|one| (one.arg(1), one)).collect();
         let zones = named("limit_req_zone").into_iter().filter_map(upstream::zone).collect();
-        let mut making = Self { http, scope: Scope(vec![http]), upstreams, zones, maps, draft, closed: false };
+        let mut making = Self {
+            http,
+            scope: Scope::of(&[http]),
+            upstreams,
+            zones,
+            maps,
+            draft,
+            closed: false,
+            unclear: None,
+            networks: 0,
+        };
         making.closed = making.outer();
         making
     }
@@ -142,18 +199,17 @@ impl<'d, 'o> Making<'d, 'o> {
             match words::of(&one.name) {
                 Word::Known | Word::Tuning => {}
                 Word::Lost(instead) => self.draft.note(one.place(), &one.told(), Became::Lost, instead),
-                Word::Unknown if words::sounds_protective(&one.name) => {
+                Word::Unknown => {
                     let why = "it is not understood and may keep somebody out, so all servers are closed; remove it, and write what it does";
                     self.draft.note(one.place(), &one.told(), Became::Closed, why);
                     closes = true;
                 }
-                Word::Unknown => self.draft.note(one.place(), &one.told(), Became::Lost, "it is not understood"),
             }
         }
         closes
     }
 
-    fn servers(&mut self) {
+    fn servers(&mut self) -> Result<(), String> {
         let mut sockets: BTreeMap<Socket, Vec<Bound<'d>>> = BTreeMap::new();
         let servers = self.http.iter().filter(|one| one.name == "server");
         for (number, server) in servers.enumerate() {
@@ -183,90 +239,58 @@ impl<'d, 'o> Making<'d, 'o> {
                     has_proxy_protocol: has("proxy_protocol"),
                 };
                 let all = sockets.entry(socket).or_default();
-                if all.iter().all(|other| other.number != number) {
+                if all.last().is_none_or(|last: &Bound<'_>| last.number != number) {
                     all.push(bound);
                 }
             }
         }
+        let mut count = 0;
         for (socket, bound) in merged(sockets) {
-            self.listener(&socket, &bound);
+            count += self.listener(&socket, &bound);
+            if count > ROUTES_MAX {
+                return Err(format!("there are more than {ROUTES_MAX} routes: give one server at a time"));
+            }
         }
+        Ok(())
     }
 
-    fn listener(&mut self, socket: &Socket, bound: &[Bound<'d>]) {
-        let Some(first) = bound.iter().find(|one| one.is_default).or(bound.first()).copied() else { return };
-        let protocol = if first.is_tls { "https" } else { "http" };
+    /// Adds a listener, and returns how many routes it has.
+    fn listener(&mut self, socket: &Socket, bound: &[Bound<'d>]) -> usize {
+        let Some(first) = bound.iter().find(|one| one.is_default).or(bound.first()).copied() else { return 0 };
+        // All of a port is TLS, or has the PROXY protocol, if one `listen` says so.
+        let is_tls = bound.iter().any(|one| one.is_tls);
+        let has_proxy_protocol = bound.iter().any(|one| one.has_proxy_protocol);
+        let all: Vec<Bound<'d>> = bound.iter().map(|one| Bound { is_tls, has_proxy_protocol, ..*one }).collect();
+        let first = Bound { is_tls, has_proxy_protocol, ..first };
+        let protocol = if is_tls { "https" } else { "http" };
         let bind = format!("{}:{}", socket.host, socket.port);
         let mut keys = Keys::default().with("bind", bind.as_str()).with("protocol", protocol);
-        if let Some(other) = bound.iter().find(|one| one.is_tls != first.is_tls) {
-            let why = "one port has TLS or has none; the default server of the port decides";
+        if let Some(other) = bound.iter().find(|one| one.is_tls != is_tls) {
+            let why = "one `listen` of this port has ssl, so all of the port is TLS";
             self.draft.note(other.server.place(), "server", Became::Different, why);
         }
-        if first.is_tls {
-            keys.set("tls", self.tls(first, bound));
+        let was_closed = self.closed;
+        self.clients(first, &all, &mut keys);
+        if is_tls {
+            keys.set("tls", self.tls(first, &all));
         }
-        if first.has_proxy_protocol {
+        if has_proxy_protocol {
             keys.set("proxy_protocol", true);
         }
-        let mut isolated = Vec::new();
-        let mut routes = Vec::new();
-        let has_wildcards = bound
-            .iter()
-            .any(|one| one.number != first.number && self.names(one.server).iter().any(|name| name.contains('*')));
-        for one in bound {
-            let names = self.names(one.server);
-            let made = self.server(*one, socket.port);
-            let is_first = one.number == first.number;
-            if !names.is_empty() && (!is_first || has_wildcards) {
-                routes.extend(made.iter().map(|route| Keys::default().with("hosts", names.clone()).joined(route)));
-                isolated.extend(names);
-            }
-            if is_first {
-                routes.extend(made);
-            }
-        }
-        isolated.sort_unstable();
-        isolated.dedup();
+        let (isolated, mut routes) = self.hosts(first, &all, socket.port);
+        self.closed = was_closed;
         if !isolated.is_empty() {
             keys.set("isolated_hosts", isolated);
         }
-        self.clients(bound, &mut keys);
         if routes.is_empty() {
             routes.push(Keys::default().with("respond", json!({"status": 404})));
         }
         let base = format!("{protocol}-{}", socket.port);
         let is_taken = self.draft.listeners.iter().any(|(name, _)| *name == base);
         let name = if is_taken { named(&format!("{base}-{}", socket.host)) } else { base };
+        let count = routes.len();
         self.draft.listeners.push((name, Listener { keys, routes }));
-    }
-
-    /// The hosts of a server, as far as they can be named.
-    fn names(&mut self, server: &Directive) -> Vec<String> {
-        let mut names = Vec::new();
-        for one in server.block.iter().filter(|one| one.name == "server_name") {
-            for name in &one.args {
-                let name = name.to_ascii_lowercase();
-                let is_plain = |name: &str| {
-                    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-                };
-                match name.as_str() {
-                    "" | "_" | "localhost_" => {}
-                    name if name.strip_prefix("*.").is_some_and(is_plain) => names.push(name.to_owned()),
-                    name if name.strip_prefix('.').is_some_and(is_plain) => {
-                        names.extend([name.trim_start_matches('.').to_owned(), format!("*{name}")]);
-                    }
-                    name if is_plain(name) && !name.starts_with('_') => names.push(name.to_owned()),
-                    name => {
-                        let why =
-                            format!("a host is a name, or `*.` in front of one: list the names that {name} stands for");
-                        self.draft.note(one.place(), &one.told(), Became::Lost, &why);
-                    }
-                }
-            }
-        }
-        names.sort_unstable();
-        names.dedup();
-        names
+        count
     }
 }
 
@@ -291,7 +315,10 @@ fn socket(text: &str) -> Option<Socket> {
 
 /// One listener takes both families, if the same servers listen on both.
 fn merged(sockets: BTreeMap<Socket, Vec<Bound<'_>>>) -> Vec<(Socket, Vec<Bound<'_>>)> {
-    let numbers = |all: &[Bound<'_>]| all.iter().map(|one| (one.number, one.is_tls)).collect::<Vec<_>>();
+    let numbers = |all: &[Bound<'_>]| {
+        let one = |one: &Bound<'_>| (one.number, one.is_tls, one.is_default, one.has_proxy_protocol);
+        all.iter().map(one).collect::<Vec<_>>()
+    };
     let other = |socket: &Socket, host: &str| Socket { host: host.to_owned(), port: socket.port };
     let mut all = Vec::new();
     for (socket, bound) in &sockets {

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::super::draft::{Became, Keys, closed, escaped, literal, searched};
-use super::Making;
 use super::parse::Directive;
 use super::server::{Matcher, Of};
 use super::words::OTHER_SERVERS;
+use super::{Making, Scope, path};
 
 /// What the directives `if`, `return` and `rewrite` of a block answer.
 #[derive(Default)]
@@ -19,6 +19,18 @@ pub(super) struct Answers {
     pub(super) is_final: bool,
 }
 
+impl Answers {
+    /// Adds a route that comes after the guards so far. Answers false if it cannot have their conditions.
+    #[must_use = "if it is false, the route is not there"]
+    fn add(&mut self, mut route: Keys) -> bool {
+        let fits = self.guards.iter().all(|(guard, _)| route.conditions(guard));
+        if fits {
+            self.routes.push(route);
+        }
+        fits
+    }
+}
+
 impl<'d> Making<'d, '_> {
     /// The routes of a location. `None` closes the server.
     pub(super) fn location(&mut self, location: &'d Directive, of: &Of<'d, '_>) -> Option<Vec<Keys>> {
@@ -28,38 +40,60 @@ impl<'d> Making<'d, '_> {
         if self.is_closed(block, "the location is closed") {
             return all();
         }
+        // Before everything else, and also for the locations inside of one that has it.
+        if of.scope.last("internal").is_some() {
+            return Some(vec![base.with("respond", json!({"status": 404}))]);
+        }
         let Some(answers) = self.answered(block, of) else { return all() };
         let Answers { mut routes, guards, is_final } = answers;
-        if is_final {
-            return self.guarded(location, routes, 0, guards).or_else(all);
-        }
         let before = routes.len();
+        if is_final {
+            return self.guarded(location, routes, before, guards).or_else(all);
+        }
         let Ok(policies) = self.policies(of) else { return all() };
         if policies.get("respond").is_some() {
             routes.push(base.clone().joined(&policies));
             return self.guarded(location, routes, before, guards).or_else(all);
         }
         let Some(made) = self.handled(location, of) else { return all() };
-        let methods = match self.methods(block) {
-            Ok(methods) => methods,
-            Err(()) => return all(),
-        };
+        let Ok(methods) = self.methods(block) else { return all() };
         for route in made {
-            let own = route.get("to").is_some();
-            let mut route = if own { route.joined(&policies) } else { route };
-            if let Some(methods) = &methods {
-                route.set("methods", methods.clone());
-                routes.push(route.clone());
-                route.remove("methods");
-                routes.push(closed(&route));
-            } else {
-                routes.push(route);
-            }
+            let Some(mut limited) = self.limited(location, route, &policies, methods.as_deref()) else { return all() };
+            routes.append(&mut limited);
         }
         self.guarded(location, routes, before, guards).or_else(all)
     }
 
-    /// Adds guards to the routes from a place on. `None` closes the location.
+    /// A route with the policies of its location, for these methods, and what others get. `None` closes the location.
+    fn limited(
+        &mut self,
+        place: &Directive,
+        mut route: Keys,
+        policies: &Keys,
+        methods: Option<&[String]>,
+    ) -> Option<Vec<Keys>> {
+        let is_refusal = route.get("respond").is_some_and(|answer| answer["status"].as_u64() >= Some(400));
+        if !is_refusal && !route.agreed(policies) {
+            let why = "a request has to pass the rules of this location and those of the one that it leads to, so it is closed; write them as one";
+            self.draft.note(place.place(), &place.told(), Became::Closed, why);
+            return None;
+        }
+        let Some(methods) = methods else { return Some(vec![route]) };
+        let mut limited = route.clone();
+        if !limited.conditions(&Keys::default().with("methods", methods)) {
+            self.two_conditions(place);
+            return None;
+        }
+        Some(vec![limited, closed(&route)])
+    }
+
+    fn two_conditions(&mut self, place: &Directive) {
+        let why = "two conditions on one header, cookie, part of the query or method have no equivalent, so the location is closed; write both as one";
+        self.draft.note(place.place(), &place.told(), Became::Closed, why);
+    }
+
+    /// Adds guards to the routes from a place on, and what is answered where one does not hold: the first of those decides, so the answer of a
+    /// later one needs those before it. `None` closes the location.
     fn guarded(
         &mut self,
         place: &Directive,
@@ -67,23 +101,28 @@ impl<'d> Making<'d, '_> {
         from: usize,
         guards: Vec<(Keys, Keys)>,
     ) -> Option<Vec<Keys>> {
-        for (guard, otherwise) in guards {
-            if !routes.iter_mut().skip(from).all(|route| route.conditions(&guard)) {
-                let why = "two conditions on one header, cookie, part of the query or method have no equivalent, so the location is closed; write \
-                    both as one";
-                self.draft.note(place.place(), &place.told(), Became::Closed, why);
-                return None;
-            }
+        let mut rest = guards.as_slice();
+        let mut fits =
+            routes.iter_mut().skip(from).all(|route| guards.iter().all(|(guard, _)| route.conditions(guard)));
+        while let [before @ .., (_, otherwise)] = rest {
+            let mut otherwise = otherwise.clone();
+            fits &= before.iter().all(|(guard, _)| otherwise.conditions(guard));
             routes.push(otherwise);
+            rest = before;
+        }
+        if !fits {
+            self.two_conditions(place);
+            return None;
         }
         Some(routes)
     }
 
     /// `limit_except GET { deny all; }`: the methods that pass.
     fn methods(&mut self, block: &[Directive]) -> Result<Option<Vec<String>>, ()> {
-        let Some(limit) = block.iter().find(|one| one.name == "limit_except") else { return Ok(None) };
+        let mut limits = block.iter().filter(|one| one.name == "limit_except");
+        let Some(limit) = limits.next() else { return Ok(None) };
         let is_deny = |one: &Directive| one.name == "deny" && one.arg(0) == "all";
-        if limit.block.is_empty() || !limit.block.iter().all(is_deny) {
+        if limit.block.is_empty() || !limit.block.iter().all(is_deny) || limits.next().is_some() {
             let why = "only `deny all` is understood in it, so the location is closed; write a route for each list of methods";
             self.draft.note(limit.place(), &limit.told(), Became::Closed, why);
             return Err(());
@@ -100,8 +139,8 @@ impl<'d> Making<'d, '_> {
         let block = &location.block;
         let find = |name: &str| block.iter().find(|one| one.name == name);
         let nothing = || Some(vec![with_path(of.matcher.condition(false)).with("respond", json!({"status": 404}))]);
-        if find("internal").is_some() {
-            return nothing();
+        if let Some(files) = find("try_files") {
+            return self.tried(location, files, of);
         }
         if let Some(pass) = find("proxy_pass").or(find("grpc_pass")) {
             return self.proxied(pass, block, of);
@@ -111,23 +150,29 @@ impl<'d> Making<'d, '_> {
             self.draft.note(other.place(), &other.told(), Became::Lost, why);
             return nothing();
         }
-        if let Some(files) = find("try_files") {
-            let name = files.args.last().filter(|name| name.starts_with('@'));
-            let named = of
-                .server
-                .block
-                .iter()
-                .find(|one| one.name == "location" && Some(one.arg(0)) == name.map(String::as_str));
-            if let Some(named) = named {
-                let why = "Steelyard serves no files; all requests go to the location that is named last";
-                self.draft.note(files.place(), &files.told(), Became::Lost, why);
-                let scope = of.scope.inner(&named.block);
-                let of = Of { scope, ..*of };
-                return self.location(named, &of);
-            }
-        }
         self.no_files(location, &location.told());
         nothing()
+    }
+
+    /// `try_files`: there are no files, so the location with a name that is last, if it is one. `None` closes the location.
+    fn tried(&mut self, location: &'d Directive, files: &'d Directive, of: &Of<'d, '_>) -> Option<Vec<Keys>> {
+        let name = files.args.last().filter(|name| name.starts_with('@'));
+        let mut inner = of.server.block.iter().filter(|one| one.name == "location");
+        let named = inner.find(|one| Some(one.arg(0)) == name.map(String::as_str));
+        let Some(named) = named else {
+            self.no_files(location, &location.told());
+            return Some(vec![with_path(of.matcher.condition(false)).with("respond", json!({"status": 404}))]);
+        };
+        if location.arg(0).starts_with('@') {
+            let why = "a location with a name that leads to another one has no equivalent, so it is closed; write both as one";
+            self.draft.note(files.place(), &files.told(), Became::Closed, why);
+            return None;
+        }
+        let why = "Steelyard serves no files; all requests go to the location that is named last";
+        self.draft.note(files.place(), &files.told(), Became::Lost, why);
+        // What is around a location with a name is its server, and nothing of the location that leads to it.
+        let scope = Scope::of(&[self.http, &of.server.block, &named.block]);
+        self.location(named, &Of { scope, ..*of })
     }
 
     /// See [`Answers`]; the second is whether nothing comes after them. `None` closes the block.
@@ -147,13 +192,13 @@ impl<'d> Making<'d, '_> {
             match one.name.as_str() {
                 "return" => {
                     let route = self.returned(one, with_path(of.matcher.condition(false)), of)?;
-                    answers.routes.push(route);
+                    self.added(&mut answers, one, route)?;
                     answers.is_final = true;
                     return Some(answers);
                 }
                 "rewrite" => match self.rewritten(one, of)? {
                     Some(route) => {
-                        answers.routes.push(route);
+                        self.added(&mut answers, one, route)?;
                         if takes_all(one.arg(0), of.matcher) {
                             answers.is_final = true;
                             return Some(answers);
@@ -169,6 +214,14 @@ impl<'d> Making<'d, '_> {
         Some(answers)
     }
 
+    fn added(&mut self, answers: &mut Answers, place: &Directive, route: Keys) -> Option<()> {
+        if !answers.add(route) {
+            self.two_conditions(place);
+            return None;
+        }
+        Some(())
+    }
+
     fn condition(&mut self, one: &'d Directive, of: &Of<'d, '_>, answers: &mut Answers) -> Option<()> {
         let base = with_path(of.matcher.condition(false));
         let Some((keys, is_negated)) = condition(one, of, base) else {
@@ -181,9 +234,7 @@ impl<'d> Making<'d, '_> {
         let answer = match one.block.iter().find(|one| one.name != "set" && one.name != "break") {
             Some(inner) if inner.name == "return" => self.returned(inner, keys.clone(), of)?,
             Some(inner) if inner.name == "rewrite" => {
-                let matcher = Matcher::Prefix { path: "/".to_owned(), is_first: false };
-                let of = Of { scope: of.scope.clone(), matcher: &matcher, ..*of };
-                let route = self.rewritten(inner, &of)?;
+                let route = self.rewritten(inner, of)?;
                 let Some(route) = route else { return self.unknown_if(one) };
                 keys.clone().joined(&route)
             }
@@ -197,10 +248,9 @@ impl<'d> Making<'d, '_> {
             let mut guard = keys;
             guard.remove("path");
             answers.guards.push((guard, otherwise));
-        } else {
-            answers.routes.push(answer);
+            return Some(());
         }
-        Some(())
+        self.added(answers, one, answer)
     }
 
     fn unknown_if(&mut self, one: &Directive) -> Option<()> {
@@ -247,10 +297,7 @@ impl<'d> Making<'d, '_> {
             None
         };
         if !is_url && flag != "permanent" && flag != "redirect" {
-            let proxies =
-                of.scope.0.last().is_some_and(|block| {
-                    block.iter().any(|one| ["proxy_pass", "grpc_pass"].contains(&one.name.as_str()))
-                });
+            let proxies = of.scope.has(&["proxy_pass", "grpc_pass"]);
             if flag == "break" && proxies && within(pattern, of.matcher) {
                 return Some(None);
             }
@@ -265,7 +312,7 @@ impl<'d> Making<'d, '_> {
         if to.ends_with('?') {
             self.draft.note(one.place(), &one.told(), Became::Different, "the query stays");
         }
-        let answer = searched(pattern, false).and_then(|regex| {
+        let answer = path::found(pattern, false).and_then(|regex| {
             let answer = redirect(to.trim_end_matches('?'), status, of, true)?;
             Some(with_path(Some(json!({"regex": regex}))).joined(&answer))
         });
@@ -324,34 +371,52 @@ fn condition(one: &Directive, of: &Of<'_, '_>, mut keys: Keys) -> Option<(Option
     if variable == "$scheme" && sign == "=" {
         return Some(((value == if of.is_tls { "https" } else { "http" }).then_some(keys), false));
     }
-    let is_negated = sign.starts_with('!');
-    let matched = match sign.trim_start_matches('!') {
-        "" if rest.is_empty() => json!({"present": true}),
-        "=" if value.contains('$') => return None,
-        "=" => json!(value),
-        "~" => json!({"regex": searched(value, false)?}),
-        "~*" => json!({"regex": searched(value, true)?}),
-        _ => return None,
-    };
+    let (matched, is_negated) = matched(sign, value)?;
     let named = |prefix: &str| variable.strip_prefix(prefix).filter(|name| !name.is_empty());
+    let bare = sign.trim_start_matches('!');
     match variable {
-        "$host" | "$http_host" if sign == "=" => keys.set("hosts", json!([value])),
-        "$request_method" => keys.set("methods", methods(value, sign.trim_start_matches('!'))?),
-        "$uri" | "$document_uri" if matched.is_object() && !is_negated && keys.get("path").is_none() => {
-            keys.set("path", matched)
+        "$host" | "$http_host" if sign == "=" && !value.is_empty() => keys.set("hosts", json!([value])),
+        "$request_method" if !value.is_empty() => keys.set("methods", methods(value, bare)?),
+        "$uri" | "$document_uri" if bare.starts_with('~') && !is_negated && keys.get("path").is_none() => {
+            keys.set("path", json!({"regex": path::found(value, bare == "~*")?}));
         }
         "$uri" | "$document_uri" if sign == "=" && within("^/", of.matcher) => {
-            keys.set("path", json!({"exact": value}))
+            let exact = Matcher::Exact(value.to_owned());
+            keys.set("path", exact.condition(false)?);
         }
         _ => match (named("$http_"), named("$cookie_"), named("$arg_")) {
             (Some(name), ..) if keys.condition("headers", &name.replace('_', "-"), matched.clone()) => {}
-            (_, Some(name), _) if keys.condition("cookies", name, matched.clone()) => {}
-            (.., Some(name)) if keys.condition("query", name, matched.clone()) => {}
+            // nginx finds them in any case of their names, and Steelyard as they are written: whoever must not have one could write it otherwise.
+            (_, Some(name), _) if is_negated && keys.condition("cookies", name, matched.clone()) => {}
+            (.., Some(name)) if is_negated && keys.condition("query", name, matched.clone()) => {}
             _ => return None,
         },
     }
     let has_named = ["headers", "cookies", "query", "methods"].iter().any(|key| keys.get(key).is_some());
     (!is_negated || has_named).then_some((Some(keys), is_negated))
+}
+
+/// What the value of a condition must be, and whether it must not be so. A variable that is not there has the empty text, and a condition of
+/// Steelyard holds for what is there.
+fn matched(sign: &str, value: &str) -> Option<(Value, bool)> {
+    let is_negated = sign.starts_with('!');
+    let something = || json!({"regex": "(?s).+"});
+    let pattern = |ignores_case: bool| {
+        let regex = path::reads_alike(value).then(|| searched(value, ignores_case))??;
+        let holds_for_nothing = path::takes_nothing(&regex) && !is_negated;
+        (!holds_for_nothing).then(|| json!({"regex": regex}))
+    };
+    Some(match (sign, value) {
+        // Neither empty nor `0`.
+        ("", "") => (json!({"regex": "(?s)[^0].*|0.+"}), false),
+        ("=" | "!=", value) if value.contains('$') => return None,
+        ("=", "") => (something(), true),
+        ("!=", "") => (something(), false),
+        ("=" | "!=", value) => (json!(value), is_negated),
+        ("~" | "!~", _) => (pattern(false)?, is_negated),
+        ("~*" | "!~*", _) => (pattern(true)?, is_negated),
+        _ => return None,
+    })
 }
 
 /// `GET`, or `^(GET|HEAD)$`.

@@ -1,16 +1,20 @@
 //! The syntax of nginx's configuration: directives with their lines, blocks, quotes, comments and `include`.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// Limits of everything that is read together.
 const BYTES_MAX: u64 = 16 << 20;
 const FILES_MAX: usize = 1_000;
+/// Names that are looked at for patterns.
+const NAMES_MAX: usize = 20_000;
 const INCLUDES_DEEP_MAX: usize = 16;
 const BLOCKS_DEEP_MAX: usize = 32;
 const DIRECTIVES_MAX: usize = 200_000;
 
-/// Files that say nothing about who gets what, and that may be missing here.
+/// Files of nginx itself that say nothing about who gets what, and that may be missing here.
 const TABLES: &[&str] = &["mime.types", "fastcgi_params", "fastcgi.conf", "uwsgi_params", "scgi_params", "koi-utf"];
 
 /// A directive.
@@ -50,7 +54,7 @@ impl Directive {
 /// The place, and what is wrong there.
 pub(in crate::migrate) fn read(path: &Path) -> Result<Vec<Directive>, String> {
     let folder = path.parent().map_or_else(|| PathBuf::from("."), Path::to_owned);
-    let mut reading = Reading { folder, bytes: 0, files: 0, directives: 0 };
+    let mut reading = Reading { folder, bytes: 0, files: 0, names: 0, directives: 0 };
     reading.file(path, 0)
 }
 
@@ -59,6 +63,7 @@ struct Reading {
     folder: PathBuf,
     bytes: u64,
     files: usize,
+    names: usize,
     directives: usize,
 }
 
@@ -71,11 +76,19 @@ impl Reading {
                 "{name}: more than {FILES_MAX} files, or files that include each other more than {INCLUDES_DEEP_MAX} deep"
             ));
         }
-        self.bytes += std::fs::metadata(path).map_err(|error| format!("{name}: {error}"))?.len();
-        if self.bytes > BYTES_MAX {
+        let wrong = |error: std::io::Error| format!("{name}: {error}");
+        // A pipe would be waited for, and a device may have no end. It is looked at before it is opened, because that waits, too.
+        let is_file = std::fs::metadata(path).map_err(wrong)?.is_file();
+        if !is_file {
+            return Err(format!("{name}: it is no file: give a file, and include files"));
+        }
+        let mut text = Vec::new();
+        let left = BYTES_MAX - self.bytes;
+        File::open(path).and_then(|file| file.take(left + 1).read_to_end(&mut text)).map_err(wrong)?;
+        if text.len() as u64 > left {
             return Err(format!("{name}: the files have more than {BYTES_MAX} bytes together"));
         }
-        let text = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
+        self.bytes += text.len() as u64;
         let text = String::from_utf8_lossy(&text);
         let mut lexer = Lexer { file: name.as_str().into(), rest: text.chars().peekable(), line: 1 };
         self.block(&mut lexer, 0, includes_deep)
@@ -128,8 +141,12 @@ impl Reading {
     ) -> Result<(), String> {
         let path = self.folder.join(pattern);
         let is_table = path.file_name().is_some_and(|name| TABLES.iter().any(|table| name == *table));
-        if is_table {
+        if is_table && !path.exists() {
             return Ok(());
+        }
+        let wrong = |why: &str| Err(format!("{}:{line}: include {pattern}: {why}", lexer.file));
+        if pattern.contains(['[', ']', '\\']) {
+            return wrong("of patterns, * and ? are understood: name the files");
         }
         if !pattern.contains(['*', '?']) {
             let read = self.file(&path, includes_deep + 1);
@@ -145,38 +162,47 @@ impl Reading {
         let mut found = Vec::new();
         let parts: Vec<String> =
             path.components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
-        matching(Path::new(""), &parts, &mut found);
+        if let Err(why) = self.matching(Path::new(""), &parts, &mut found) {
+            return wrong(&why);
+        }
         found.sort();
         for path in found {
             all.extend(self.file(&path, includes_deep + 1)?);
         }
         Ok(())
     }
-}
 
-/// The files whose names match a pattern, part by part.
-fn matching(folder: &Path, parts: &[String], found: &mut Vec<PathBuf>) {
-    let [part, rest @ ..] = parts else {
-        if folder.is_file() {
-            found.push(folder.to_owned());
+    /// What has a name that matches a pattern, part by part.
+    ///
+    /// # Errors
+    /// There is too much of it, or a folder that cannot be read, in which there may be some.
+    fn matching(&mut self, folder: &Path, parts: &[String], found: &mut Vec<PathBuf>) -> Result<(), String> {
+        let [part, rest @ ..] = parts else {
+            if folder.symlink_metadata().is_ok() {
+                found.push(folder.to_owned());
+            }
+            return Ok(());
+        };
+        if !part.contains(['*', '?']) {
+            return self.matching(&folder.join(part), rest, found);
         }
-        return;
-    };
-    if !part.contains(['*', '?']) {
-        return matching(&folder.join(part), rest, found);
-    }
-    let Ok(entries) = std::fs::read_dir(if folder.as_os_str().is_empty() { Path::new(".") } else { folder }) else {
-        return;
-    };
-    for entry in entries.filter_map(Result::ok).take(FILES_MAX + 1) {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let is_hidden = name.starts_with('.') && !part.starts_with('.');
-        if !is_hidden
-            && found.len() <= FILES_MAX
-            && fits(&part.chars().collect::<Vec<_>>(), &name.chars().collect::<Vec<_>>())
-        {
-            matching(&folder.join(name), rest, found);
+        let place = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        if !place.is_dir() {
+            return Ok(());
         }
+        let wrong = |error: std::io::Error| format!("{}: {error}", place.display());
+        for entry in std::fs::read_dir(place).map_err(wrong)? {
+            self.names += 1;
+            if self.names > NAMES_MAX || found.len() > FILES_MAX {
+                return Err(format!("more than {NAMES_MAX} names to compare, or {FILES_MAX} files"));
+            }
+            let name = entry.map_err(wrong)?.file_name().to_string_lossy().into_owned();
+            let is_hidden = name.starts_with('.') && !part.starts_with('.');
+            if !is_hidden && fits(&part.chars().collect::<Vec<_>>(), &name.chars().collect::<Vec<_>>()) {
+                self.matching(&folder.join(name), rest, found)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -308,17 +334,65 @@ impl Lexer<'_> {
         }
     }
 
-    /// A block of Lua.
+    /// A block of Lua: braces in its texts and comments do not count.
     fn skip_block(&mut self) -> Result<(), String> {
         let mut open = 1;
         while open > 0 {
             match self.next().ok_or_else(|| self.wrong("a } is missing"))? {
                 '{' => open += 1,
                 '}' => open -= 1,
+                quote @ ('"' | '\'') => self.skip_lua_text(quote)?,
+                '[' => {
+                    self.skip_long_bracket()?;
+                }
+                '-' if self.rest.peek() == Some(&'-') => {
+                    self.next();
+                    let is_long = self.rest.next_if_eq(&'[').is_some() && self.skip_long_bracket()?;
+                    if !is_long {
+                        while self.rest.peek().is_some_and(|letter| *letter != '\n') {
+                            self.next();
+                        }
+                    }
+                }
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    fn skip_lua_text(&mut self, quote: char) -> Result<(), String> {
+        loop {
+            match self.next().ok_or_else(|| self.wrong("a quote is not closed"))? {
+                letter if letter == quote => return Ok(()),
+                '\\' => {
+                    self.next();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What follows the first `[` of `[[ ]]` and `[=[ ]=]`, if it is one of them.
+    fn skip_long_bracket(&mut self) -> Result<bool, String> {
+        let mut level = 0;
+        while self.rest.next_if_eq(&'=').is_some() {
+            level += 1;
+        }
+        if self.rest.next_if_eq(&'[').is_none() {
+            return Ok(false);
+        }
+        loop {
+            if self.next().ok_or_else(|| self.wrong("a ]] is missing"))? != ']' {
+                continue;
+            }
+            let mut count = 0;
+            while self.rest.next_if_eq(&'=').is_some() {
+                count += 1;
+            }
+            if count == level && self.rest.next_if_eq(&']').is_some() {
+                return Ok(true);
+            }
+        }
     }
 }
 
@@ -327,7 +401,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<Vec<Directive>, String> {
-        let mut reading = Reading { folder: PathBuf::from("/nowhere"), bytes: 0, files: 0, directives: 0 };
+        let mut reading = Reading { folder: PathBuf::from("/nowhere"), bytes: 0, files: 0, names: 0, directives: 0 };
         let mut lexer = Lexer { file: "f".into(), rest: text.chars().peekable(), line: 1 };
         reading.block(&mut lexer, 0, 0)
     }
@@ -347,6 +421,10 @@ mod tests {
         check("a b 'c d' \"e\\\"f\";# x;\n\ng { h; }", r#"1:a["b", "c d", "e\"f"] 3:g[] {3:h[]}"#);
         check(r"location ~ \.php$ { x ${host}y; }", r#"1:location["~", "\\.php$"] {1:x["${host}y"]}"#);
         check("content_by_lua_block { if x then { } end }\na;", "1:content_by_lua_block[] 2:a[]");
+        check(
+            "x_by_lua_block { s = \"}\\\"{\" -- }\n t = [[ } ]] --[=[ }]] ]=] u = v[1] }\na;",
+            "1:x_by_lua_block[] 3:a[]",
+        );
         check("a {\n b", "f:2: a ; is missing after b");
         check("a {", "f:1: a } is missing");
         check("a; }", "f:1: there is a } too many");
@@ -381,6 +459,26 @@ mod tests {
         assert_eq!(all[0].block.iter().map(|server| server.block[0].arg(0)).collect::<Vec<_>>(), ["80", "81"]);
         write("conf.d/a.conf", "include nginx.conf;");
         assert!(read(&folder.join("nginx.conf")).unwrap_err().contains("16 deep"));
+        let refused = |text: &str, part: &str| {
+            write("nginx.conf", text);
+            let why = read(&folder.join("nginx.conf")).unwrap_err();
+            assert!(why.contains(part) && why.contains("nginx.conf:2: include "), "{text}: {why}");
+        };
+        refused("\ninclude /dev/zero;", "it is no file");
+        refused("\ninclude .;", "it is no file");
+        refused("\ninclude conf.d/[ab].conf;", "name the files");
+        refused("\ninclude /proc/*/*/*/*;", "more than 20000 names");
+        std::os::unix::net::UnixListener::bind(folder.join("conf.d/s.conf")).unwrap();
+        refused("\ninclude conf.d/s.conf;", "it is no file");
+        write("nginx.conf", "\ninclude conf.d/s*;");
+        assert!(read(&folder.join("nginx.conf")).unwrap_err().contains("it is no file"));
+        // A table that is there is read.
+        write("fastcgi_params", "deny all;");
+        write("nginx.conf", "include fastcgi_params; include mime.types;");
+        assert_eq!(read(&folder.join("nginx.conf")).unwrap()[0].name, "deny");
+        write("large.conf", &"#".repeat(1 << 20));
+        write("nginx.conf", &"include large.conf;".repeat(20));
+        assert!(read(&folder.join("nginx.conf")).unwrap_err().contains("bytes together"));
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

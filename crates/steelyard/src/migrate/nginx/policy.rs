@@ -1,5 +1,7 @@
 //! Who may use a location, how often, and the headers that it changes.
 
+use std::collections::HashSet;
+
 use ipnet::IpNet;
 use serde_json::json;
 
@@ -7,6 +9,9 @@ use super::super::draft::{Became, Keys, literal};
 use super::Making;
 use super::parse::Directive;
 use super::server::Of;
+
+/// The largest number of addresses in the lists of all locations together: each location repeats those of what is around it.
+const NETWORKS_MAX: usize = 200_000;
 
 impl<'d> Making<'d, '_> {
     /// The policies of a location; if all is denied, its answer.
@@ -33,12 +38,14 @@ impl<'d> Making<'d, '_> {
             return close(one, "there is no TLS at this port, so the location is closed");
         }
         let access = scope.all(&["allow", "deny"]);
-        if let (Some(one), Some(_)) = (scope.last("real_ip_header"), access.first())
-            && !["x-forwarded-for", "proxy_protocol"].contains(&one.arg(0).to_ascii_lowercase().as_str())
-        {
+        if let (Some(one), Some((_, why))) = (access.first(), self.unclear) {
+            return close(one, &format!("the address of a client is not known here, so the location is closed: {why}"));
+        }
+        self.networks = self.networks.saturating_add(access.len());
+        if let (Some(one), true) = (access.first(), self.networks > NETWORKS_MAX) {
             return close(
                 one,
-                "the address of a client is that of its connection or in X-Forwarded-For, so the location is closed",
+                "there are too many addresses in all, so the location is closed; write them for the listener",
             );
         }
         match networks(&access) {
@@ -231,7 +238,11 @@ struct Access {
 /// The lists of `allow` and `deny`. There the first entry that has an address decides, and here the longest: an entry within an earlier one has
 /// no effect there, and is left out.
 fn networks<'d>(all: &[&'d Directive]) -> Result<Option<Access>, &'d Directive> {
-    let mut seen: Vec<IpNet> = Vec::new();
+    let mut seen: HashSet<IpNet> = HashSet::new();
+    let is_within = |seen: &HashSet<IpNet>, network: IpNet| {
+        let mut around = std::iter::successors(Some(network.trunc()), IpNet::supernet);
+        around.any(|network| seen.contains(&network))
+    };
     let mut access = Access { allow: Vec::new(), deny: Vec::new() };
     for one in all {
         let text = one.arg(0);
@@ -244,10 +255,10 @@ fn networks<'d>(all: &[&'d Directive]) -> Result<Option<Access>, &'d Directive> 
             }
         };
         for network in parsed {
-            if seen.iter().any(|before| before.contains(&network)) {
+            if is_within(&seen, network) {
                 continue;
             }
-            seen.push(network);
+            seen.insert(network.trunc());
             let list = if one.name == "allow" { &mut access.allow } else { &mut access.deny };
             list.push(network.trunc());
         }

@@ -71,6 +71,7 @@ http {
             "exact: /api",
             "exact: /health",
             "(?i).*?(?:\\.(png|css)$).*",
+            "refuse_ambiguous: true",
             "regex: /old.*",
             "location: /new",
             "weight: 3",
@@ -103,9 +104,10 @@ fn the_order_of_locations() {
 fn servers_with_one_address() {
     let text = "server { listen 80 default_server; return 404; } server { listen 80; server_name a.example .b.example; return 200 named; }";
     check(text, &["isolated_hosts", "a.example", "b.example", "- *.b.example", "status: 404"]);
+    // It is the default server anyway.
     check(
         "server { listen 80; server_name ~^(.+)\\.example$; return 200; }",
-        &["server_name ~^(.+)\\.example$: left out"],
+        &["server_name ~^(.+)\\.example$: different", "status: 200"],
     );
 }
 
@@ -164,7 +166,7 @@ fn paths_of_endpoints() {
 fn conditions_and_maps() {
     let of = |inner: &str| format!("server {{ listen 80; location / {{ {inner} proxy_pass http://10.0.0.1; }} }}");
     check(&of("if ($request_method = POST) { return 405; }"), &["- POST", "status: 405"]);
-    check(&of("if ($http_x_bad) { return 403; }"), &["present: true"]);
+    check(&of("if ($http_x_bad) { return 403; }"), &["regex: (?s)[^0].*|0.+"]);
     check(
         &of("if ($http_x_forwarded_proto != \"https\") { return 301 https://$host$request_uri; }"),
         &["x-forwarded-proto: https", "scheme: https"],
@@ -173,7 +175,7 @@ fn conditions_and_maps() {
     check(&of("if (-f $request_filename) { return 403; }"), &["closed"]);
     let map = "map $http_x_pool $pool { default one; two two; ~^t three; } upstream one { server 10.0.0.1; } upstream two { server 10.0.0.2; } upstream three { server 10.0.0.3; } \
         server { listen 80; location / { proxy_pass http://$pool; } }";
-    check(map, &["x-pool: two", "10.0.0.2:80", "regex: t.*", "to: one"]);
+    check(map, &["regex: (?i)two", "10.0.0.2:80", "regex: t.*", "to: one"]);
     let split = "split_clients $remote_addr $v { 10% canary; * main; } upstream main { server 10.0.0.1; } upstream canary { server 10.0.0.2; } \
         server { listen 80; location / { proxy_pass http://$v; } }";
     check(split, &["weight: 100000", "weight: 900000"]);
@@ -195,6 +197,212 @@ fn two_conditions_on_one_thing() {
     is_shut(&of("if ($cookie_x != a) { return 403; } if ($cookie_x != b) { return 403; }"));
     is_shut(&of("if ($request_method !~ ^(GET|POST)$) { return 405; } limit_except GET { deny all; }"));
     check(&of("if ($http_x != a) { return 403; } if ($http_x != a) { return 403; }"), &["x: a", "to: 10.0.0.1"]);
+}
+
+/// A file with these parts, in which `{}` stands for an endpoint.
+fn shop(server: &str) -> String {
+    format!("server {{ listen 80; {server} }}").replace("{}", "proxy_pass http://10.0.0.1;")
+}
+
+/// The routes of the only listener that lead to an endpoint, each as one line.
+fn led(text: &str) -> Vec<String> {
+    let draft = translated(text);
+    draft.checked();
+    let routes = &draft.listeners[0].1.routes;
+    let is_led = |route: &&Keys| route.get("to").is_some();
+    let told = |route: &Keys| {
+        route
+            .entries()
+            .filter(|(key, _)| super::super::draft::CONDITIONS.contains(key))
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    routes.iter().filter(is_led).map(told).collect()
+}
+
+#[test]
+fn the_order_of_conditions() {
+    let statuses = |inner: &str| {
+        let draft = translated(&shop(&format!("location / {{ {inner} {{}} }}")));
+        let all = draft.listeners[0].1.routes.iter().map(|route| {
+            let conditions: usize = ["headers", "cookies", "methods"]
+                .iter()
+                .filter_map(|key| route.get(key))
+                .map(|value| value.as_object().map_or(1, |map| map.len()))
+                .sum();
+            format!(
+                "{}:{conditions}",
+                route.get("respond").map_or("to".to_owned(), |answer| answer["status"].to_string())
+            )
+        });
+        draft.checked();
+        all.collect::<Vec<_>>().join(" ")
+    };
+    // What comes after a guard needs it, and the first guard that does not hold answers.
+    assert_eq!(statuses("if ($http_a != 1) { return 401; } if ($http_b = 2) { return 204; }"), "204:2 to:1 401:0");
+    assert_eq!(statuses("if ($http_b = 2) { return 204; } if ($http_a != 1) { return 401; }"), "204:1 to:1 401:0");
+    assert_eq!(statuses("if ($http_a != 1) { return 200; } if ($http_b != 2) { return 403; }"), "to:2 403:1 200:0");
+    assert_eq!(statuses("if ($http_a != 1) { return 401; } return 200;"), "200:1 401:0");
+    // Absent is empty.
+    assert_eq!(statuses("if ($http_a = '') { return 401; }"), "to:1 401:0");
+    assert_eq!(statuses("if ($http_a != '') { return 401; }"), "401:1 to:0");
+    is_shut(&shop("location / { if ($http_a ~ ^$) { return 401; } {} }"));
+    is_shut(&shop("location / { if ($arg_debug = 1) { return 403; } {} }"));
+    is_shut(&shop("location / { limit_except GET { deny all; } limit_except POST { deny all; } {} }"));
+    assert!(led(&shop("set $a 10.0.0.1; set $a $http_x; location / { proxy_pass http://$a; }")).is_empty());
+}
+
+#[test]
+fn what_is_internal() {
+    let draft = |inner: &str| translated(&shop(inner)).checked();
+    for inner in ["location /a { internal; return 200 secret; }", "location /a { internal; location /a/b { {} } }"] {
+        let text = draft(inner);
+        assert!(!text.contains("to:") && !text.contains("secret"), "{text}");
+    }
+}
+
+#[test]
+fn locations_in_locations() {
+    // Expressions come before the inner ^~, and not before what is in an outer one.
+    let all = |server: &str| led(&shop(server)).join(" | ");
+    let regex = "location ~ \\.php$ { deny all; }";
+    let file = translated(&shop(&format!("location /a {{ location ^~ /a/b {{ {{}} }} }} {regex}"))).checked();
+    assert!(file.find("php").unwrap() < file.find("/a/b").unwrap(), "{file}");
+    let file = translated(&shop(&format!("location ^~ /a {{ location /a/b {{ {{}} }} }} {regex}"))).checked();
+    assert!(file.find("php").unwrap() > file.find("/a/b").unwrap(), "{file}");
+    // Below ^~ of another location, expressions come first: closed.
+    assert_eq!(all(&format!("location ^~ /a/ {{ deny all; }} location /a/b {{ {{}} }} {regex}")), "");
+    assert_eq!(all("location ^~ /a/ { deny all; } location /a/b { {} }"), r#"path={"regex":"/a/b.*"}"#);
+    // No request gets to these.
+    assert_eq!(all("location /a { location /a/b/c { {} } location = /a/b/d { {} } } location /a/b { deny all; }"), "");
+    assert_eq!(all("location /a { location = /a/d { {} } } location = /a/d { deny all; }"), "");
+    // The inner of two.
+    assert_eq!(all("location /a { {} location /a { deny all; } }"), r#"path={"regex":"/a.*"}"#);
+    // The outer one is not there any more.
+    let file = translated(&shop("location /a { {} location /a { deny all; } }")).checked();
+    assert!(file.contains("status: 403") && !file.contains("to:"), "{file}");
+    is_shut(&shop("location ~ /a { location /a/b { deny all; } {} }"));
+    // `/a` is another location here.
+    assert_eq!(all("location /a/ { {} } location /a { deny all; }"), r#"path={"regex":"/a/.*"}"#);
+    assert_eq!(all("location /a+b { {} }"), r#"path={"regex":"(?:(?:/a)(?:\\+|(?:%2B))b).*"}"#);
+}
+
+#[test]
+fn locations_with_names() {
+    let allowed = |outer: &str, named: &str, server: &str| {
+        translated(&shop(&format!(
+            "{server} location / {{ {outer} try_files $uri @a; }} location @a {{ {named} {{}} }}"
+        )))
+        .checked()
+    };
+    let text = allowed("", "allow 10.0.0.0/8; deny all;", "");
+    assert!(text.contains("to:") && text.contains("10.0.0.0/8"), "{text}");
+    let text = allowed("auth_basic off;", "", "auth_basic x; auth_basic_user_file /u;");
+    assert!(text.contains("to:") && text.contains("file: /u"), "{text}");
+    let text = allowed("allow 10.0.0.0/8; deny all;", "allow 127.0.0.0/8; deny all;", "");
+    assert!(!text.contains("to:"), "{text}");
+    let text = allowed("allow 10.0.0.0/8; deny all;", "return 200 secret;", "");
+    assert!(text.contains("secret") && text.contains("10.0.0.0/8"), "{text}");
+    assert!(!allowed("proxy_pass http://10.0.0.2;", "deny all;", "").contains("to:"));
+    is_shut(&shop("location / { try_files $uri @a; } location @a { try_files $uri @a; }"));
+    check(&shop("location / { try_files $uri =404; {} }"), &["status: 404"]);
+    assert!(led(&shop("location / { try_files $uri =404; {} }")).is_empty());
+}
+
+#[test]
+fn names_of_servers() {
+    let two = |first: &str, second: &str| {
+        format!(
+            "server {{ listen 80 default_server; {first} location / {{ proxy_pass http://10.0.0.1; }} }} server {{ listen 80; {second} deny all; location / {{ proxy_pass http://10.0.0.2; }} }}"
+        )
+    };
+    // The default server takes requests without a host, if it is the first without a name.
+    assert_eq!(led(&two("", "server_name \"\";")), [""]);
+    for name in ["~^admin\\.", "admin.*", "\"\"", "$hostname"] {
+        assert!(led(&two("server_name _;", &format!("server_name {name};"))).is_empty(), "{name}");
+        assert_eq!(led(&two("server_name a;", &format!("server_name b {name};"))), [r#"hosts=["a"]"#], "{name}");
+    }
+    // The first has a name.
+    let file = |first: &str, second: &str| translated(&two(first, second));
+    assert_eq!(led(&two("server_name a;", "server_name a;")), [""]);
+    assert!(!file("server_name a;", "server_name a;").checked().contains("403"));
+    let deny = "server { listen 80; server_name a; return 403; } server { listen 80; server_name a; location / { proxy_pass http://10.0.0.2; } }";
+    assert!(led(deny).is_empty());
+    // A condition on a host holds for the hosts of the server.
+    let text = "server { listen 80; return 403; } server { listen 80; server_name a *.b; if ($host = c) { return 200 c; } if ($host = x.b) { return 200 b; } return 404; }";
+    let file = translated(text).checked();
+    assert!(!file.contains("body: c") && file.contains("body: b"), "{file}");
+}
+
+#[test]
+fn addresses_of_clients() {
+    let is_known = |server: &str| {
+        let text = format!(
+            "server {{ listen 80; {server} location /a {{ allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.1; }} }}"
+        );
+        let file = translated(&text).checked();
+        (file.contains("to:"), file.contains("trusted_proxies"))
+    };
+    let from = "set_real_ip_from 10.0.0.1;";
+    assert_eq!(is_known(""), (true, false));
+    assert_eq!(is_known(from), (false, false));
+    assert_eq!(is_known(&format!("{from} real_ip_header X-Forwarded-For;")), (false, false));
+    assert_eq!(is_known(&format!("{from} real_ip_header X-Forwarded-For; real_ip_recursive on;")), (true, true));
+    assert_eq!(is_known(&format!("location /x {{ {from} }}")), (false, false));
+    assert_eq!(is_known("listen 81 proxy_protocol;"), (true, false), "another port");
+    let text = |more: &str| {
+        format!(
+            "server {{ listen 80 proxy_protocol; {more} location /a {{ deny 10.0.0.0/8; proxy_pass http://10.0.0.1; }} }}"
+        )
+    };
+    assert!(led(&text("")).is_empty());
+    assert!(led(&text("set_real_ip_from 10.0.0.1; real_ip_header proxy_protocol;")).is_empty());
+    assert_eq!(led(&text("set_real_ip_from 0.0.0.0/0; real_ip_header proxy_protocol;")).len(), 1);
+    // What one server trusts is no matter of another.
+    let two = "server { listen 80; deny 10.0.0.0/8; location / { proxy_pass http://10.0.0.1; } } \
+        server { listen 80; server_name b; set_real_ip_from 10.0.0.0/8; real_ip_header X-Forwarded-For; real_ip_recursive on; location / { proxy_pass http://10.0.0.1; } }";
+    let file = translated(two).checked();
+    assert!(!file.contains("trusted_proxies"), "{file}");
+    assert_eq!(led(two), [r#"hosts=["b"]"#]);
+}
+
+#[test]
+fn what_nobody_knows() {
+    let of = |http: &str, server: &str, location: &str| {
+        format!(
+            "http {{ {http} server {{ listen 80; {server} location /a {{ {location} proxy_pass http://10.0.0.1; }} location /b {{ proxy_pass http://10.0.0.1; }} }} }}"
+        )
+    };
+    assert_eq!(led(&of("", "", "")).len(), 2);
+    assert_eq!(led(&of("", "", "shield on;")).len(), 1);
+    assert_eq!(led(&of("", "shield on;", "")).len(), 0);
+    assert_eq!(led(&of("shield on;", "", "")).len(), 0);
+    assert_eq!(led(&of("geo $x { default 0; } fastcgi_cache_valid 1m; proxy_cache_lock_age 1s;", "", "")).len(), 2);
+    assert_eq!(led(&of("geo $x { default 0; }", "", "if ($x) { return 403; }")).len(), 1);
+    assert_eq!(led(&of("", "merge_slashes off;", "proxy_pass_request_headers off;")).len(), 1);
+    let stream = "stream { deny all; server { listen 1; proxy_pass 10.0.0.1:1; } }";
+    let draft = translated(stream);
+    assert!(draft.listeners.is_empty() && draft.told()[0].contains("deny all: closed"), "{:?}", draft.told());
+    let slashes = "server { listen 80; merge_slashes off; location / { proxy_pass http://10.0.0.1; } } server { listen 80; server_name b; }";
+    assert!(led(slashes).is_empty());
+}
+
+#[test]
+fn tls_of_servers() {
+    let servers = |first: &str, second: &str| {
+        let pair = "ssl_certificate /a.pem; ssl_certificate_key /a.key;";
+        format!("server {{ listen 443 ssl; {pair} {first} }} server {{ listen 443; server_name b; {pair} {second} }}")
+    };
+    let verify = "ssl_verify_client on; ssl_client_certificate /ca.pem;";
+    check(&servers("", "ssl_protocols TLSv1.3;"), &["min_version: 1.3", "all of the port has"]);
+    let text = translated(&servers("", "ssl_protocols TLSv1.2 TLSv1.3;")).checked();
+    assert!(!text.contains("min_version"), "{text}");
+    let text = translated(&servers("", verify)).checked();
+    assert!(text.contains("ca: /ca.pem\n        hosts:"), "{text}");
+    let text = translated(&servers(&format!("server_name a; {verify}"), "")).checked();
+    assert!(text.contains("ca: /ca.pem") && !text.contains("ca: /ca.pem\n        hosts:"), "{text}");
+    check(&servers(verify, "ssl_verify_client on; ssl_client_certificate /other.pem;"), &["one CA", "status: 403"]);
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::super::draft::{Became, Draft, Keys, Listener, escaped, literal, milliseconds, named, searched};
+use super::super::draft::{Became, Draft, Keys, escaped, literal, milliseconds, searched};
 use super::location::{template, with_path, within};
 use super::parse::Directive;
 use super::server::{Matcher, Of};
-use super::{Making, Scope, Zone, socket};
+use super::{Making, Scope, Zone, path};
 
 /// The URL of `proxy_pass`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,8 @@ impl<'d> Making<'d, '_> {
         }
         let mut routes = Vec::new();
         for one in block.iter().filter(|one| one.name == "rewrite" && within(one.arg(0), of.matcher)) {
-            let (Some(regex), Some(path)) = (searched(one.arg(0), false), template(one.arg(1).trim_end_matches('?')))
+            let (Some(regex), Some(path)) =
+                (path::found(one.arg(0), false), template(one.arg(1).trim_end_matches('?')))
             else {
                 let why = "the expression or the new path is not understood, so the location is closed";
                 self.draft.note(one.place(), &one.told(), Became::Closed, why);
@@ -123,6 +124,10 @@ impl<'d> Making<'d, '_> {
         let names: Vec<&str> = self.maps.keys().copied().filter(|name| url.contains(*name)).collect();
         let [name] = names[..] else { return None };
         let map = *self.maps.get(name)?;
+        // The new paths of `rewrite` have no place in these routes.
+        if block.iter().any(|one| one.name == "rewrite") {
+            return None;
+        }
         let value = |entry: &Directive| url.replace(name, entry.arg(0));
         let passes = |url: String| Directive { args: vec![url], ..pass.clone() };
         if map.name == "split_clients" {
@@ -138,7 +143,8 @@ impl<'d> Making<'d, '_> {
                 let target = Target::of(&value(entry)).filter(|target| !target.authority.contains('$'))?;
                 let to = self.upstream(&target, &of.scope, pass, false)?;
                 shares.push(json!({"cluster": to, "weight": weight}));
-                let mut one = with_path(paths(of.matcher, target.uri.as_deref())?.0);
+                let (path, None) = paths(of.matcher, target.uri.as_deref())? else { return None };
+                let mut one = with_path(path);
                 self.headers(of, target.host(), &mut one);
                 route.get_or_insert(one);
             }
@@ -149,33 +155,19 @@ impl<'d> Making<'d, '_> {
         let source = map.arg(0);
         let mut routes = Vec::new();
         let mut default = None;
-        for entry in
-            map.block.iter().filter(|entry| !["hostnames", "volatile", "include"].contains(&entry.name.as_str()))
-        {
+        let is_option = |entry: &&Directive| ["hostnames", "volatile", "include"].contains(&entry.name.as_str());
+        let mut entries: Vec<&Directive> = map.block.iter().filter(|entry| !is_option(entry)).collect();
+        // A text comes before all expressions.
+        entries.sort_by_key(|entry| entry.name.starts_with('~'));
+        for entry in entries {
             let leaked: &'d Directive = pass;
             let made = self.for_one(&passes(value(entry)), leaked, block, of)?;
             if entry.name == "default" {
                 default = Some(made);
                 continue;
             }
-            let matched = match entry.name.strip_prefix('~') {
-                Some(pattern) => {
-                    let (pattern, ignores_case) =
-                        pattern.strip_prefix('*').map_or((pattern, false), |pattern| (pattern, true));
-                    json!({"regex": searched(pattern, ignores_case)?})
-                }
-                None => json!(entry.name),
-            };
             for mut route in made {
-                let named = |prefix: &str| source.strip_prefix(prefix).filter(|name| !name.is_empty());
-                match (source, named("$http_"), named("$cookie_"), named("$arg_")) {
-                    ("$host" | "$http_host", ..) if matched.is_string() => route.set("hosts", json!([matched])),
-                    ("$request_method", ..) if matched.is_string() => route.set("methods", json!([matched])),
-                    (_, Some(name), ..) if route.condition("headers", &name.replace('_', "-"), matched.clone()) => {}
-                    (_, _, Some(name), _) if route.condition("cookies", name, matched.clone()) => {}
-                    (.., Some(name)) if route.condition("query", name, matched.clone()) => {}
-                    _ => return None,
-                }
+                entered(&mut route, source, &entry.name)?;
                 routes.push(route);
             }
         }
@@ -345,6 +337,37 @@ impl<'d> Making<'d, '_> {
     }
 }
 
+/// Adds the condition of an entry of a map. There, the case of a text does not matter.
+fn entered(route: &mut Keys, source: &str, entry: &str) -> Option<()> {
+    let named = |prefix: &str| source.strip_prefix(prefix).filter(|name| !name.is_empty());
+    let is_text = !entry.starts_with(['~', '\\', '*', '.']) && !entry.is_empty();
+    match source {
+        "$host" | "$http_host" if is_text && !entry.ends_with('*') => route.set("hosts", json!([entry])),
+        "$request_method" if is_text => route.set("methods", json!([entry.to_ascii_uppercase()])),
+        _ => {
+            let regex = match entry.strip_prefix('~') {
+                Some(pattern) => {
+                    let (pattern, ignores_case) =
+                        pattern.strip_prefix('*').map_or((pattern, false), |pattern| (pattern, true));
+                    path::reads_alike(pattern).then(|| searched(pattern, ignores_case))??
+                }
+                None => format!("(?i){}", escaped(entry.strip_prefix('\\').unwrap_or(entry))),
+            };
+            // A header that is not there has the empty text for nginx.
+            (!path::takes_nothing(&regex)).then_some(())?;
+            let condition = json!({"regex": regex});
+            let is_there = match (named("$http_"), named("$cookie_"), named("$arg_")) {
+                (Some(name), ..) => route.condition("headers", &name.replace('_', "-"), condition),
+                (_, Some(name), _) => route.condition("cookies", name, condition),
+                (.., Some(name)) => route.condition("query", name, condition),
+                _ => false,
+            };
+            is_there.then_some(())?;
+        }
+    }
+    Some(())
+}
+
 /// What a route makes of a path: a key of `rewrite`, and its value.
 struct NewPath {
     key: &'static str,
@@ -366,12 +389,12 @@ fn paths(matcher: &Matcher, uri: Option<&str>) -> Option<(Option<Value>, Option<
     match matcher {
         Matcher::Exact(_) => Some((matcher.condition(true), Some(NewPath { key: "path", value: json!(literal(uri)) }))),
         Matcher::Prefix { path, .. } if path == uri => same(),
-        Matcher::Prefix { path, .. } if path.ends_with('/') && uri.ends_with('/') => {
+        Matcher::Prefix { path, has_bare, .. } if (*has_bare || path == "/") && uri.ends_with('/') => {
             let condition = matcher.condition(true).unwrap_or_else(|| json!("/"));
             Some((Some(condition), Some(NewPath { key: "path_prefix", value: json!(uri) })))
         }
         Matcher::Prefix { path, .. } => {
-            let regex = json!({"regex": format!("{}(.*)", escaped(path))});
+            let regex = json!({"regex": format!("{}(.*)", path::text(path))});
             Some((Some(regex), Some(NewPath { key: "path", value: json!(format!("{}${{1}}", literal(uri))) })))
         }
         Matcher::Regex { .. } => None,
@@ -379,7 +402,7 @@ fn paths(matcher: &Matcher, uri: Option<&str>) -> Option<(Option<Value>, Option<
 }
 
 /// The endpoints of an upstream block, and how they are chosen.
-fn endpoints(upstream: &Directive, keys: &mut Keys, draft: &mut Draft) -> Option<()> {
+pub(super) fn endpoints(upstream: &Directive, keys: &mut Keys, draft: &mut Draft) -> Option<()> {
     let mut all = Vec::new();
     let (mut has_backup, mut fails, mut connections) = (false, Vec::new(), None);
     for one in upstream.block.iter().filter(|one| one.name == "server") {
@@ -453,7 +476,7 @@ fn choice(upstream: &Directive, keys: &mut Keys, draft: &mut Draft) {
         match (one.name.as_str(), one.arg(0)) {
             (
                 "server" | "keepalive" | "keepalive_requests" | "keepalive_timeout" | "keepalive_time" | "zone"
-                | "resolver",
+                | "resolver" | "resolver_timeout",
                 _,
             ) => {}
             ("least_conn", _) | ("random", "two") => keys.set("balance", "least_connections"),
@@ -505,71 +528,6 @@ pub(super) fn duration(text: &str) -> Option<u64> {
         all = all.checked_add(number.take()?.checked_mul(factor)?)?;
     }
     all.checked_add(number.unwrap_or(0).checked_mul(1_000)?).filter(|all| *all > 0)
-}
-
-/// The servers of a stream block: listeners of TCP.
-pub(super) fn streams(block: &[Directive], draft: &mut Draft) {
-    for server in block.iter().filter(|one| one.name == "server") {
-        let find = |name: &str| server.block.iter().find(|one| one.name == name);
-        let (Some(listen), Some(pass)) = (find("listen"), find("proxy_pass")) else {
-            draft.note(server.place(), "server", Became::Lost, "it has no listen and proxy_pass");
-            continue;
-        };
-        let known = [
-            "listen",
-            "proxy_pass",
-            "proxy_connect_timeout",
-            "proxy_timeout",
-            "proxy_protocol",
-            "ssl_certificate",
-            "ssl_certificate_key",
-        ];
-        let tuning = [
-            "access_log",
-            "error_log",
-            "tcp_nodelay",
-            "proxy_socket_keepalive",
-            "proxy_buffer_size",
-            "ssl_protocols",
-            "ssl_ciphers",
-        ];
-        let unknown =
-            server.block.iter().find(|one| !known.contains(&one.name.as_str()) && !tuning.contains(&one.name.as_str()));
-        let is_datagrams = listen.args.iter().any(|arg| arg == "udp");
-        let place = socket(listen.arg(0)).filter(|_| !is_datagrams && !pass.arg(0).contains('$'));
-        let (Some(place), None) = (place, unknown) else {
-            let one = unknown.unwrap_or(listen);
-            let why = "the server is left out: Steelyard relays TCP from an address to a cluster; `vips` balance UDP, `protocol: tls_passthrough` chooses by SNI";
-            draft.note(one.place(), &one.told(), Became::Lost, why);
-            continue;
-        };
-        let mut cluster = Keys::default();
-        match block.iter().find(|one| one.name == "upstream" && one.arg(0) == pass.arg(0)) {
-            Some(upstream) if endpoints(upstream, &mut cluster, draft).is_none() => continue,
-            Some(_) => {}
-            None => cluster.set("endpoints", json!([pass.arg(0)])),
-        }
-        if let Some(time) = find("proxy_connect_timeout").and_then(|one| duration(one.arg(0))) {
-            cluster.set("connect_timeout", milliseconds(time));
-        }
-        if find("proxy_protocol").is_some_and(|one| one.arg(0) == "on") {
-            cluster.set("proxy_protocol", "v1");
-        }
-        let to = draft.cluster(pass.arg(0), cluster);
-        let host = if place.host == "0.0.0.0" { "0.0.0.0" } else { &place.host };
-        let mut keys = Keys::default().with("bind", format!("{host}:{}", place.port));
-        let pair = (find("ssl_certificate"), find("ssl_certificate_key"));
-        let is_tls = listen.args.iter().any(|arg| arg == "ssl");
-        keys.set("protocol", if is_tls { "tls" } else { "tcp" });
-        if let ((Some(cert), Some(key)), true) = (pair, is_tls) {
-            keys.set("tls", json!({"certificates": [{"cert": cert.arg(0), "key": key.arg(0)}]}));
-        }
-        if let Some(time) = find("proxy_timeout").and_then(|one| duration(one.arg(0))) {
-            keys.set("idle_timeout", milliseconds(time));
-        }
-        keys.set("to", to);
-        draft.listeners.push((named(&format!("tcp-{}", place.port)), Listener { keys, routes: Vec::new() }));
-    }
 }
 
 #[cfg(test)]
