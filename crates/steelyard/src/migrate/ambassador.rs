@@ -282,7 +282,7 @@ fn routes(mut mappings: Vec<Mapping<'_>>, around: &Around, draft: &mut Draft) ->
                 ));
             }
             if !upgrades && route.get("to").is_some() {
-                routes.push(without_upgrade(&route));
+                routes.extend(without_upgrade(&route));
             }
             routes.push(route);
         }

@@ -93,11 +93,11 @@ impl Making<'_> {
         let allows_any = routes.iter().any(|(_, upgrades)| *upgrades);
         let mut all = Vec::new();
         if !allows_any {
-            all.push(without_upgrade(&Keys::default()));
+            all.extend(without_upgrade(&Keys::default()));
         }
         for (route, upgrades) in routes {
             if allows_any && !upgrades {
-                all.push(without_upgrade(&route));
+                all.extend(without_upgrade(&route));
             }
             all.push(route);
         }
@@ -388,14 +388,16 @@ impl Making<'_> {
     }
 }
 
-/// A route that refuses the requests of another one that ask for another protocol, such as a WebSocket. `h2c` is not among them, because both programs
-/// ignore it.
-pub(in super::super) fn without_upgrade(route: &Keys) -> Keys {
-    let mut refused = closed(route);
+/// Routes that refuse the requests of another one that ask for another protocol, such as a WebSocket. `h2c` is not among them, because both programs
+/// ignore it. In HTTP/2 such a request has no `Upgrade` (RFC 8441 section 5).
+pub(in super::super) fn without_upgrade(route: &Keys) -> [Keys; 2] {
     let other = json!({"regex": "(?i)(?:[^h].*|h(?:[^2].*)?|h2(?:[^c].*)?|h2c.+)"});
-    // There is no other condition on this header: see `is_of_proxy`.
-    let _is_added = refused.condition("headers", "upgrade", other);
-    refused
+    [("upgrade", other), ("sec-websocket-version", json!({"present": true}))].map(|(name, value)| {
+        let mut refused = closed(route);
+        // If the route has another condition on it, all that it takes is refused.
+        let _is_added = refused.condition("headers", name, value);
+        refused
+    })
 }
 
 /// `/\1` as `/${1}`.

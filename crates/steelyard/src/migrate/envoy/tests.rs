@@ -233,7 +233,7 @@ fn routes_that_are_closed() {
         let routes = format!("              - match: {{{matched}}}\n                {action}\n");
         let draft = translated(&bootstrap(&routes, ""));
         let (text, told) = (draft.checked(), draft.told());
-        let (_, after) = text.split_once("h2c.+)").unwrap();
+        let (_, after) = text.split_once("sec-websocket-version").unwrap();
         let after = after.split_once("clusters:").unwrap().0;
         assert!(after.contains("status: 403") && !after.contains(" to:"), "{part}: {text}");
         assert!(told.iter().any(|note| note.contains("closed") && note.contains(part)), "{part}: {told:?}");
@@ -267,6 +267,20 @@ fn routes_that_are_closed() {
     closes("prefix: /", "route: {cluster_header: x}", "cluster_header");
     closes("prefix: /", "route: {cluster: app, path_rewrite_policy: {a: b}}", "path_rewrite_policy");
     closes("prefix: /", "redirect: {regex_rewrite: {pattern: {regex: a}}}", "regex_rewrite");
+}
+
+#[test]
+fn other_protocols_are_refused() {
+    let allowed = "route: {cluster: app, upgrade_configs: [{upgrade_type: websocket}]}";
+    let text = translated(&bootstrap(&APP.replace("route: {cluster: app}", allowed), "")).checked();
+    assert!(!text.contains("upgrade:"), "{text}");
+    let routes = format!("{}{APP}", APP.replace("prefix: /", "path: /ws").replace("route: {cluster: app}", allowed));
+    let text = translated(&bootstrap(&routes, "")).checked();
+    let (before, after) = text.split_once("exact: /ws").unwrap();
+    assert!(!before.contains("upgrade:"), "{text}");
+    for name in ["upgrade:", "sec-websocket-version:"] {
+        assert_eq!(after.matches(name).count(), 1, "{text}");
+    }
 }
 
 /// Filters of a listener that asks a service.
