@@ -305,7 +305,10 @@ fn known_hosts(groups: &[Vec<Mapping<'_>>], around: &Around) -> Vec<String> {
 fn of_hosts(route: Keys, hosts: &[String], around: &Around) -> Vec<Keys> {
     let own = route.get("hosts").and_then(|hosts| hosts.get(0)?.as_str()).unwrap_or("*").to_owned();
     let is_served = |host: &str| around.hosts.is_empty() || around.hosts.iter().any(|one| covers(&one.name, host));
-    let taken: Vec<&String> = hosts.iter().filter(|host| covers(&own, host) && is_served(host)).collect();
+    let taken: Vec<&String> = match own.starts_with('*') {
+        true => hosts.iter().filter(|host| covers(&own, host) && is_served(host)).collect(),
+        false => Some(&own).filter(|own| is_served(own)).into_iter().collect(),
+    };
     let mut all = Vec::new();
     if !taken.is_empty() {
         all.push(Keys::default().with("hosts", json!(taken)).joined(&{
