@@ -175,7 +175,7 @@ keys! {
     /// request.
     pub struct RawRoute as "a route", one of [to, redirect, respond] {
         /// The label of the route's metrics.
-        optional name: RouteName, default "made from the conditions", only "http";
+        optional name: RouteName, default "made from the conditions, without their values", only "http";
         /// Any of these hosts: `shop.example.com`, or `*.example.com` for one or more labels in front. The port and the case are ignored.
         optional hosts: OneOrMany<HostText>, default "every host", only "http";
         /// Plain text is a prefix that ends at a segment boundary: `/api` and `/api/` both take `/api`, `/api/` and `/api/x`, but not

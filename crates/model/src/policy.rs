@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{
     AddressRules, Auth, ClusterId, Compression, Cors, ErrorPage, ExternalAuth, FieldValue, FixedResponse,
-    GlobalRateLimit, RequestBody, Variable, Via,
+    GlobalRateLimit, RequestBody, Secret, Variable, Via,
 };
 
 /// The action for the requests of a route.
@@ -392,7 +392,7 @@ pub struct Sticky {
     /// How long the client keeps a cookie, counted from its first request; `None` means until its session ends.
     pub ttl: Option<Duration>,
     /// The key of the hash. Without it, anyone who knows the cluster's name can find the address behind a cookie by trying addresses.
-    pub secret: Option<String>,
+    pub secret: Option<Secret>,
     /// What browsers are told about the cookie.
     pub scope: CookieScope,
     /// The cookie is one of ingress-nginx instead of a hash: those that it has given keep their endpoints here, and those given here keep them there.

@@ -5,7 +5,6 @@ pub(crate) mod about;
 pub(crate) mod answers;
 mod keys;
 pub(crate) mod operators;
-mod redact;
 mod replicas;
 mod trace;
 

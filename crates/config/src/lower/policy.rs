@@ -6,7 +6,7 @@ use std::path::Path;
 use model::{
     Changes, CookieScope, Cors, CorsNames, CorsOrigins, FieldValue, HeaderChanges, IngressNginxSessions, Mirror,
     PathMatcher, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy,
-    SameSite, Sticky, StickyToken, Variable, WeightedCluster,
+    SameSite, Secret, Sticky, StickyToken, Variable, WeightedCluster,
 };
 
 use super::{ClusterIds, addresses, compression, request_body, respond, template, via};
@@ -472,7 +472,7 @@ pub fn sticky(raw: &RawSticky, report: &mut Report) -> Option<Sticky> {
     Some(Sticky {
         token,
         ttl: raw.ttl.as_ref().map(|ttl| ttl.value.0),
-        secret: raw.secret.as_ref().map(|secret| secret.value.0.clone()),
+        secret: raw.secret.as_ref().map(|secret| Secret(secret.value.0.clone())),
         scope,
         ingress_nginx: raw.ingress_nginx.as_ref().and_then(|raw| {
             let mode = raw.value.mode.as_ref().map_or(AffinityMode::Balanced, |mode| mode.value.0);

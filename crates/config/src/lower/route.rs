@@ -260,7 +260,9 @@ impl Names {
     }
 }
 
-/// `GET shop.example.com/api/ x-canary=always ?v=2`; `grpc shop.example.com/shop.Cart/Add`; `/` where there are none.
+/// `GET shop.example.com/api/ x-canary= ?v=`; `grpc shop.example.com/shop.Cart/Add`; `/` where there are none.
+///
+/// Metrics, logs and `status` show the name to people who must not learn what requests have to bring, so it has no values.
 fn conditions(route: &Route, path: Option<&RawPath>) -> String {
     let mut name = String::new();
     if route.grpc.is_some() {
@@ -292,9 +294,9 @@ fn conditions(route: &Route, path: Option<&RawPath>) -> String {
     {
         for matcher in matchers {
             let value = match &matcher.value {
-                TextMatcher::Exact(text) => format!("={text}"),
-                TextMatcher::Regex(_) => "~".to_owned(),
-                TextMatcher::Present => String::new(),
+                TextMatcher::Exact(_) => "=",
+                TextMatcher::Regex(_) => "~",
+                TextMatcher::Present => "",
             };
             name.push_str(&format!("{prefix}{}{value}", matcher.name));
         }

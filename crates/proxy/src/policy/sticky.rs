@@ -63,7 +63,7 @@ impl StickySessions {
         match &sticky.ingress_nginx {
             Some(nginx) => sessions.take_over(nginx, &endpoints.collect::<Vec<_>>()),
             None => {
-                let secret = sticky.secret.as_deref().unwrap_or_default();
+                let secret = sticky.secret.as_ref().map_or("", |secret| &secret.0);
                 let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
                 sessions.name(endpoints.map(|(address, _)| value(&key, cluster, address)));
             }
@@ -226,7 +226,7 @@ mod tests {
     fn cookie(secret: Option<&str>, ttl_s: Option<u64>, ports: &[u16]) -> StickySessions {
         let sticky = Sticky {
             ttl: ttl_s.map(Duration::from_secs),
-            secret: secret.map(str::to_owned),
+            secret: secret.map(|secret| model::Secret(secret.to_owned())),
             ..Sticky::new(StickyToken::Cookie("shop".into()))
         };
         sessions(&sticky, ports)

@@ -8,8 +8,6 @@ use admin::{CertificateStatus, ChangesStatus, OTHERS_MAX, OtherRoute, RouteQuest
 use model::{Cluster, Listener, Protocol, Route, Snapshot, Vip};
 use proxy::{Compiled, Explanation, ListenerPlan, NamedFiles, WhyNot};
 
-use super::redact::without_secrets;
-
 /// Lines of a difference that are kept.
 const LINES_MAX: usize = 500;
 /// Threads whose CPU time is read each second.
@@ -141,7 +139,12 @@ impl Of<'_> {
             }
             (Self::Listener(one), Self::Listener(other)) => bare(one) != bare(other),
             (Self::Vip(one), Self::Vip(other)) => one != other,
-            (Self::Settings(one), Self::Settings(other)) => one.admin_access != other.admin_access,
+            (Self::Settings(one), Self::Settings(other)) => {
+                let of = |snapshot: &Snapshot| {
+                    (snapshot.admin_access.clone(), snapshot.tracing.clone(), snapshot.access_log.clone())
+                };
+                of(one) != of(other)
+            }
             _ => true,
         }
     }
@@ -162,7 +165,7 @@ fn parts<'s>(of: &'s Snapshot, other: &Snapshot) -> BTreeMap<String, Part<'s>> {
     let others: BTreeSet<usize> = other.clusters.iter().map(|cluster| Arc::as_ptr(cluster) as usize).collect();
     for cluster in of.clusters.iter().filter(|cluster| !others.contains(&(Arc::as_ptr(cluster) as usize))) {
         let name = format!("cluster {}", cluster.name);
-        let text = without_secrets(&format!("{:#?}", cluster.masked()));
+        let text = format!("{:#?}", cluster.masked());
         parts.insert(name.clone(), Part { name, text, of: Of::Cluster(cluster) });
     }
     let routes_of = |snapshot: &'_ Snapshot, name: &str| -> Option<Arc<[Route]>> {
@@ -176,7 +179,7 @@ fn parts<'s>(of: &'s Snapshot, other: &Snapshot) -> BTreeMap<String, Part<'s>> {
             for route in http.routes.iter() {
                 let masked = route.masked();
                 let name = format!("route {} of {}", masked.name, listener.name);
-                let text = without_secrets(&format!("{}\n{masked:#?}", admin_target(of, route)));
+                let text = format!("{}\n{masked:#?}", admin_target(of, route));
                 parts.insert(
                     format!("route {} of {}", route.name, listener.name),
                     Part { name, text, of: Of::Route(route) },
@@ -184,27 +187,48 @@ fn parts<'s>(of: &'s Snapshot, other: &Snapshot) -> BTreeMap<String, Part<'s>> {
             }
         }
         let name = format!("listener {}", listener.name);
-        let text = without_secrets(&bare(&listener.masked()));
+        let text = bare(&listener.masked());
         parts.insert(name.clone(), Part { name, text, of: Of::Listener(listener) });
     }
     for vip in &of.vips {
         let name = format!("vip {}", vip.name);
-        parts.insert(name.clone(), Part { name, text: without_secrets(&format!("{vip:#?}")), of: Of::Vip(vip) });
+        parts.insert(name.clone(), Part { name, text: format!("{:#?}", vip.masked()), of: Of::Vip(vip) });
     }
-    let settings = (
-        &of.admin,
-        &of.admin_access,
-        &of.metrics,
-        &of.access_log,
-        &of.dns,
-        (of.drain_delay, of.drain_timeout),
-        of.memory_max,
-        of.flows_max,
-        &of.announcing,
-    );
-    let (name, text) = ("the settings of the process".to_owned(), without_secrets(&format!("{settings:#?}")));
-    parts.insert(name.clone(), Part { name, text, of: Of::Settings(of) });
+    let name = "the settings of the process".to_owned();
+    parts.insert(name.clone(), Part { name, text: settings(of), of: Of::Settings(of) });
     parts
+}
+
+/// The text of what a snapshot has besides listeners, clusters and vips.
+fn settings(of: &Snapshot) -> String {
+    let Snapshot {
+        generation: _,
+        admin,
+        admin_access,
+        metrics,
+        access_log,
+        tracing,
+        dns,
+        drain_delay,
+        drain_timeout,
+        memory_max,
+        listeners: _,
+        clusters: _,
+        vips: _,
+        flows_max,
+        socket_cgroup,
+        announcing,
+    } = of;
+    let to = |otlp: &model::Otlp| format!("to {}\n", of.cluster(otlp.to).name);
+    let tracing = tracing.as_ref().map(|tracing| format!("{}{:#?}", to(&tracing.otlp), tracing.masked()));
+    let log = access_log.as_ref().map(|log| {
+        let to = if let model::LogTarget::Otlp(otlp) = &log.target { to(otlp) } else { String::new() };
+        format!("{to}{:#?}", log.masked())
+    });
+    let (tracing, log) = (tracing.unwrap_or_default(), log.unwrap_or_default());
+    let others = (admin, admin_access, metrics, dns, (drain_delay, drain_timeout), memory_max);
+    let of_kernel_plane = (flows_max, socket_cgroup, announcing);
+    format!("{others:#?}\n{log}\n{tracing}\n{of_kernel_plane:#?}")
 }
 
 /// Where a route leads, by name: the model has only numbers, which change with the order of clusters.
@@ -307,6 +331,39 @@ mod tests {
         let many: String = (0..1000).map(|route| format!("{{path: /p{route}, to: web}}, ")).collect();
         let found = changes(&before, &snapshot(&text.replace("{path: /a, to: web},", &many), 4));
         assert_eq!((found.lines.len(), found.more), (LINES_MAX, 1001 - LINES_MAX));
+    }
+
+    #[test]
+    fn nobody_who_may_read_sees_what_requests_and_responses_have() {
+        let text = "access_log: {otlp: {to: web, protocol: http, attributes: {a: hunter30}, headers: {k: hunter31}}}\ntracing: {to: web, protocol: http, path: /v1/traces, \
+                    attributes: {a: hunter32}}\nlisteners: {l: {bind: \
+                    ':1', protocol: http, error_pages: [{status: 503, body: hunter9}], routes: [{path: /shop, request_headers: {set: \
+                    {x-hop: hunter2, x-b: 'a \"hunter3'}}, headers: {xa: hunter12, a: hunter13, x-api-key: hunter4, x-pw: hunter6}, query: \
+                    {access_token: hunter5, sig: hunter7}, cookies: {id: hunter14}, to: web}, {path: /own, respond: {status: 200, body: 'my \
+                    hunter8', headers: {x-a: hunter10}}}, {path: /in, to: web, external_auth: {to: web, http: {}, sign_in: {url: \
+                    'https://${host}/start?k=hunter15'}}}, {path: /in2, to: web, external_auth: {to: web2, grpc: {context: {k: hunter16}}}}, \
+                    {path: /jwt, to: web, auth: {jwt: {issuer: i, audience: a, jwks: {url: 'https://i.test/keys?k=hunter17'}}}}, {path: /key, to: web, auth: \
+                    {api_key: {header: k, keys: {a: hunter18}}}}]}}\nclusters: {web: {endpoints: ['127.0.0.1:1'], sticky: {cookie: c, secret: \
+                    hunter19}, health_check: {http: /, headers: {x-probe: hunter11}, body: hunter20}}, web2: {protocol: h2c, endpoints: \
+                    ['127.0.0.1:2']}}\nvips: {v: {address: '192.0.2.1:80/tcp', endpoints: ['10.0.0.3:3'], health_check: {http: /, body: \
+                    hunter21}}}\nadmin: 127.0.0.1:2\nadmin_access: {read: {tokens: {graphs: hunter22hunter22}}}";
+        let snapshot = snapshot(text, 1);
+        let shown = super::text(&snapshot);
+        assert!(
+            !shown.contains("hunter"),
+            "{:?}",
+            shown.lines().filter(|line| line.contains("hunter")).collect::<Vec<_>>()
+        );
+        let kept =
+            ["\"x-hop\"", "\"x-api-key\"", "\"access_token\"", "\"sig\"", "/shop xa= a= x-api-key= x-pw= cookie:id="];
+        for kept in kept.into_iter().chain(["127.0.0.1:1", "i.test", "/start?(hidden)", "graphs", "to web\n"]) {
+            assert!(shown.contains(kept), "{kept}: {shown}");
+        }
+        // Nor in the names of routes, which metrics and logs have.
+        assert!(!snapshot.listeners.iter().any(|listener| match &listener.protocol {
+            Protocol::Http(http) => http.routes.iter().any(|route| route.name.contains("hunter")),
+            _ => false,
+        }));
     }
 
     #[test]

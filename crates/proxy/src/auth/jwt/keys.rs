@@ -198,7 +198,7 @@ impl KeySource {
 
     /// The name in metrics and in `status`: the URL, the file, or `inline`.
     pub fn name(&self) -> String {
-        self.jwks.to_string()
+        self.jwks.masked().to_string()
     }
 
     /// Where it is fetched; `None` for files and texts.
