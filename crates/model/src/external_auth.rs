@@ -38,7 +38,7 @@ pub struct SignIn {
     pub url: Vec<String>,
     /// The name of the parameter of its query that has the URL of the request, so that clients can go back to it.
     pub param: String,
-    /// The parameter has path and query of that URL alone.
+    /// The parameter has path and query of that URL alone, or `/` if they might lead to another host.
     pub path_only: bool,
 }
 
@@ -82,7 +82,7 @@ pub struct HttpAuth {
 /// What the HTTP request asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AuthTarget {
-    /// Always this path, and perhaps a query, by GET, or by POST if it has a body. Any status from 200 to 299 is a yes.
+    /// Always this path, without a query, by GET, or by POST if it has a body. Any status from 200 to 299 is a yes.
     Path(String),
     /// The method and the path of the client's request, with this in front of the path (GEP-1494). Only 200 is a yes.
     Prefix(String),

@@ -46,7 +46,7 @@ keys! {
 keys! {
     /// The HTTP request to the service. Its method is GET, or POST if it has a body.
     pub struct RawHttpAuth as "the HTTP request of an external authorization" {
-        /// The path, perhaps with a query. Path and query of the client's request are in `X-Forwarded-Uri`.
+        /// The path, without a query. Path and query of the client's request are in `X-Forwarded-Uri`.
         optional path: HttpPath, default "/";
         /// Instead of `path`: ask with the method and the path of the client's request, and this in front of the path, as the filter `ExternalAuth`
         /// of the Gateway API does. Only 200 is a yes then.
@@ -84,7 +84,7 @@ keys! {
         /// The name of the parameter of its query that has the URL of the client's request, so that clients can go back to it. If the URL has such a
         /// parameter already, nothing is added.
         optional param: QueryName, default defaults::SIGN_IN_PARAM;
-        /// The parameter has the path and the query of that URL alone.
+        /// The parameter has the path and the query of that URL alone; `/` if browsers could take the path for another host, as in `//evil.example`.
         optional path_only: Flag, default "false";
     }
 }

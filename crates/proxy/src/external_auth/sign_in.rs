@@ -5,38 +5,94 @@ use model::SignIn;
 use super::Refusal;
 use crate::policy::{self, RequestView};
 
-/// What a client gets instead of this refusal: the way to the page, and the cookies of the refusal.
-pub(crate) fn redirect(sign_in: &SignIn, asked: &RequestView<'_>, refusal: Refusal) -> Refusal {
-    let mut headers = refusal.headers;
-    headers.retain(|(name, _)| name == "set-cookie");
-    headers.push(("location".to_owned(), location(sign_in, asked)));
-    Refusal { status: 302, headers, content_type: None, body: None }
+/// What a client gets instead of this refusal: the way to the page, and the cookies of the refusal. A client that does not say which host it
+/// wants (HTTP/1.0) gets the refusal itself if the way depends on that.
+pub(crate) fn redirect(sign_in: &SignIn, asked: &RequestView<'_>, mut refusal: Refusal) -> Refusal {
+    let Some(location) = location(sign_in, asked) else { return refusal };
+    refusal.headers.retain(|(name, _)| name == "set-cookie");
+    refusal.headers.push(("location".to_owned(), location));
+    Refusal { status: 302, headers: refusal.headers, content_type: None, body: None }
 }
 
-fn location(sign_in: &SignIn, asked: &RequestView<'_>) -> String {
+/// `None` if it has the host of the request, and the request names none.
+fn location(sign_in: &SignIn, asked: &RequestView<'_>) -> Option<String> {
     let SignIn { url, param, path_only } = sign_in;
     let authority = asked.head.authority.get(asked.buffer);
     let mut host = String::new();
     // What a client writes there does not end the host of the URL.
     escape(without_port(authority), b"-._~[]:", &mut host);
+    // `https:///start` leads to a host called `start`.
+    let has_host = !host.is_empty();
+    if url.len() > 1 && !has_host {
+        return None;
+    }
     let mut location = url.join(&host);
     let query = location.split_once('?').map(|(_, query)| query);
     let is_it =
         |pair: &str| pair.strip_prefix(param.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
     if query.is_some_and(|query| query.split('&').any(is_it)) {
-        return location;
+        return Some(location);
     }
     location.push(if query.is_some() { '&' } else { '?' });
     location.push_str(param);
     location.push('=');
-    if !path_only {
-        escape(policy::scheme(asked).name().as_bytes(), UNRESERVED, &mut location);
-        escape(b"://", UNRESERVED, &mut location);
-        escape(authority, UNRESERVED, &mut location);
-    }
     let uri = policy::passed_on(&asked.paths, asked.head.path.get(asked.buffer), asked.target);
+    if *path_only {
+        escape(if stays_on_host(uri) { uri } else { b"/" }, UNRESERVED, &mut location);
+        return Some(location);
+    }
+    if !has_host {
+        return None;
+    }
+    escape(policy::scheme(asked).name().as_bytes(), UNRESERVED, &mut location);
+    escape(b"://", UNRESERVED, &mut location);
+    escape(authority, UNRESERVED, &mut location);
     escape(uri, UNRESERVED, &mut location);
-    location
+    Some(location)
+}
+
+/// Whether a page to which a client goes back by this path and query is one of the same host, however often the page for signing in decodes it, and
+/// whatever it and the browser make of it. `//evil.test` is another host. So is `/\evil.test`, and a browser leaves out tabs and line breaks
+/// (WHATWG URL, "URL parsing"); servers resolve `/.//evil.test`.
+fn stays_on_host(uri: &[u8]) -> bool {
+    let end = uri.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(uri.len());
+    let mut path = uri.get(..end).unwrap_or_default().to_vec();
+    for _ in 0..DECODED_MAX {
+        let Some((b'/', rest)) = path.split_first() else { return false };
+        let begin = rest.iter().find(|byte| !matches!(byte, b'.' | b'\x7f') && **byte > b' ');
+        if matches!(begin, Some(b'/' | b'\\')) {
+            return false;
+        }
+        let decoded = decode(&path);
+        if decoded == path {
+            return true;
+        }
+        path = decoded;
+    }
+    // Nobody encodes a path so often who means well.
+    false
+}
+
+/// How often a path may be encoded.
+const DECODED_MAX: usize = 4;
+
+/// Decodes `%XX` once.
+fn decode(path: &[u8]) -> Vec<u8> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let mut out = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        let byte = match (first, after) {
+            (b'%', [high, low, behind @ ..]) => digit(high).zip(digit(low)).map(|(high, low)| {
+                rest = behind;
+                high << 4 | low
+            }),
+            _ => None,
+        };
+        out.push(byte.unwrap_or(*first));
+    }
+    out
 }
 
 /// RFC 3986 section 2.3, besides letters and digits.
@@ -73,7 +129,7 @@ mod tests {
             let sign_in = SignIn { url, param: "rd".to_owned(), path_only };
             let lines = format!("{line} HTTP/1.1\r\nHost: {host}\r\n");
             let found = asked(&lines, false, |asked| location(&sign_in, asked));
-            assert_eq!(found, expect, "{line} {host}");
+            assert_eq!(found.as_deref(), Some(expect), "{line} {host}");
         };
         let login = &["https://login.example/start"];
         check(login, false, "GET /a?b=c&d", "shop", "https://login.example/start?rd=http%3A%2F%2Fshop%2Fa%3Fb%3Dc%26d");
@@ -85,6 +141,77 @@ mod tests {
         check(own, true, "GET /", "shop.example:8443", "https://shop.example/oauth2/start?rd=%2F");
         check(own, true, "GET /", "[::1]:80", "https://[::1]/oauth2/start?rd=%2F");
         check(own, false, "GET /", "shop:80", "https://shop/oauth2/start?rd=http%3A%2F%2Fshop%3A80%2F");
+    }
+
+    #[test]
+    fn the_way_back_stays_on_the_host() {
+        let check = |path: &str, expect: bool| assert_eq!(stays_on_host(path.as_bytes()), expect, "{path:?}");
+        for path in [
+            "/",
+            "/a",
+            "/a//b",
+            "/.well-known/x",
+            "/..",
+            "/a?to=//evil.test",
+            "/?//evil",
+            "/%41",
+            "/%",
+            "/%zz",
+            "/a%2f%2fb",
+        ] {
+            check(path, true);
+        }
+        let foreign = [
+            "//evil.test",
+            "/\\evil.test",
+            "\\\\evil.test",
+            "/\t/evil.test",
+            "/\t\\evil",
+            "/\n/evil",
+            "/\x0b/evil",
+            "/ /evil",
+            "/.//evil",
+            "/..//evil",
+            "/./\\evil",
+            "/%2f/evil",
+            "/%2Fevil",
+            "/%5cevil",
+            "/%09/evil",
+            "/%0d%0a/evil",
+            "/%252f/evil",
+            "/%2e//evil",
+            "/.%2f/evil",
+            "/%00/evil",
+            "https://evil.test/",
+            "*",
+            "",
+            "evil",
+            "%2f%2fevil",
+        ];
+        for path in foreign {
+            check(path, false);
+        }
+        check(&format!("/%{}2f", "25".repeat(1000)), false);
+        let sign_in = SignIn { url: vec!["https://l/".to_owned()], param: "rd".to_owned(), path_only: true };
+        let found = asked("GET //evil.test/x HTTP/1.1\r\nHost: a\r\n", false, |asked| location(&sign_in, asked));
+        assert_eq!(found.as_deref(), Some("https://l/?rd=%2F"));
+    }
+
+    #[test]
+    fn a_request_without_a_host_gets_no_way_that_needs_one() {
+        let check = |url: &[&str], path_only: bool, head: &str, expect: Option<&str>| {
+            let url = url.iter().map(|part| (*part).to_owned()).collect();
+            let sign_in = SignIn { url, param: "rd".to_owned(), path_only };
+            let refusal = Refusal { status: 401, headers: Vec::new(), content_type: None, body: Some(b"no".to_vec()) };
+            let found = asked(head, false, |asked| redirect(&sign_in, asked, refusal));
+            let way = found.headers.iter().find(|(name, _)| name == "location").map(|(_, value)| value.as_str());
+            assert_eq!((found.status, way), (if expect.is_some() { 302 } else { 401 }, expect), "{head:?}");
+        };
+        let without = "GET /a HTTP/1.0\r\n";
+        check(&["https://", "/start"], true, without, None);
+        check(&["https://l/"], false, without, None);
+        check(&["https://l/"], true, without, Some("https://l/?rd=%2Fa"));
+        check(&["https://", "/start"], true, "GET /a HTTP/1.0\r\nHost: shop\r\n", Some("https://shop/start?rd=%2Fa"));
     }
 
     #[test]
