@@ -54,6 +54,7 @@ mod request_body;
 mod respond;
 mod route;
 mod sidecar;
+mod subject;
 mod tls;
 mod tracing;
 mod via;
@@ -104,6 +105,7 @@ pub use route::Route;
 pub use sidecar::{
     CaptureListener, Captured, Destination, Detect, Direction, Excluded, SpiffeMatcher, UnknownDestination,
 };
+pub use subject::{ATTRIBUTES, Attribute, SUBJECT_BYTES_MAX, escape_subject_value, respelled};
 pub use tls::{Certificate, ClientCa, ClusterTls, HostCertificates, ListenerTls, Pem, SubjectAltName, TlsVersion};
 pub use tracing::Tracing;
 pub use via::Via;

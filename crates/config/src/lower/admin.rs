@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use model::{AdminAccess, AdminAddress, AdminRole, AdminTls, HolderMatcher, Keys, Users};
+use model::{AdminAccess, AdminAddress, AdminRole, AdminTls, HolderMatcher, Keys, SubjectAltName, Users};
 
 use super::files::{file, pem};
 use super::route::listed;
@@ -54,7 +54,7 @@ pub fn access(
 }
 
 fn lowered(raw: &RawAdminAccess, base: &Path, report: &mut Report) -> AdminAccess {
-    let mut holders = HashMap::new();
+    let mut holders = Holders::default();
     let mut of = |name: &str, role: &Option<Located<RawAdminRole>>| {
         let Some(Located { location, value }) = role else { return AdminRole::default() };
         let role = self::role(value, base, &mut holders, report);
@@ -102,8 +102,15 @@ fn check_certificates(raw: &RawAdminAccess, roles: [&AdminRole; 2], tls: Option<
     }
 }
 
-/// `holders` has the tokens so far, each with its holder.
-fn role(raw: &RawAdminRole, base: &Path, holders: &mut HashMap<String, String>, report: &mut Report) -> AdminRole {
+/// What has been named so far, each with its holder: who a request is from must be clear, and so must be what they may do.
+#[derive(Default)]
+struct Holders {
+    tokens: HashMap<String, String>,
+    users: HashMap<String, String>,
+    certificates: HashMap<String, String>,
+}
+
+fn role(raw: &RawAdminRole, base: &Path, holders: &mut Holders, report: &mut Report) -> AdminRole {
     let (mut tokens, mut users) = (Vec::new(), Vec::new());
     if let Some(written) = &raw.tokens {
         let entries = written.value.0.iter().filter_map(|entry| Some((&entry.name.0, entry.value.as_ref()?)));
@@ -115,7 +122,7 @@ fn role(raw: &RawAdminRole, base: &Path, holders: &mut HashMap<String, String>, 
                 let wrong = Wrong::new(format!("the token of `{name}` has fewer than {min} characters"));
                 report.add(token.location, wrong.hint("`openssl rand -hex 16` makes one"));
             }
-            if let Some(first) = holders.insert(token.value.0.0.clone(), name.clone()) {
+            if let Some(first) = holders.tokens.insert(token.value.0.0.clone(), name.clone()) {
                 let wrong = Wrong::new(format!("`{first}` and `{name}` have the same token"));
                 report.add(token.location, wrong.hint("a token must belong to one holder, and appear once"));
             }
@@ -127,20 +134,40 @@ fn role(raw: &RawAdminRole, base: &Path, holders: &mut HashMap<String, String>, 
     }
     tokens.extend(file(&raw.token_file, base).map(Keys::File));
     if let Some(written) = &raw.users {
-        let entry = |user: &crate::read::NamedEntry<crate::text::UserName, crate::text::HashText>| {
-            Some((user.name.0.clone(), user.value.as_ref()?.0.clone()))
-        };
-        let found: Vec<_> = written.value.0.iter().filter_map(entry).collect();
+        let mut found = Vec::new();
+        for user in &written.value.0 {
+            let name = &user.name.0;
+            if holders.users.insert(name.clone(), name.clone()).is_some() {
+                let wrong = Wrong::new(format!("the user `{name}` has both roles"));
+                report.add(written.location, wrong.hint("list it under `act` alone: who may act may also read"));
+            }
+            found.extend(user.value.as_ref().map(|hash| (name.clone(), hash.0.clone())));
+        }
         if !found.is_empty() {
             users.push(Users::Inline(found.as_slice().into()));
         }
     }
     users.extend(file(&raw.user_file, base).map(Users::File));
-    AdminRole { tokens, users, certificates: certificates(raw) }
+    AdminRole { tokens, users, certificates: certificates(raw, holders, report) }
 }
 
-fn certificates(raw: &RawAdminRole) -> Vec<(String, HolderMatcher)> {
+fn certificates(raw: &RawAdminRole, holders: &mut Holders, report: &mut Report) -> Vec<(String, HolderMatcher)> {
     let entries = raw.certificates.iter().flat_map(|written| &written.value.0);
     let named = entries.filter_map(|entry| Some((&entry.name.0, entry.value.as_ref()?)));
-    named.flat_map(|(name, holders)| holders.0.iter().map(|holder| (name.clone(), holder.value.0.clone()))).collect()
+    let mut found = Vec::new();
+    for (name, holder) in named.flat_map(|(name, holders)| holders.0.iter().map(move |holder| (name, holder))) {
+        let matcher = &holder.value.0;
+        let key = match matcher {
+            HolderMatcher::Name(SubjectAltName::Dns(name)) => name.to_ascii_lowercase(),
+            HolderMatcher::Name(SubjectAltName::Uri(text)) | HolderMatcher::Subject(text) => text.clone(),
+            HolderMatcher::Name(SubjectAltName::Spiffe(id)) => format!("{id:?}"),
+        };
+        if let Some(first) = holders.certificates.insert(key, name.clone()) {
+            let wrong = Wrong::new(format!("`{first}` and `{name}` have the same certificate"));
+            let hint = "a certificate must belong to one holder, and appear once: who may act may also read";
+            report.add(holder.location, wrong.hint(hint));
+        }
+        found.push((name.clone(), matcher.clone()));
+    }
+    found
 }

@@ -194,3 +194,38 @@ fn who_may_use_the_admin_address() {
     let errors = parse("f", alone, Generation(1)).unwrap_err().to_string();
     assert!(errors.contains("`admin_access` has no effect without `admin`"), "{errors}");
 }
+
+#[test]
+fn whose_credentials_they_are_is_clear() {
+    let check = |access: &str, expect: &str| {
+        let file = format!("admin: 0.0.0.0:9900\nadmin_access:\n  {access}\nvips: {{}}");
+        let errors = parse("f", &file, Generation(1)).unwrap_err().to_string();
+        assert!(errors.contains(expect), "{errors}");
+    };
+    // Whose it is, and what they may do, would be a matter of order.
+    let hash = "'{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g='";
+    check(
+        &format!("{{read: {{users: {{ann: {hash}}}}}, act: {{users: {{ann: {hash}}}}}}}"),
+        "the user `ann` has both roles; list it under `act` alone",
+    );
+    let tls = "tls: {certificates: [{cert: c.pem, key: k.pem}], client_ca: ca.pem}";
+    for certificate in ["CN=ann", "ann.example.com", "spiffe://example.com/ann"] {
+        for rest in [
+            format!(
+                "read: {{certificates: {{ann: '{certificate}'}}}}, act: {{certificates: {{ann: '{certificate}'}}}}"
+            ),
+            format!("act: {{certificates: {{ann: '{certificate}', bob: '{certificate}'}}}}"),
+        ] {
+            check(&format!("{{{tls}, {rest}}}"), "have the same certificate; a certificate must belong to one holder");
+        }
+    }
+    // Spellings that no certificate has.
+    let subject = |text: &str, expect: &str| {
+        check(&format!("{{{tls}, act: {{certificates: {{ann: '{text}'}}}}}}"), expect);
+    };
+    subject("cn=ann,o=ops", "is a subject that no certificate is compared as; write CN=ann,O=ops");
+    subject("CN=ann, O=ops", "write CN=ann,O=ops");
+    subject("E=a@b.test", "write emailAddress=a@b.test");
+    subject("/CN=ann/O=ops", "is not the subject of a certificate: `/CN` is no attribute");
+    subject("CN=ann,", "`` has no `=`");
+}

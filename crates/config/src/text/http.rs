@@ -292,17 +292,18 @@ impl Formed for HolderText {
         Form { noun: "a name in a certificate, or its subject", example: "CN=ann,O=ops", pattern: Some(r"^[ -~]+$") };
 
     fn parse(text: &str) -> Result<Self, Wrong> {
-        let Some((attribute, _)) = text.split_once('=').filter(|_| !text.contains("://")) else {
+        // A URI may have `=`, and the value of an attribute may have `://`.
+        let is_subject = text.find('=').is_some_and(|sign| text.find("://").is_none_or(|uri| sign < uri));
+        if !is_subject {
             return CertificateName::parse(text).map(|CertificateName(name)| Self(HolderMatcher::Name(name)));
-        };
-        let is_attribute =
-            !attribute.is_empty() && attribute.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.');
-        let is_printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-        if !is_attribute || !is_printable || text.contains(", ") {
-            let wrong = Wrong::new(format!("{} is not the subject of a certificate", quoted(text)));
-            return Err(wrong.hint("write it as `openssl x509 -noout -subject -nameopt RFC2253` does: CN=ann,O=ops"));
         }
-        Ok(Self(HolderMatcher::Subject(text.to_owned())))
+        let wrong = |what: &str| Wrong::new(format!("{} {what}", quoted(text)));
+        match model::respelled(text) {
+            Ok(right) if right == text => Ok(Self(HolderMatcher::Subject(right))),
+            Ok(right) => Err(wrong("is a subject that no certificate is compared as").hint(format!("write {right}"))),
+            Err(why) => Err(wrong(&format!("is not the subject of a certificate: {why}"))
+                .hint("write it as `openssl x509 -noout -subject -nameopt RFC2253` does: CN=ann,O=ops")),
+        }
     }
 }
 
@@ -538,9 +539,20 @@ mod tests {
         check("graphs.example.com", r#"Name(Dns("graphs.example.com"))"#);
         check("spiffe://example.com/a?b=c", r#"Name(Uri("spiffe://example.com/a?b=c"))"#);
         check("CN=ann,O=ops", r#"Subject("CN=ann,O=ops")"#);
-        let wrong = "is not the subject of a certificate; write it as `openssl x509 -noout -subject -nameopt RFC2253` does: CN=ann,O=ops";
-        for text in ["=ann", "C N=ann", "CN=ann, O=ops", "CN=J\u{fc}rgen"] {
-            check(text, &format!("\"{text}\" {wrong}"));
+        check("CN=https://a.test", r#"Subject("CN=https://a.test")"#);
+        let respelled = |text: &str, right: &str| {
+            check(text, &format!("\"{text}\" is a subject that no certificate is compared as; write {right}"));
+        };
+        respelled("CN=ann, O=ops", "CN=ann,O=ops");
+        respelled("cn=ann", "CN=ann");
+        respelled("CN=J\u{fc}rgen", r"CN=J\C3\BCrgen");
+        let hint = "write it as `openssl x509 -noout -subject -nameopt RFC2253` does: CN=ann,O=ops";
+        for text in ["=ann", "C N=ann", "X=ann"] {
+            let (name, _) = text.split_once('=').unwrap();
+            let why = format!(
+                "`{name}` is no attribute of a subject: there are CN, SN, serialNumber, C, L, ST, street, O, OU, title, GN, DC, UID, emailAddress"
+            );
+            check(text, &format!("\"{text}\" is not the subject of a certificate: {why}; {hint}"));
         }
     }
 

@@ -1,27 +1,8 @@
 //! The subject of a certificate as text (RFC 4514), in printable ASCII whatever the certificate contains.
 //!
-//! The form is that of `openssl x509 -subject -nameopt RFC2253`, and so that of nginx's `$ssl_client_s_dn`.
+//! The form is that of `openssl x509 -subject -nameopt RFC2253`, and so that of nginx's `$ssl_client_s_dn`. `model::respelled` knows it, too.
 
-/// The longest text. A longer name has none: a part of a name could be another name.
-const TEXT_BYTES_MAX: usize = 4096;
-
-/// The attributes that have a short name: the last bytes of the object identifier, in DER.
-const NAMES: [(&[u8], &str); 14] = [
-    (&[0x55, 4, 3], "CN"),
-    (&[0x55, 4, 4], "SN"),
-    (&[0x55, 4, 5], "serialNumber"),
-    (&[0x55, 4, 6], "C"),
-    (&[0x55, 4, 7], "L"),
-    (&[0x55, 4, 8], "ST"),
-    (&[0x55, 4, 9], "street"),
-    (&[0x55, 4, 10], "O"),
-    (&[0x55, 4, 11], "OU"),
-    (&[0x55, 4, 12], "title"),
-    (&[0x55, 4, 42], "GN"),
-    (&[0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 1, 25], "DC"),
-    (&[0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 1, 1], "UID"),
-    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1], "emailAddress"),
-];
+use model::{ATTRIBUTES, SUBJECT_BYTES_MAX, escape_subject_value};
 
 /// The text of a name, which is the content of its SEQUENCE. `None` if it is not a name, or too long.
 pub(super) fn text(name: &[u8]) -> Option<String> {
@@ -37,7 +18,7 @@ pub(super) fn text(name: &[u8]) -> Option<String> {
                 part.push('+');
             }
             write_attribute(&mut part, attribute.content)?;
-            if part.len() > TEXT_BYTES_MAX {
+            if part.len() > SUBJECT_BYTES_MAX {
                 return None;
             }
         }
@@ -45,20 +26,20 @@ pub(super) fn text(name: &[u8]) -> Option<String> {
     }
     // The last of the name is the first of the text.
     parts.reverse();
-    Some(parts.join(",")).filter(|text| text.len() <= TEXT_BYTES_MAX)
+    Some(parts.join(",")).filter(|text| text.len() <= SUBJECT_BYTES_MAX)
 }
 
 fn write_attribute(out: &mut String, mut content: &[u8]) -> Option<()> {
     let kind = Element::take(&mut content).filter(|element| element.tag == 6)?;
     let value = Element::take(&mut content).filter(|_| content.is_empty())?;
-    match NAMES.iter().find(|(bytes, _)| *bytes == kind.content) {
-        Some((_, name)) => *out += name,
+    let known = ATTRIBUTES.iter().find(|attribute| attribute.der == kind.content);
+    match known {
+        Some(attribute) => *out += attribute.name,
         None => *out += &identifier(kind.content)?,
     }
     out.push('=');
-    let is_known = NAMES.iter().any(|(bytes, _)| *bytes == kind.content);
-    match characters(&value).filter(|_| is_known) {
-        Some(text) => escape(out, &text),
+    match characters(&value).filter(|_| known.is_some()) {
+        Some(text) => escape_subject_value(out, text.as_bytes()),
         None => {
             out.push('#');
             value.whole.iter().for_each(|byte| *out += &format!("{byte:02X}"));
@@ -86,23 +67,6 @@ fn characters(value: &Element<'_>) -> Option<String> {
             char::decode_utf16(units).collect::<Result<String, _>>().ok()
         }
         _ => None,
-    }
-}
-
-/// RFC 4514 section 2.4. Everything but printable ASCII becomes `\XX`, byte by byte of its UTF-8.
-fn escape(out: &mut String, text: &str) {
-    let last = text.len().saturating_sub(1);
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'"' | b'+' | b',' | b';' | b'<' | b'>' | b'\\' => {
-                out.push('\\');
-                out.push(char::from(byte));
-            }
-            b'#' if at == 0 => *out += "\\#",
-            b' ' if at == 0 || at == last => *out += "\\ ",
-            b' '..=b'~' => out.push(char::from(byte)),
-            byte => *out += &format!("\\{byte:02X}"),
-        }
     }
 }
 
@@ -201,6 +165,22 @@ mod tests {
         assert_eq!(text(&element(0x31, &two)).as_deref(), Some("CN=a+OU=b"));
         check(&[cn(&[b'a'; 5000])], None);
         check(&[cn(&[0x07; 1400])], None);
+    }
+
+    #[test]
+    fn the_configuration_spells_subjects_in_the_same_way() {
+        for attribute in ATTRIBUTES {
+            assert_eq!(identifier(attribute.der).as_deref(), Some(attribute.oid), "{}", attribute.name);
+        }
+        let values = ["client 1", " #a,b+c\"d\\e<f>g;h ", "#1", " ", "J\u{fc}rgen\r\nX: 1\0\u{7f}", "", "a\\41", "a=b"];
+        for value in values {
+            let text = text(&named(&[attribute(&[0x55, 4, 3], 12, value.as_bytes())])).unwrap();
+            assert_eq!(model::respelled(&text).as_deref(), Ok(text.as_str()), "{value:?}");
+        }
+        for other in [attribute(&[0x55, 4, 3], 12, b"\xff"), attribute(&[0x2a, 3, 4], 12, b"a")] {
+            let text = text(&named(&[other])).unwrap();
+            assert_eq!(model::respelled(&text).as_deref(), Ok(text.as_str()));
+        }
     }
 
     #[test]
