@@ -5,9 +5,10 @@ mod support;
 #[path = "support/tls.rs"]
 mod tls;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use support::{Origin, Scratch, Steelyard, get, local, port, run, steelyard};
 use testkit::{Exit, PATIENCE, Program, until};
@@ -69,14 +70,30 @@ vips: {{}}
         "{}",
         plain.stderr
     );
-    // The certificate is read again when it changes.
+    certificates_change(&balancer, [&own, &operators, &other]);
+    drop(balancer.program);
+}
+
+/// `ann` is the holder of certificates by two authorities, one of which is trusted.
+fn certificates_change(balancer: &Secured, [own, operators, other]: [&Pki; 3]) {
+    // The certificate is read again when it changes. That ends no stream.
+    let mut viewer = balancer.watch(own, (operators, "ann"));
     own.issue("admin", &["localhost", "127.0.0.1", "renewed.test"]);
-    let renewed = ["--resolve", &format!("renewed.test:{}:127.0.0.1", admin.port())].map(str::to_owned);
+    let renewed = ["--resolve", &format!("renewed.test:{}:127.0.0.1", balancer.admin.port())].map(str::to_owned);
     let words: Vec<&str> = renewed.iter().map(String::as_str).collect();
     // The handshake is good, and the address does not know itself by this name.
-    let has_new = || balancer.curl_at("renewed.test", &own, "/readyz", None, &words) == "421";
+    let has_new = || balancer.curl_at("renewed.test", own, "/readyz", None, &words) == "421";
     assert!(until(PATIENCE, || has_new().then_some(())).is_some(), "the old certificate stayed");
-    drop(balancer.program);
+    viewer.goes_on(balancer.uptime(own, (operators, "ann")));
+    // The end of a client's certificate does, and so does that of its CA.
+    operators.issue_for("brief", &["graphs.test"], Duration::from_secs(4));
+    let brief = balancer.watch(own, (operators, "brief"));
+    brief.ends();
+    viewer.goes_on(balancer.uptime(own, (operators, "ann")));
+    operators.put("ca.pem", &std::fs::read_to_string(other.path("ca.pem")).unwrap());
+    viewer.ends();
+    assert_eq!(balancer.curl(own, "/status", Some((other, "ann")), &[]), "200");
+    assert_eq!(balancer.curl(own, "/status", Some((operators, "ann")), &[]), "no TLS");
 }
 
 /// A process whose admin address has TLS.
@@ -85,7 +102,62 @@ struct Secured {
     admin: std::net::SocketAddr,
 }
 
+/// A stream of events.
+struct Viewer {
+    curl: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Viewer {
+    /// An event comes that is later than this second of the process.
+    fn goes_on(&mut self, after: u64) {
+        let mut line = String::new();
+        while uptime(&line).is_none_or(|seconds| seconds <= after) {
+            line.clear();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "the stream has ended");
+        }
+    }
+
+    /// Ends, although nobody closes it here.
+    fn ends(mut self) {
+        self.lines.read_to_end(&mut Vec::new()).unwrap();
+    }
+}
+
+fn uptime(text: &str) -> Option<u64> {
+    let (_, rest) = text.split_once("\"uptime_seconds\":")?;
+    rest.split(',').next()?.parse().ok()
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        // It has mostly ended.
+        let _ = self.curl.kill();
+        let _ = self.curl.wait();
+    }
+}
+
 impl Secured {
+    fn watch(&self, pki: &Pki, (of, name): (&Pki, &str)) -> Viewer {
+        let mut command = Command::new("curl");
+        command.args(["-s", "-N", "--max-time", "60", "--cacert"]).arg(pki.path("ca.pem"));
+        command.arg("--cert").arg(of.path(&format!("{name}.pem"))).arg("--key").arg(of.path(&format!("{name}.key")));
+        command.arg(format!("https://localhost:{}/events?overview=1", self.admin.port())).stdout(Stdio::piped());
+        let mut curl = command.spawn().unwrap();
+        let mut viewer = Viewer { lines: BufReader::new(curl.stdout.take().unwrap()), curl };
+        viewer.goes_on(0);
+        viewer
+    }
+
+    /// For how long the process runs, in seconds.
+    fn uptime(&self, pki: &Pki, (of, name): (&Pki, &str)) -> u64 {
+        let mut command = Command::new("curl");
+        command.arg("-s").arg("--cacert").arg(pki.path("ca.pem"));
+        command.arg("--cert").arg(of.path(&format!("{name}.pem"))).arg("--key").arg(of.path(&format!("{name}.key")));
+        let output = command.arg(format!("https://localhost:{}/overview", self.admin.port())).output().unwrap();
+        uptime(&String::from_utf8(output.stdout).unwrap()).unwrap()
+    }
+
     fn curl(&self, pki: &Pki, path: &str, shows: Option<(&Pki, &str)>, words: &[&str]) -> String {
         self.curl_at("localhost", pki, path, shows, words)
     }

@@ -13,6 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
+use rustls::pki_types::CertificateDer;
 use tokio::time::{Duration, Instant};
 
 /// What an address may be wrong before it has to wait. A person mistypes a password a few times.
@@ -65,8 +66,9 @@ pub enum Proof {
         /// The password.
         password: Vec<u8>,
     },
-    /// A certificate in DER that the CA of clients has signed, with whose key the client has made the handshake.
-    Certificate(Vec<u8>),
+    /// The certificate with whose key the client has made the handshake, and those that lead from it to a CA. Whether they do so now is for
+    /// [`Users`] to say: the CA of clients may have been another one then, and the certificate may have expired.
+    Certificate(Arc<[CertificateDer<'static>]>),
 }
 
 /// Why a proof does not say who a request is from.

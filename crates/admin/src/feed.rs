@@ -235,10 +235,19 @@ impl Feed {
 
     /// Ends the streams of those whom the configuration no longer admits.
     pub fn review(&self, access: &Access) {
+        self.review_those(access, |_| true);
+    }
+
+    /// The same for those who have shown a certificate, which may have expired since.
+    pub fn review_certificates(&self, access: &Access) {
+        self.review_those(access, |proof| matches!(proof, Some(Proof::Certificate(_))));
+    }
+
+    fn review_those(&self, access: &Access, is_meant: impl Fn(Option<&Proof>) -> bool) {
         let mut viewers = self.viewers();
         let Viewers { all, ended_access, .. } = &mut *viewers;
         all.retain(|Viewer { admitted: Admitted { proof, is_local, place }, .. }| {
-            let stays = access.still_admits(proof.as_ref(), *is_local);
+            let stays = !is_meant(proof.as_ref()) || access.still_admits(proof.as_ref(), *is_local);
             if !stays {
                 *ended_access += 1;
                 place.end();

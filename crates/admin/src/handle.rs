@@ -16,22 +16,26 @@ use hyper::header::{
     REFERRER_POLICY, RETRY_AFTER, VARY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
+use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 use telemetry::Exposition;
 use tokio::sync::oneshot;
 
-use self::origin::{host_is_ours, is_of_this_origin, only};
+use self::origin::{follows_a_link, host_is_ours, is_of_this_origin, only};
 use self::who::authorize;
 use crate::access::{Proof, User};
 use crate::feed::{Admitted, Events, Wanted};
 use crate::page::{self, Action, Form, View, Wish};
 use crate::query::Query;
-use crate::server::{Place, Shared};
+use crate::server::{Place, Shared, Turns, Who};
 use crate::{ADMIN_HEADER, ChangeRefused, Control, Pages, RouteQuestion, TraceQuestion, VipChange, Within};
 
 /// The limit on the body of a request, in bytes. A body describes one vip, and no description written by a person is
 /// this long.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
+
+/// Responses up to this size wait for their clients without being counted: all connections together hold little of them.
+const SMALL_BYTES_MAX: usize = 64 * 1024;
 
 /// The longest time for which the requests of a route are logged.
 const DEBUG_SECONDS_MAX: u64 = 3600;
@@ -152,8 +156,8 @@ pub(crate) struct Connection<'c> {
     pub(crate) client: Option<IpAddr>,
     /// Whether only programs on this host can use the address of the connection.
     pub(crate) is_local: bool,
-    /// The client's certificate, which was verified.
-    pub(crate) certificate: Option<&'c [u8]>,
+    /// The client's certificate, which was verified in the handshake, and those that lead from it to a CA.
+    pub(crate) certificate: Option<&'c Arc<[CertificateDer<'static>]>>,
 }
 
 impl<'c> Connection<'c> {
@@ -165,23 +169,61 @@ impl<'c> Connection<'c> {
         &*self.shared.control
     }
 
-    /// Makes something large on another thread, so that the control thread can go on. Few are made at a time.
-    async fn apart<T: Send + 'static>(
+    /// Makes a large response on another thread, so that the control thread can go on. Few are made at a time, and the next one is not made before
+    /// there is memory for this one to wait for its client.
+    async fn apart(
         &self,
-        make: impl FnOnce(&dyn Control) -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
-        // The semaphore is never closed, and only a bug in `make` ends it early.
-        let unmade = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "cannot make the response: no thread for it");
-        let permit = Arc::clone(&self.shared.large).acquire_owned().await.map_err(|_| unmade())?;
+        turns: &Arc<Turns>,
+        user: &User,
+        make: impl FnOnce(&dyn Control) -> Response<Reply> + Send + 'static,
+    ) -> Response<Reply> {
+        // Only a bug in `make` ends it early.
+        let unmade = || {
+            let why = "cannot make the response: no thread for it";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why).response()
+        };
+        let Some(turn) = turns.take(Who::new(user.name.as_deref(), self.client)).await else { return unmade() };
         let shared = Arc::clone(self.shared);
         let (done, made) = oneshot::channel();
-        let work = move || {
-            // The client may be gone before the end: it must not be able to begin more of these.
-            let _permit = permit;
-            let _ = done.send(make(&*shared.control));
-        };
-        std::thread::Builder::new().name("large-response".to_owned()).spawn(work).map_err(|_| unmade())?;
-        made.await.map_err(|_| unmade())
+        // The client may be gone before the end: it must not be able to begin more of these, so the turn goes with the response.
+        let work = move || drop(done.send((make(&*shared.control), turn)));
+        if std::thread::Builder::new().name("large-response".to_owned()).spawn(work).is_err() {
+            return unmade();
+        }
+        let Ok((response, _turn)) = made.await else { return unmade() };
+        self.hold(&response).await;
+        response
+    }
+
+    /// Waits until there is memory for a large response to wait for its client.
+    async fn hold(&self, response: &Response<Reply>) {
+        let bytes = response.body().size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
+        if let Some(bytes) = bytes.filter(|bytes| *bytes > SMALL_BYTES_MAX && self.place.held() == 0) {
+            self.shared.places.hold(self.place, bytes).await;
+        }
+    }
+
+    /// Reads the body of a request, which must not take long.
+    ///
+    /// # Errors
+    /// `what` cannot be read.
+    async fn body<B>(&self, body: B, bytes_max: usize, what: &str) -> Result<Bytes, Refusal>
+    where
+        B: Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.place.wait_for_request(true);
+        let read = tokio::time::timeout(self.shared.body_timeout, Limited::new(body, bytes_max).collect()).await;
+        self.place.wait_for_request(false);
+        match read {
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Err(error)) => Err(Refusal::new(StatusCode::BAD_REQUEST, format!("cannot read {what}: {error}"))),
+            Err(_) => {
+                let seconds = self.shared.body_timeout.as_secs();
+                let why = format!("cannot read {what}: it took longer than {seconds} s to arrive");
+                Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, why))
+            }
+        }
     }
 }
 
@@ -223,6 +265,7 @@ pub(crate) async fn handle(
     request: Request<Incoming>,
 ) -> Result<Response<Reply>, Infallible> {
     let Connection { shared, client, is_local, .. } = connection;
+    connection.place.wait_for_request(false);
     let access = connection.control().access();
     let (page, (user, proof)) = match admit(&request, shared.pages, is_local, &access.hosts) {
         Err(refusal) => return Ok(refusal.response()),
@@ -238,7 +281,7 @@ pub(crate) async fn handle(
     let query = request.uri().query().unwrap_or("").to_owned();
     let control = connection.control();
     let response = match page {
-        Page::VipAdd => add_vip(control, request).await,
+        Page::VipAdd => add_vip(connection, request).await,
         Page::Do => match form(connection, request).await {
             Ok(form) => {
                 action = Some(format!("{:?}", form.action));
@@ -246,12 +289,15 @@ pub(crate) async fn handle(
             }
             Err(refusal) => refusal.response(),
         },
-        Page::Index => index(connection, user.clone(), query).await,
+        Page::Index => index(connection, &user, query).await,
         Page::Events => events(connection, &query, proof),
-        Page::Metrics => metrics(connection, accepted(request.headers())).await,
-        Page::Status | Page::Counters | Page::DebugConfiguration => large(connection, page).await,
+        Page::Metrics => metrics(connection, &user, accepted(request.headers())).await,
+        Page::Status | Page::Counters | Page::Flows | Page::DebugConfiguration => {
+            large(connection, page, &user, query).await
+        }
         page => answer(control, page, &query).await,
     };
+    connection.hold(&response).await;
     if let Some(action) = action {
         let client = client.map_or_else(|| "unix".to_owned(), |client| client.to_string());
         tracing::info!(%user, client, action, status = response.status().as_u16(), "action through the admin address");
@@ -262,8 +308,7 @@ pub(crate) async fn handle(
 /// Reads a form of the page.
 async fn form(connection: Connection<'_>, request: Request<Incoming>) -> Result<Form, Refusal> {
     let bad = |why| Refusal::new(StatusCode::BAD_REQUEST, why);
-    let body = Limited::new(request.into_body(), FORM_BYTES_MAX).collect().await;
-    let body = body.map_err(|error| bad(format!("cannot read the form: {error}")))?.to_bytes();
+    let body = connection.body(request.into_body(), FORM_BYTES_MAX, "the form").await?;
     let form = Form::parse(std::str::from_utf8(&body).unwrap_or_default()).map_err(bad)?;
     if form.token != connection.shared.form_token {
         let why = "this form is not of the page as it is now: reload the page, and try again";
@@ -295,7 +340,7 @@ async fn act(control: &dyn Control, action: Action) -> Response<Reply> {
 }
 
 /// The page for people.
-async fn index(connection: Connection<'_>, user: User, query: String) -> Response<Reply> {
+async fn index(connection: Connection<'_>, user: &User, query: String) -> Response<Reply> {
     let wish = match Wish::parse(&query) {
         Ok(wish) => wish,
         Err(why) => return text(StatusCode::BAD_REQUEST, why + "\n"),
@@ -304,14 +349,15 @@ async fn index(connection: Connection<'_>, user: User, query: String) -> Respons
     let control = connection.control();
     let replicas = if wish.replicas { Some(control.replicas().await) } else { None };
     let replicas = control.has_replicas().then_some(replicas);
-    let made = connection.apart(move |control| {
+    let shown = user.clone();
+    let made = connection.apart(&connection.shared.large, user, move |control| {
         let (points, verdict) = control.history();
         let pages: Vec<_> = PAGES.iter().map(|(path, page, what)| (*path, page.changes_state(), *what)).collect();
-        page::page(&View {
+        let page = page::page(&View {
             status: &control.status(),
             points: &points,
             verdict: &verdict,
-            user: &user,
+            user: &shown,
             wish: &wish,
             route: wish.route.as_ref().map(|question| control.explain(question)),
             replicas: replicas.as_ref().map(Option::as_deref),
@@ -319,19 +365,21 @@ async fn index(connection: Connection<'_>, user: User, query: String) -> Respons
             form_token: &form_token,
             drop_meaning: &|reason| control.drop_meaning(reason),
             pages: page::list_of_pages(&pages),
-        })
+        });
+        html(StatusCode::OK, page)
     });
-    made.await.map_or_else(Refusal::response, |page| html(StatusCode::OK, page))
+    made.await
 }
 
-/// Pages that grow with the configuration.
-async fn large(connection: Connection<'_>, page: Page) -> Response<Reply> {
-    let made = connection.apart(move |control| match page {
+/// Pages that grow with the configuration or with the traffic.
+async fn large(connection: Connection<'_>, page: Page, user: &User, query: String) -> Response<Reply> {
+    let make = move |control: &dyn Control| match page {
         Page::Status => json(&control.status()),
         Page::Counters => json(&control.counters()),
+        Page::Flows => flows(control, &query).unwrap_or_else(|why| text(StatusCode::BAD_REQUEST, why + "\n")),
         _ => text(StatusCode::OK, control.configuration()),
-    });
-    made.await.unwrap_or_else(Refusal::response)
+    };
+    connection.apart(&connection.shared.large, user, make).await
 }
 
 /// The format of metrics that the scraper prefers.
@@ -340,14 +388,14 @@ fn accepted(headers: &HeaderMap) -> Exposition {
     Exposition::negotiate(Some(accepted.join(",")).filter(|accepted| !accepted.is_empty()).as_deref())
 }
 
-async fn metrics(connection: Connection<'_>, format: Exposition) -> Response<Reply> {
+async fn metrics(connection: Connection<'_>, user: &User, format: Exposition) -> Response<Reply> {
     let content_type = HeaderValue::from_static(format.content_type());
-    let made = connection.apart(move |control| {
+    let make = move |control: &dyn Control| {
         let mut response = response(StatusCode::OK, content_type, control.metrics(format));
         response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
         response
-    });
-    made.await.unwrap_or_else(Refusal::response)
+    };
+    connection.apart(&connection.shared.metrics, user, make).await
 }
 
 fn html(status: StatusCode, body: String) -> Response<Reply> {
@@ -430,9 +478,9 @@ fn admit<B>(request: &Request<B>, pages: Pages, is_local: bool, hosts: &[String]
         // RFC 9110 section 15.5.6.
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, why).header(ALLOW, HeaderValue::from_static(allow)));
     }
-    if page.changes_state() && !is_of_this_origin(request) {
-        let why = "this request comes from a web page of another origin".to_owned();
-        return refusal(StatusCode::FORBIDDEN, why);
+    if !is_of_this_origin(request) && (page.changes_state() || !follows_a_link(request)) {
+        let why = "this request comes from a web page of another origin: open the address in the browser itself, or ask it from a program";
+        return refusal(StatusCode::FORBIDDEN, why.to_owned());
     }
     // Forms have no such header. They have a token instead, which is looked at with the rest of the form.
     let is_marked = || only(request, ADMIN_HEADER).is_ok_and(|value| value == Some("1"));
@@ -475,7 +523,6 @@ async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Repl
         Page::Undrain => set_draining(control, query, false),
         Page::MaintenanceOn => set_maintenance(control, query, true),
         Page::MaintenanceOff => set_maintenance(control, query, false),
-        Page::Flows => flows(control, query).unwrap_or_else(|why| text(StatusCode::BAD_REQUEST, why + "\n")),
         Page::Trace => trace(control, query).unwrap_or_else(|why| text(StatusCode::BAD_REQUEST, why + "\n")),
         Page::VipRemove => match name_of(query) {
             Ok(name) => change_vips(control, VipChange::Remove { name }).await,
@@ -490,6 +537,7 @@ async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Repl
         | Page::Metrics
         | Page::Status
         | Page::Counters
+        | Page::Flows
         | Page::DebugConfiguration => text(StatusCode::BAD_REQUEST, "this request needs a body\n".into()),
     }
 }
@@ -591,18 +639,19 @@ fn trace(control: &dyn Control, query: &str) -> Result<Response<Reply>, String> 
     })
 }
 
-async fn add_vip<B>(control: &dyn Control, request: Request<B>) -> Response<Reply>
+async fn add_vip<B>(connection: Connection<'_>, request: Request<B>) -> Response<Reply>
 where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    let control = connection.control();
     let name = match name_of(request.uri().query().unwrap_or("")) {
         Ok(name) => name,
         Err(why) => return text(StatusCode::BAD_REQUEST, why + "\n"),
     };
-    let body = match Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) => return text(StatusCode::BAD_REQUEST, format!("cannot read the body: {error}\n")),
+    let body = match connection.body(request.into_body(), BODY_BYTES_MAX, "the body").await {
+        Ok(body) => body,
+        Err(refusal) => return refusal.response(),
     };
     match String::from_utf8(body.to_vec()) {
         Ok(document) => change_vips(control, VipChange::Add { name, document }).await,

@@ -4,7 +4,8 @@
 //! A web page in the browser of somebody who can reach this address can send requests here. Therefore
 //! - a request that changes something must carry `x-steelyard-admin: 1`. A page cannot send this header to another
 //!   origin without asking first (CORS preflight), and nothing here answers that;
-//! - a request that changes something is refused if the browser says that it comes from another origin (`Origin`, `Sec-Fetch-Site`);
+//! - a request is refused if the browser says that a page of another origin sent it (`Origin`, `Sec-Fetch-Site`). Only following a link to a page here
+//!   is allowed;
 //! - a request whose `Host` is neither an address (one of the loopback, over loopback) nor `localhost` nor a name in the configuration is
 //!   refused. A page whose name was made to resolve to this address (DNS rebinding) has this origin for the browser, so it could send the
 //!   header and read the responses. Only [`Pages::ForAnyone`] over an address that is not of the loopback may have any name: scrapers use
@@ -12,10 +13,14 @@
 //! - no other page can show these in a frame.
 //!
 //! # Who may use it
-//! If the configuration names users, every request must prove who it is from; `access` reads the proof. A connection whose client has proved
-//! nothing is the first to end where there is no place; see `places`.
+//! If the configuration names users, every request must prove who it is from; `access` reads the proof.
+//!
+//! # Slow clients
+//! A new connection is served at once, whatever others do: see `places`, which also bounds the bytes that wait for clients.
 
+mod counted;
 mod places;
+mod turns;
 
 use std::collections::hash_map::RandomState;
 use std::fs::File;
@@ -32,27 +37,32 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use self::places::Places;
+use self::counted::Counted;
 use crate::access::Limiter;
 use crate::handle::{Connection, handle};
 use crate::listener::{Listener, Stream, Watched};
 use crate::{Control, Pages};
 
-pub(crate) use self::places::Place;
+pub(crate) use self::places::{Place, Places};
+pub(crate) use self::turns::{Turns, Who};
 
 /// Limits on what clients may use.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// The maximum number of open connections. Further ones take the place of those whose clients have proved nothing, or wait.
+    /// The maximum number of open connections. Further ones take the place of others.
     connections_max: usize,
     /// The same for those of one address whose clients have proved nothing.
     of_address_max: usize,
     /// The time for the handshake of TLS, and that for the request's head.
     header_timeout: Duration,
+    /// The time for its body.
+    body_timeout: Duration,
+    /// Bytes of large responses that wait for clients. A single response may have more.
+    waiting_bytes_max: usize,
     /// The time from accept to the end of the response. The slowest request is a reload.
     connection_timeout: Duration,
     /// The same for a stream of events. Browsers then open another one.
@@ -63,6 +73,8 @@ const LIMITS: Limits = Limits {
     connections_max: 64,
     of_address_max: 16,
     header_timeout: Duration::from_secs(3),
+    body_timeout: Duration::from_secs(10),
+    waiting_bytes_max: 64 * 1024 * 1024,
     connection_timeout: Duration::from_secs(60),
     stream_timeout: Duration::from_secs(3600),
 };
@@ -74,6 +86,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Large responses that are made at a time, on threads of their own. Each may need some MiB.
 const LARGE_MAX: usize = 2;
+/// The same for metrics, so that a scrape does not wait for pages of people.
+const METRICS_MAX: usize = 1;
+/// The time for a connection with the last descriptor, which keeps all others waiting.
+const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for the end of TLS, which the client may leave out.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -87,8 +103,13 @@ pub(crate) struct Shared {
     pub(crate) limiter: Limiter,
     /// What forms of the page must send back. A page of another origin cannot read it.
     pub(crate) form_token: String,
-    /// Permits for large responses.
-    pub(crate) large: Arc<Semaphore>,
+    /// Turns for large responses.
+    pub(crate) large: Arc<Turns>,
+    /// Turns for metrics.
+    pub(crate) metrics: Arc<Turns>,
+    pub(crate) places: Arc<Places>,
+    /// The time for the body of a request.
+    pub(crate) body_timeout: Duration,
 }
 
 /// A text that nobody can guess: the keys of hash maps are random.
@@ -111,27 +132,37 @@ pub async fn serve(listener: Listener, control: Arc<dyn Control>, pages: Pages) 
 }
 
 async fn serve_with(listener: Watched, control: Arc<dyn Control>, pages: Pages, limits: Limits) {
-    let places = Places::new(limits.connections_max, limits.of_address_max);
-    let (limiter, large) = (Limiter::default(), Arc::new(Semaphore::new(LARGE_MAX)));
-    let shared = Arc::new(Shared { control, pages, limiter, form_token: random_text(), large });
+    let places = Places::new(limits.connections_max, limits.of_address_max, limits.waiting_bytes_max);
+    let shared = Arc::new(Shared {
+        control,
+        pages,
+        limiter: Limiter::default(),
+        form_token: random_text(),
+        large: Turns::new(LARGE_MAX),
+        metrics: Turns::new(METRICS_MAX),
+        places: Arc::clone(&places),
+        body_timeout: limits.body_timeout,
+    });
     let mut spare = open_spare();
     loop {
         match accept(&listener, &mut spare).await {
             Ok((stream, false)) => {
                 let (client, is_local) = stream.client();
-                let Some(taken) = places.take(client).await else { return };
-                let shared = Arc::clone(&shared);
+                let (taken, shared) = (places.take(client, Instant::now()), Arc::clone(&shared));
                 tokio::spawn(async move {
                     let connection = Connection::new(&shared, &taken.place, client, is_local);
                     serve_connection(stream, connection, limits).await;
                     drop(taken);
                 });
+                // Each connection gets its turn before others can take its place.
+                tokio::task::yield_now().await;
             }
             // With only this descriptor left, connections are served one after the other.
             Ok((stream, true)) => {
                 let (client, is_local) = stream.client();
-                let Some(taken) = places.take(client).await else { return };
+                let taken = places.take(client, Instant::now());
                 let connection = Connection::new(&shared, &taken.place, client, is_local);
+                let limits = Limits { connection_timeout: LAST_TIMEOUT, stream_timeout: Duration::ZERO, ..limits };
                 spare = serve_connection(stream, connection, limits).await;
             }
             Err(error) => {
@@ -177,28 +208,33 @@ async fn serve_connection(stream: Stream, connection: Connection<'_>, limits: Li
     };
     let ended = match (stream, tls) {
         (Stream::Tcp(stream), Some(tls)) => {
-            let secured = secure(stream, tls, connection.place, limits).await?;
-            let certificate = secured.get_ref().1.peer_certificates().and_then(<[_]>::first);
-            let certificate = certificate.map(|certificate| certificate.to_vec());
-            let connection = Connection { certificate: certificate.as_deref(), ..connection };
+            let secured = secure(counted(stream, connection), tls, connection.place, limits).await?;
+            let certificate = secured.get_ref().1.peer_certificates().map(Arc::from);
+            let connection = Connection { certificate: certificate.as_ref(), ..connection };
             let mut ended = answer(secured, connection, limits).await;
             // Without this, clients could not tell the end from a cut.
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, ended.shutdown()).await;
-            Stream::Tcp(ended.into_inner().0)
+            Stream::Tcp(ended.into_inner().0.stream)
         }
-        (Stream::Tcp(stream), None) => Stream::Tcp(answer(stream, connection, limits).await),
-        (Stream::Unix(stream), _) => Stream::Unix(answer(stream, connection, limits).await),
+        (Stream::Tcp(stream), None) => {
+            Stream::Tcp(answer(counted(stream, connection), connection, limits).await.stream)
+        }
+        (Stream::Unix(stream), _) => Stream::Unix(answer(counted(stream, connection), connection, limits).await.stream),
     };
     ended.end()
 }
 
+fn counted<S>(stream: S, connection: Connection<'_>) -> Counted<S> {
+    Counted { stream, place: Arc::clone(connection.place) }
+}
+
 /// Does the handshake. `None`: the client aborted it, was too slow, or had to make place.
 async fn secure(
-    stream: TcpStream,
+    stream: Counted<TcpStream>,
     tls: Arc<rustls::ServerConfig>,
     place: &Place,
     limits: Limits,
-) -> Option<TlsStream<TcpStream>> {
+) -> Option<TlsStream<Counted<TcpStream>>> {
     let handshake = tokio::time::timeout(limits.header_timeout, TlsAcceptor::from(tls).accept(stream));
     tokio::select! {
         secured = handshake => match secured {

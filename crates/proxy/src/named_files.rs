@@ -41,7 +41,9 @@ impl NamedFiles {
         let operators = snapshot.admin_access.demands().then(|| Operators::load(&snapshot.admin_access, old));
         match (keys, PageFiles::load(snapshot), auth, operators.transpose(), headers(snapshot)) {
             (Ok(keys), Ok(pages), Ok(auth), Ok(operators), Ok(headers)) => {
-                Ok(Self { keys, pages, auth, operators: operators.map(Arc::new), headers })
+                let clients = keys.admin_clients();
+                let operators = operators.map(|operators| Arc::new(operators.trusting(clients)));
+                Ok(Self { keys, pages, auth, operators, headers })
             }
             (keys, pages, auth, operators, headers) => {
                 let all = keys.err().into_iter().chain(pages.err()).chain(auth.err()).chain(operators.err());

@@ -269,6 +269,7 @@ impl Control {
             state.history.record(now_ms, unix_seconds(), overall);
             state.worker_times.look(now_ms);
         }
+        self.feed.review_certificates(&admin::Control::access(&**self));
         self.tell_viewers();
         self.tell_counters();
     }
@@ -388,12 +389,11 @@ impl Control {
         self.stalls.clone()
     }
 
-    /// Sets who may use the admin address from now on. The streams of those who no longer may end.
+    /// Sets who may use the admin address from now on. The streams of those who no longer may end, and no others: a new certificate of the server
+    /// matters to new connections alone.
     pub(crate) fn set_access(&self, access: admin::Access) {
-        let old = std::mem::replace(&mut self.state().access, access.clone());
-        let address = |access: &admin::Access| access.tls.as_ref().map(Arc::as_ptr);
-        // With another CA of clients, the same certificate may no longer count.
-        if address(&old) == address(&access) { self.feed.review(&access) } else { self.feed.end() }
+        self.state().access = access.clone();
+        self.feed.review(&access);
     }
 
     /// Records the outcome of a reload.

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use rustls::pki_types::pem::PemObject;
@@ -44,6 +45,11 @@ impl Pki {
             params.not_before = rcgen::date_time_ymd(2019, 1, 1);
             params.not_after = rcgen::date_time_ymd(2020, 1, 1);
         });
+    }
+
+    /// The same, for a certificate that expires after this time.
+    pub fn issue_for(&self, name: &str, hosts: &[&str], valid: Duration) {
+        self.issue_with(name, hosts, |params| params.not_after = (SystemTime::now() + valid).into());
     }
 
     /// The same, for a certificate that says it is a CA's, as `openssl req -x509` makes them.

@@ -57,3 +57,10 @@ pub(super) fn is_of_this_origin<B>(request: &Request<B>) -> bool {
     };
     site.is_none_or(|site| matches!(site, "same-origin" | "none")) && origin.is_none_or(is_here)
 }
+
+/// Whether the browser shows the response in a window of its own because a user follows a link of another page, which cannot read it (Fetch
+/// Metadata, <https://www.w3.org/TR/fetch-metadata/>). It is no frame, no image and no script of that page.
+pub(super) fn follows_a_link<B>(request: &Request<B>) -> bool {
+    let is = |name, expect| only(request, name) == Ok(Some(expect));
+    is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document") && !request.headers().contains_key(ORIGIN)
+}

@@ -89,6 +89,22 @@ fn who_may_ask_for_what() {
     check("POST", "/reload", &[ours, admin, ("origin", "null")], true, 403);
     check("POST", "/reload", &[ours, admin, ("sec-fetch-site", "cross-site")], true, 403);
     check("POST", "/reload", &[ours, admin, ("sec-fetch-site", "same-site")], true, 403);
+    // A page of another origin learns nothing either, and a link to this page can be followed.
+    let (cross, navigates) = (("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"));
+    let document = ("sec-fetch-dest", "document");
+    for path in ["/", "/status", "/metrics", "/readyz", "/events"] {
+        check("GET", path, &[ours, cross, ("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "image")], true, 403);
+        check("GET", path, &[ours, ("sec-fetch-site", "same-site"), ("sec-fetch-mode", "cors")], true, 403);
+        check("GET", path, &[ours, cross, navigates, ("sec-fetch-dest", "iframe")], true, 403);
+        check("GET", path, &[ours, cross, navigates], true, 403);
+        check("GET", path, &[ours, ("origin", "http://evil.example")], true, 403);
+        check("HEAD", path, &[ours, ("origin", "null")], false, 403);
+        check("GET", path, &[ours, cross, navigates, document], true, 200);
+        check("GET", path, &[ours, cross, navigates, document, ("origin", "http://evil.example")], true, 403);
+        check("GET", path, &[ours, ("sec-fetch-site", "none"), navigates, document], true, 200);
+        check("GET", path, &[ours, ("sec-fetch-site", "same-origin"), ("sec-fetch-mode", "cors")], true, 200);
+    }
+    check("POST", "/reload", &[ours, admin, cross, navigates, document], true, 403);
     // What stands there twice can be read in two ways.
     let (here, there) = (("origin", "http://127.0.0.1:9900"), ("origin", "http://evil.example"));
     check("POST", "/reload", &[ours, admin, here, there], true, 403);

@@ -1,5 +1,7 @@
 //! Who a request is from, and whether they may have the page.
 
+use std::sync::Arc;
+
 use hyper::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Request, StatusCode};
 use tokio::time::Instant;
@@ -26,7 +28,7 @@ pub(super) async fn authorize<B>(
         return if connection.is_local { Ok((User::LOCAL, None)) } else { refusal };
     };
     let control = connection.control();
-    let certificate = connection.certificate.map(|certificate| Proof::Certificate(certificate.to_vec()));
+    let certificate = connection.certificate.map(|chain| Proof::Certificate(Arc::clone(chain)));
     let proof = access::proof(request.headers()).map(|proof| proof.or(certificate));
     let user = match &proof {
         Ok(None) => Err(Refusal::unproven(
@@ -53,7 +55,8 @@ async fn identify(connection: Connection<'_>, users: &dyn Users, proof: &Proof) 
         return Ok(user);
     }
     if matches!(proof, Proof::Certificate(_)) {
-        let why = "`admin_access` has no certificate like that of this client, and it sent no token and no password";
+        let why = "`admin_access` has no certificate like that of this client, or it is no longer valid, and the client sent no token and no \
+                   password";
         return Err(Refusal::unproven(connection.control(), why, RefusedFor::Wrong));
     }
     may_try(connection)?;

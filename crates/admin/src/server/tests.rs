@@ -25,6 +25,8 @@ struct Scripted {
     drained: Mutex<Vec<(String, String, bool)>>,
     maintained: Mutex<Vec<(Option<String>, String, bool)>>,
     changes: Mutex<Vec<VipChange>>,
+    /// Lines of the configuration besides one.
+    lines: usize,
 }
 
 impl Control for Scripted {
@@ -82,7 +84,7 @@ impl Control for Scripted {
     }
 
     fn configuration(&self) -> String {
-        "a listener\n".to_owned()
+        "a listener\n".repeat(self.lines + 1)
     }
 
     fn ready(&self) -> Result<(), String> {
@@ -572,4 +574,66 @@ fn those_who_may_see_everything_keep_their_places() {
     server.control.feed.review(&Access { users: Some(Arc::new(Nobody)), ..Access::default() });
     viewer.read_to_end(&mut Vec::new()).unwrap();
     assert_eq!(server.control.feed.counts().ended_access, 1);
+}
+
+/// A response of 11 MB, more than the buffers of a socket hold.
+const MANY_LINES: usize = 1_000_000;
+
+#[test]
+fn clients_that_do_not_read_keep_nobody_out() {
+    let access = Access { users: Some(Arc::new(Two)), ..Access::default() };
+    // So long that the test would not end if anybody waited for them. There is memory for two responses.
+    let limits = Limits {
+        connections_max: 4,
+        connection_timeout: Duration::from_secs(600),
+        waiting_bytes_max: 25_000_000,
+        ..LIMITS
+    };
+    let server = Server::start(Scripted { access, lines: MANY_LINES, ..Scripted::default() }, limits);
+    let ask = || {
+        let mut stream = server.connect();
+        let token = "Authorization: Bearer 0123456789abcdef";
+        write!(stream, "GET /debug/configuration HTTP/1.0\r\nHost: localhost\r\n{token}\r\n\r\n").unwrap();
+        stream
+    };
+    let mut deaf: Vec<_> = (0..4).map(|_| ask()).collect();
+    // The first responses are there, and nobody reads them.
+    deaf[..2].iter_mut().for_each(|stream| stream.read_exact(&mut [0; 1]).unwrap());
+    for _ in 0..10 {
+        assert_eq!(text(get(&server.address.into(), "/readyz")), Ok("ok\n".into()));
+    }
+    deaf.extend((0..2).map(|_| ask()));
+    // One that reads gets all of its response, whatever they do.
+    let mut whole = Vec::new();
+    ask().read_to_end(&mut whole).unwrap();
+    assert!(whole.ends_with(b"a listener\n") && whole.len() > 11 * MANY_LINES, "{}", whole.len());
+    // Others have lost theirs.
+    let is_cut = |stream: &mut std::net::TcpStream| {
+        let mut rest = Vec::new();
+        !(stream.read_to_end(&mut rest).is_ok() && rest.len() >= 11 * MANY_LINES)
+    };
+    assert!(deaf.iter_mut().take(4).any(is_cut));
+}
+
+#[test]
+fn slow_bodies_keep_nobody_out() {
+    let limits = Limits { connections_max: 4, body_timeout: Duration::from_secs(600), ..LIMITS };
+    let server = Server::start(Scripted::default(), limits);
+    let ask = |server: &Server, path: &str| {
+        let mut stream = server.connect();
+        let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nX-Steelyard-Admin: 1\r\nContent-Length: 9\r\n");
+        stream.write_all(format!("{head}\r\na").as_bytes()).unwrap();
+        stream
+    };
+    let _slow: Vec<_> = (0..8).map(|number| ask(&server, ["/vip/add?name=a", "/do"][number % 2])).collect();
+    assert_eq!(text(get(&server.address.into(), "/readyz")), Ok("ok\n".into()));
+    assert_eq!(text(post(&server.address.into(), &vip_add_path("web"), "{}")), Ok("{\"generation\":9}\n".into()));
+    // Nor do they last.
+    let limits = Limits { body_timeout: Duration::from_millis(20), ..LIMITS };
+    let server = Server::start(Scripted::default(), limits);
+    for path in ["/vip/add?name=a", "/do"] {
+        let mut answer = String::new();
+        ask(&server, path).read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("to arrive"), "{answer}");
+    }
 }

@@ -54,7 +54,7 @@ keys! {
         /// A file with users, one `name:hash` a line, as `htpasswd` writes it. At most 1MiB.
         optional user_file: FileName, default "none";
         /// Names, each with what the certificate of its holder must have: a DNS name, a URI, or its whole subject, such as `CN=ann,O=ops`, in
-        /// the form of `openssl x509 -subject -nameopt RFC2253`. The CA is `tls.client_ca`.
+        /// the form of `openssl x509 -subject -nameopt RFC2253`. A name with `*` in the certificate does not count. The CA is `tls.client_ca`.
         optional certificates: Named<UserName, OneOrMany<HolderText>>, default "none";
     }
 }

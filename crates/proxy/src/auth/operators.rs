@@ -4,20 +4,24 @@
 //! with a lower priority than the workers.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use model::{AdminAccess, AdminRole, HolderMatcher, Keys, PasswordHash, Secret, Users};
+use model::{AdminAccess, AdminRole, Credential, HolderMatcher, Keys, PasswordHash, Secret, Users};
+use rustls::pki_types::CertificateDer;
 
 use super::Logins;
 use super::files::load;
 use super::passwords::{Check, Known};
 use super::tag::Tag;
 use crate::named_files::Fault;
-use crate::tls::HolderOf;
+use crate::tls::{HolderOf, TrustedClients};
 
 /// Checks of passwords by unknown clients share their turns with all others of that kind.
 const CLIENT: u64 = 0;
+
+/// Faults that are reported.
+const FAULTS_MAX: usize = 10;
 
 /// Those who may use the admin address.
 pub struct Operators {
@@ -25,6 +29,8 @@ pub struct Operators {
     users: HashMap<Box<str>, (Operator, PasswordHash, Arc<Known>)>,
     /// Those who may act come first.
     certificates: Vec<(HolderOf, Operator)>,
+    /// Their CA.
+    trusted: Option<TrustedClients>,
     /// Is checked in vain for a user that does not exist, so that this takes as long as for one that does.
     stand_in: Option<PasswordHash>,
     logins: Logins,
@@ -61,13 +67,23 @@ impl Operators {
         if !faults.is_empty() {
             return Err(faults.into_iter().map(|fault| ("admin_access".to_owned(), fault)).collect());
         }
-        // Who has both roles may act.
         let roles = [(&access.read, false), (&access.act, true)];
         let mut tokens = HashMap::new();
         let mut listed = HashMap::new();
         for (role, may_act) in roles {
-            tokens.extend(tokens_of(role, may_act, &token_files));
-            listed.extend(users_of(role, may_act, &user_files));
+            let operator = |name: &str| Operator { name: name.to_owned(), may_act };
+            for (name, token, file) in tokens_of(role, &token_files) {
+                let Some(tag) = Tag::of(&[token.0.as_bytes()]) else { continue };
+                faults.extend(tokens.insert(tag, operator(name)).map(|first| twice::<Secret>(name, &first, file)));
+            }
+            for (name, hash, file) in users_of(role, &user_files) {
+                let first = listed.insert(Box::from(name), (operator(name), hash.clone()));
+                faults.extend(first.map(|(first, _)| twice::<PasswordHash>(name, &first, file)));
+            }
+        }
+        if !faults.is_empty() {
+            faults.truncate(FAULTS_MAX);
+            return Err(faults.into_iter().map(|fault| ("admin_access".to_owned(), fault)).collect());
         }
         let logins = Logins::new(listed.values().map(|(_, hash)| hash), previous.map(|previous| &previous.logins));
         let stand_in = listed.values().next().map(|(_, hash)| hash.clone());
@@ -81,7 +97,7 @@ impl Operators {
             let found = certificates_of(role, may_act);
             certificates.extend(found.map_err(|why| vec![("admin_access".to_owned(), Fault::from(why))])?);
         }
-        Ok(Self { tokens, users, certificates, stand_in, logins })
+        Ok(Self { tokens, users, certificates, trusted: None, stand_in, logins })
     }
 
     /// Whether there are any.
@@ -89,9 +105,15 @@ impl Operators {
         self.tokens.is_empty() && self.users.is_empty() && self.certificates.is_empty()
     }
 
-    /// The holder of a certificate in DER, which the CA of clients has signed.
-    pub fn by_certificate(&self, der: &[u8]) -> Option<Operator> {
-        HolderOf::first(&self.certificates, der).cloned()
+    /// The same with the CA of the clients that show certificates.
+    pub(crate) fn trusting(self, trusted: Option<TrustedClients>) -> Self {
+        Self { trusted, ..self }
+    }
+
+    /// The holder of a certificate, which comes with those that lead from it to the CA of clients. It must be valid now.
+    pub fn by_certificate(&self, chain: &[CertificateDer<'_>]) -> Option<Operator> {
+        let holder = HolderOf::first(&self.certificates, chain.first()?)?;
+        self.trusted.as_ref()?.trust(chain).then(|| holder.clone())
     }
 
     /// The same as [`Operators::by_password`] if no check is needed for that: the password was right before, or is a token.
@@ -139,30 +161,40 @@ pub struct Busy;
 
 type Files<T> = HashMap<PathBuf, Arc<[(String, T)]>>;
 
-fn tokens_of(role: &AdminRole, may_act: bool, files: &Files<Secret>) -> HashMap<Tag, Operator> {
+/// The tokens of a role: the holder of each, and the file that has it.
+fn tokens_of<'r>(
+    role: &'r AdminRole,
+    files: &'r Files<Secret>,
+) -> impl Iterator<Item = (&'r str, &'r Secret, Option<&'r Path>)> {
     let listed = role.tokens.iter().filter_map(|keys| match keys {
-        Keys::Inline(keys) => Some(keys),
-        Keys::File(path) => files.get(path),
+        Keys::Inline(keys) => Some((keys, None)),
+        Keys::File(path) => files.get(path).map(|keys| (keys, Some(path.as_path()))),
     });
-    let entry = |(name, token): &(String, Secret)| {
-        Some((Tag::of(&[token.0.as_bytes()])?, Operator { name: name.clone(), may_act }))
-    };
-    listed.flat_map(|keys| keys.iter().filter_map(entry)).collect()
+    listed.flat_map(|(keys, file)| keys.iter().map(move |(name, token)| (name.as_str(), token, file)))
 }
 
-fn users_of(
-    role: &AdminRole,
-    may_act: bool,
-    files: &Files<PasswordHash>,
-) -> HashMap<Box<str>, (Operator, PasswordHash)> {
+/// The same of users.
+fn users_of<'r>(
+    role: &'r AdminRole,
+    files: &'r Files<PasswordHash>,
+) -> impl Iterator<Item = (&'r str, &'r PasswordHash, Option<&'r Path>)> {
     let listed = role.users.iter().filter_map(|users| match users {
-        Users::Inline(users) => Some(users),
-        Users::File(path) => files.get(path),
+        Users::Inline(users) => Some((users, None)),
+        Users::File(path) => files.get(path).map(|users| (users, Some(path.as_path()))),
     });
-    let entry = |(name, hash): &(String, PasswordHash)| {
-        (name.as_str().into(), (Operator { name: name.clone(), may_act }, hash.clone()))
+    listed.flat_map(|(users, file)| users.iter().map(move |(name, hash)| (name.as_str(), hash, file)))
+}
+
+/// Two entries have what only one may have. The second one is that of `name`.
+fn twice<T: Credential>(name: &str, first: &Operator, file: Option<&Path>) -> Fault {
+    let role = if first.may_act { "act" } else { "read" };
+    let unique = if T::UNIQUE == "key" { "token" } else { T::UNIQUE };
+    let what = format!("`{name}` has the same {unique} as `{}` of `{role}`", first.name);
+    let fault = match file {
+        Some(path) => Fault::in_file(path, &what),
+        None => Fault::from(what),
     };
-    listed.flat_map(|users| users.iter().map(entry)).collect()
+    fault.hint("name each of them once: who may act may also read".to_owned())
 }
 
 fn certificates_of(role: &AdminRole, may_act: bool) -> Result<Vec<(HolderOf, Operator)>, String> {
@@ -172,7 +204,7 @@ fn certificates_of(role: &AdminRole, may_act: bool) -> Result<Vec<(HolderOf, Ope
     role.certificates.iter().map(entry).collect()
 }
 
-fn short_token(path: &std::path::Path, tokens: &[(String, Secret)]) -> Option<Fault> {
+fn short_token(path: &Path, tokens: &[(String, Secret)]) -> Option<Fault> {
     let min = AdminAccess::TOKEN_LENGTH_MIN;
     let (name, _) = tokens.iter().find(|(_, token)| token.0.len() < min)?;
     let fault = Fault::in_file(path, &format!("the token of `{name}` has fewer than {min} characters"));
@@ -229,6 +261,28 @@ mod tests {
         assert!(!known("ann", "letmein") && !known("ann", "0123456789abcdef") && !known("eve", "password"));
         // A user that exists has its own password.
         assert_eq!(name("ann", "0123456789abcdef"), None);
+    }
+
+    #[test]
+    fn nobody_has_two_roles() {
+        let path = std::env::temp_dir().join(format!("steelyard-two-roles-{}", std::process::id()));
+        std::fs::write(&path, format!("graphs:0123456789abcdef\nann:{SHA_OF_PASSWORD}\n")).unwrap();
+        let inline =
+            |token: &str| vec![Keys::Inline([("oncall".to_owned(), Secret(token.to_owned()))].as_slice().into())];
+        let of = |tokens| AdminRole { tokens, ..AdminRole::default() };
+        let check = |read: AdminRole, act: AdminRole, expect: &str| {
+            let faults = Operators::load(&AdminAccess { read, act, ..AdminAccess::default() }, None).err();
+            let messages: Vec<_> = faults.into_iter().flatten().map(|(_, fault)| fault.message).collect();
+            assert!(messages.iter().any(|message| message.contains(expect)), "{messages:?}");
+        };
+        let file = || vec![Keys::File(path.clone())];
+        check(of(inline("0123456789abcdef")), of(file()), "`graphs` has the same token as `oncall` of `read`");
+        check(of(file()), of(inline("0123456789abcdef")), "`oncall` has the same token as `graphs` of `read`");
+        check(of(file()), of(file()), "`graphs` has the same token as `graphs` of `read`");
+        std::fs::write(&path, format!("ann:{SHA_OF_PASSWORD}\n")).unwrap();
+        let users = || AdminRole { users: vec![Users::File(path.clone())], ..AdminRole::default() };
+        check(users(), users(), "`ann` has the same name as `ann` of `read`");
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -27,7 +27,7 @@ use telemetry::Reason;
 use crate::named_files::Fault;
 
 pub(crate) use accept::{Secured, ServerKeys, accept};
-pub(crate) use admin::{AdminKeys, HolderOf};
+pub(crate) use admin::{AdminKeys, HolderOf, TrustedClients};
 pub use connect::{ClientKeys, client_config};
 pub(crate) use socket::Socket;
 pub use validity::OwnCertificate;
@@ -98,6 +98,11 @@ impl Keys {
     /// The TLS of the admin address.
     pub(crate) fn admin(&self) -> Option<&Arc<rustls::ServerConfig>> {
         self.admin.as_ref().map(|keys| &keys.config)
+    }
+
+    /// The CA of the clients of the admin address.
+    pub(crate) fn admin_clients(&self) -> Option<TrustedClients> {
+        self.admin.as_ref().and_then(|keys| keys.trusted.clone())
     }
 
     pub(crate) fn listener(&self, name: &str) -> Option<Arc<ServerKeys>> {

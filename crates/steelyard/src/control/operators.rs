@@ -23,7 +23,7 @@ impl Users for Judge {
         let found = match proof {
             Proof::Token(token) => self.0.by_token(token),
             Proof::Password { user, password } => self.0.by_known_password(user, password),
-            Proof::Certificate(der) => self.0.by_certificate(der),
+            Proof::Certificate(chain) => self.0.by_certificate(chain),
         };
         found.map(user)
     }
