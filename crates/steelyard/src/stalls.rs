@@ -78,7 +78,62 @@ fn report(worker: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::hint::black_box;
+    use std::io::{self, Write};
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
+
+    /// The log of a test.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    static RELEASED: AtomicBool = AtomicBool::new(false);
+
+    #[inline(never)]
+    fn a_loop_without_end() {
+        let mut turns = 0_u64;
+        while !RELEASED.load(Relaxed) {
+            turns = black_box(turns + 1);
+        }
+    }
+
+    #[test]
+    fn the_log_has_the_stack_of_a_worker_that_stands_still() {
+        let worker = 7701;
+        let name = format!("worker-{worker}");
+        let thread = std::thread::Builder::new().name(name.clone()).spawn(a_loop_without_end).unwrap();
+        testkit::until(testkit::PATIENCE, || net::stack::thread_named(&name)).unwrap();
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let said = || String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        // On a host that is busy, the thread may get no CPU time for long, and the log says so.
+        let reported = tracing::subscriber::with_default(subscriber, || {
+            testkit::until(testkit::PATIENCE, || {
+                report(worker);
+                said().contains("stack=").then(said)
+            })
+        });
+        RELEASED.store(true, Relaxed);
+        thread.join().unwrap();
+        let said = reported.unwrap_or_else(said);
+        let line = said.lines().find(|line| line.contains("stack=")).unwrap();
+        let expect = format!("a worker makes no progress: its connections wait worker={worker} stack=");
+        assert!(line.contains("ERROR") && line.contains(&expect) && line.contains("a_loop_without_end"), "{line}");
+    }
 
     #[test]
     fn a_worker_is_reported_once_for_each_time_that_it_stands_still() {
