@@ -124,8 +124,11 @@ enum Value {
     Der(Vec<u8>),
 }
 
-/// The value at the beginning of a text, and what follows it: the separator, and the rest.
-fn value(text: &str) -> Result<(Value, Option<(char, &str)>), String> {
+/// What follows a value: the separator, and the rest.
+type Rest<'t> = Option<(char, &'t str)>;
+
+/// The value at the beginning of a text, and what follows it.
+fn value(text: &str) -> Result<(Value, Rest<'_>), String> {
     let text = text.trim_start_matches(' ');
     let is_separator = |c: char| matches!(c, ',' | ';' | '+');
     if let Some(hex) = text.strip_prefix('#') {

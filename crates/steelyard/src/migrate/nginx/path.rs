@@ -57,12 +57,8 @@ pub(super) fn reads_alike(pattern: &str) -> bool {
             ']' => is_class = false,
             // Classes within classes, and what is in both of two.
             '[' if next != Some(':') => return false,
-            '[' => {
-                // `[:alpha:]`
-                if !letters.by_ref().any(|letter| letter == ']') {
-                    return false;
-                }
-            }
+            // `[:alpha:]` ends here, too.
+            '[' if !letters.by_ref().any(|letter| letter == ']') => return false,
             '&' | '-' | '~' if is_class && next == Some(letter) => return false,
             _ => {}
         }
