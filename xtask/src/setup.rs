@@ -421,6 +421,9 @@ mod tests {
             "redis-server",
             "/usr/lib/nginx/modules/ngx_http_headers_more_filter_module.so",
             "chromium",
+            "/usr/sbin/rsyslogd",
+            "jq",
+            "promtool",
         ];
         check(None, &[&others[..], &there].concat(), RIVALS);
     }
