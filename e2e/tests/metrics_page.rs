@@ -141,7 +141,7 @@ Prometheus that stores native histograms (`--enable-feature=native-histograms`) 
 between those of Steelyard's counters, and durations are taken to be spread evenly between two of these. Times are in seconds and sizes in bytes. Counters begin at 0 with
 each process. Labels come from the configuration and never from traffic, except for the methods of a gRPC service that a route names. Metrics of virtual
 IPs exist if the file has some. [Operating](operate.md#monitoring) names the metrics that tell most, and
-[deploy/monitoring](../deploy/monitoring) has a dashboard for Grafana and alerts for Prometheus that are made of the same list.
+`deploy/monitoring` has a dashboard for Grafana and alerts for Prometheus that are made of the same list.
 ";
 
 #[test]
