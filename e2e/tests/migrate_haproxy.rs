@@ -234,7 +234,8 @@ const CASES: &[(&str, &[&str])] = &[
         &["=GET /x"],
     ),
     (
-        "{tcp}\n tcp-request content reject if { req_len gt 0 }\n default_backend t{n}\nbackend t{n} from plain\n server one {one}",
+        // Without the delay, HAProxy decides by whether the request has come with the connection.
+        "{tcp}\n tcp-request inspect-delay 5s\n tcp-request content reject if { req_len gt 0 }\n default_backend t{n}\nbackend t{n} from plain\n server one {one}",
         &["<=GET /x"],
     ),
     (
