@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use bytes::BufMut;
 use model::Otlp;
-use prost::Message;
-use prost::encoding::encode_varint;
+use prost::{Message, encoding};
 use telemetry::{ExportLosses, LogAttribute, LogAttributes, LogEntry, LogExport};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -113,11 +111,7 @@ pub(super) struct LogSender {
 impl LogExport for LogSender {
     fn push(&mut self, entry: &LogEntry<'_>, attributes: &LogAttributes) -> u64 {
         let record = record(entry, attributes);
-        // Field 2, with a length.
-        self.batch.records.put_u8(2 << 3 | 2);
-        encode_varint(record.encoded_len() as u64, &mut self.batch.records);
-        // Writing to a Vec does not fail.
-        let _ = record.encode(&mut self.batch.records);
+        encoding::message::encode(2, &record, &mut self.batch.records);
         self.batch.count += 1;
         if self.batch.records.len() >= BATCH_BYTES { self.flush() } else { 0 }
     }
@@ -217,11 +211,9 @@ fn request(otlp: &Otlp, records: &[u8]) -> Vec<u8> {
 }
 
 /// A field with a length.
-fn part(number: u8, content: &[u8]) -> Vec<u8> {
+fn part(number: u32, content: &Vec<u8>) -> Vec<u8> {
     let mut out = Vec::with_capacity(content.len() + 8);
-    out.put_u8(number << 3 | 2);
-    encode_varint(content.len() as u64, &mut out);
-    out.extend_from_slice(content);
+    encoding::bytes::encode(number, content, &mut out);
     out
 }
 
