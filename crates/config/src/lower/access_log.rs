@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::{
     AccessLog, Auth, Cluster, KeyPlace, Listener, LogConditions, LogField, LogFilter, LogFormat, LogHeader, LogPart,
-    LogTarget, LogValue, Protocol, Syslog,
+    LogTarget, LogValue, Protocol, Route, Syslog,
 };
 
 use super::{ClusterIds, otlp};
@@ -44,6 +44,17 @@ pub struct Context<'c> {
     pub clusters: &'c [Cluster],
     pub listeners: &'c [Listener],
     pub base: &'c Path,
+}
+
+impl<'c> Context<'c> {
+    /// Those of HTTP listeners.
+    fn routes(&self) -> impl Iterator<Item = &'c Route> + use<'c> {
+        let routes = self.listeners.iter().filter_map(|listener| match &listener.protocol {
+            Protocol::Http(http) => Some(&http.routes),
+            Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => None,
+        });
+        routes.flat_map(|routes| routes.iter())
+    }
 }
 
 /// Returns `None` if the report says why.
@@ -184,11 +195,7 @@ struct Secrets<'s> {
 impl<'s> Secrets<'s> {
     fn new(raw: &'s RawAccessLogObject, context: &Context<'_>) -> Self {
         let revealed = raw.reveal.as_ref().map_or(&[][..], |reveal| &reveal.value.0);
-        let routes = context.listeners.iter().filter_map(|listener| match &listener.protocol {
-            Protocol::Http(http) => Some(&http.routes),
-            Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => None,
-        });
-        let auths = routes.flat_map(|routes| routes.iter()).filter_map(|route| route.policy.auth.as_deref());
+        let auths = context.routes().filter_map(|route| route.policy.auth.as_deref());
         let places = auths.flat_map(|auth| match auth {
             Auth::ApiKey(keys) => keys.places.as_slice(),
             Auth::Basic(_) | Auth::Jwt(_) => &[],
@@ -228,11 +235,7 @@ impl<'s> Secrets<'s> {
 
 fn routes(raw: &Option<Located<OneOrMany<RouteName>>>, context: &Context<'_>, report: &mut Report) -> Vec<String> {
     let written = raw.as_ref().map_or(&[][..], |raw| &raw.value.0);
-    let http = context.listeners.iter().filter_map(|listener| match &listener.protocol {
-        Protocol::Http(http) => Some(&http.routes),
-        Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => None,
-    });
-    let known: Vec<&str> = http.flat_map(|routes| routes.iter()).map(|route| route.name.as_str()).collect();
+    let known: Vec<&str> = context.routes().map(|route| route.name.as_str()).collect();
     for Located { location, value: RouteName(name) } in written {
         // If a listener could not be read, its routes are not known.
         if known.is_empty() || known.contains(&name.as_str()) {

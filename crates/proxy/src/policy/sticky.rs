@@ -189,7 +189,11 @@ fn keys(ring: &Ring, endpoints: usize) -> Vec<Vec<String>> {
 }
 
 fn hex_md5(text: &str) -> String {
-    Md5::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Md5::digest(text))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A field of a response that tells a client its session.
@@ -209,7 +213,7 @@ impl SessionField<'_> {
 /// Includes the name of the cluster, so that an address in two clusters has a value for each.
 fn value(key: &hmac::Key, cluster: &str, address: SocketAddr) -> String {
     let tag = hmac::sign(key, format!("{cluster}\n{address}").as_bytes());
-    let mut digits: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut digits = hex(tag.as_ref());
     digits.truncate(VALUE_DIGITS);
     digits
 }
