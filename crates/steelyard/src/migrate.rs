@@ -10,6 +10,7 @@ mod envoy;
 mod haproxy;
 mod nginx;
 mod objects;
+mod pattern;
 mod requests;
 mod tree;
 

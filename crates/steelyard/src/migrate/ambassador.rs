@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::draft::{Became, Draft, Keys, Listener, closed};
-use super::envoy::{covers, without_upgrade};
+use super::envoy::without_upgrade;
+use super::pattern::covers;
 use super::tree::{self, Node};
 use mapping::Mapping;
 

@@ -422,46 +422,6 @@ pub(super) fn literal(text: &str) -> String {
     text.replace('$', "$$")
 }
 
-/// The expression of a whole path or value for one that is searched for anywhere in it; `None` if our engine cannot match it.
-pub(super) fn searched(pattern: &str, ignores_case: bool) -> Option<String> {
-    if pattern.len() > 4096 || looks_around(pattern) {
-        return None;
-    }
-    let has_choice = pattern.contains('|');
-    let (begin, rest) = match pattern.strip_prefix('^') {
-        Some(rest) if !has_choice => ("", rest),
-        _ => (".*?", pattern),
-    };
-    let is_escaped = |text: &str| text.chars().rev().skip(1).take_while(|letter| *letter == '\\').count() % 2 == 1;
-    let (rest, end) = match rest.strip_suffix('$') {
-        Some(inner) if !has_choice && !is_escaped(rest) => (inner, ""),
-        _ => (rest, ".*"),
-    };
-    let inner = if has_choice { format!("(?:{rest})") } else { rest.to_owned() };
-    let case = if ignores_case { "(?i)" } else { "" };
-    // nginx and others escape slashes, which means nothing.
-    Some(format!("{case}{begin}{inner}{end}").replace("\\/", "/"))
-}
-
-/// Look-around, back references and what else needs backtracking.
-fn looks_around(pattern: &str) -> bool {
-    const SIGNS: &[&str] = &["(?=", "(?!", "(?<=", "(?<!", "(?>", "*+", "++", "?+"];
-    let refers_back = pattern.as_bytes().windows(2).any(|pair| matches!(pair, [b'\\', b'1'..=b'9' | b'k' | b'g']));
-    refers_back || SIGNS.iter().any(|sign| pattern.contains(sign))
-}
-
-/// The expression of a text without a meaning.
-pub(super) fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for letter in text.chars() {
-        if "\\.+*?()|[]{}^$#&-~".contains(letter) {
-            out.push('\\');
-        }
-        out.push(letter);
-    }
-    out
-}
-
 /// A duration in milliseconds, as a file has it.
 pub(super) fn milliseconds(count: u64) -> String {
     match count {
@@ -473,20 +433,6 @@ pub(super) fn milliseconds(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn expressions_of_whole_values() {
-        let check =
-            |pattern: &str, expect: Option<&str>| assert_eq!(searched(pattern, false).as_deref(), expect, "{pattern}");
-        check("^/img/.*\\.png$", Some("/img/.*\\.png"));
-        check("\\.php$", Some(".*?\\.php"));
-        check("^/a|/b$", Some(".*?(?:^/a|/b$).*"));
-        check("^/price\\$", Some("/price\\$.*"));
-        check("^\\/a\\/", Some("/a/.*"));
-        check("(?!x)", None);
-        check("(a)\\1", None);
-        assert_eq!(searched("^/a$", true).as_deref(), Some("(?i)/a"));
-    }
 
     #[test]
     fn headers_that_no_route_may_change() {

@@ -204,15 +204,6 @@ fn duration(node: &Node) -> Option<u64> {
     (1.0..1e12).contains(&milliseconds).then_some(milliseconds as u64)
 }
 
-/// Whether a host is this pattern, or one of those that it stands for.
-pub(super) fn covers(pattern: &str, host: &str) -> bool {
-    pattern == "*"
-        || pattern == host
-        || pattern.strip_prefix('*').is_some_and(|end| {
-            host.strip_prefix('*').unwrap_or(host).ends_with(end) && host.trim_start_matches('*').len() > end.len()
-        })
-}
-
 /// Whether it is a name, or `*.` in front of one.
 pub(super) fn is_host(text: &str) -> bool {
     let bare = text.strip_prefix("*.").unwrap_or(text);

@@ -3,8 +3,9 @@
 use serde_json::json;
 
 use super::super::draft::{Became, Keys, Listener, literal, milliseconds};
+use super::super::pattern::covers;
 use super::super::tree::Node;
-use super::{Making, covers, duration, is_host};
+use super::{Making, duration, is_host};
 
 const MANAGER: &[&str] = &[
     "@type",

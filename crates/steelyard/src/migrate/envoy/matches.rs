@@ -2,12 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::super::draft::{Became, Keys, escaped, literal};
+use super::super::draft::{Became, Keys, literal};
+use super::super::pattern::{REGEX_BYTES_MAX, escaped, is_normal, reads_alike};
 use super::super::tree::Node;
 use super::Making;
-
-/// The longest expression.
-const REGEX_BYTES_MAX: usize = 4096;
 
 /// The condition on the path.
 pub(in super::super) enum Path {
@@ -55,45 +53,14 @@ impl Path {
 
 /// Whether a path is its own normal form, so that it means the same in both programs.
 pub(in super::super) fn is_plain(path: &str) -> bool {
-    path.starts_with('/')
-        && path.bytes().all(|byte| byte.is_ascii_graphic() && !b"%\\?#".contains(&byte))
-        && !path.contains("//")
-        && !path.split('/').any(|segment| segment == "." || segment == "..")
+    is_normal(path, |byte| byte.is_ascii_graphic() && !b"%\\?#".contains(&byte))
 }
 
-/// Whether an expression of RE2 means the same here. Classes within classes and operations on them do not.
+/// Whether an expression of RE2 means the same here.
 pub(in super::super) fn is_same_regex(text: &str) -> bool {
     let has_other =
         ["&&", "--", "~~", "\\C", "\\Q", "(?=", "(?!", "(?<=", "(?<!"].iter().any(|sign| text.contains(sign));
-    let (mut in_class, mut begins, mut is_escaped) = (false, false, false);
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        match letter {
-            _ if is_escaped => is_escaped = false,
-            '\\' => is_escaped = true,
-            '[' if in_class => {
-                if letters.peek() != Some(&':') {
-                    return false;
-                }
-                // `[:alpha:]` to its end.
-                for letter in letters.by_ref() {
-                    if letter == ']' {
-                        break;
-                    }
-                }
-            }
-            '[' => {
-                (in_class, begins) = (true, true);
-                letters.next_if_eq(&'^');
-                continue;
-            }
-            // As the first letter it is one of the class.
-            ']' if in_class && !begins => in_class = false,
-            _ => {}
-        }
-        begins = false;
-    }
-    !has_other && text.len() <= REGEX_BYTES_MAX
+    !has_other && text.len() <= REGEX_BYTES_MAX && reads_alike(text, |_| true)
 }
 
 /// Whether a condition on this header is not about what a client wrote there: the proxy writes it, or it belongs to one hop.

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::super::draft::{Became, Keys, closed, escaped, literal, milliseconds};
+use super::super::draft::{Became, Keys, closed, literal, milliseconds};
+use super::super::pattern::escaped;
 use super::super::tree::Node;
 use super::http::Manager;
 use super::matches::{Matched, Path};

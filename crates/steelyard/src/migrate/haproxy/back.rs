@@ -3,7 +3,8 @@
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use super::super::draft::{Became, Keys, closed, literal, milliseconds, searched};
+use super::super::draft::{Became, Keys, closed, literal, milliseconds};
+use super::super::pattern::searched;
 use super::acl::{self, Fit, Place, Signed};
 use super::headers::Changes;
 use super::read::{Line, Section, time};

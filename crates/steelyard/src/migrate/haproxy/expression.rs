@@ -1,6 +1,6 @@
 //! Ways of comparison of HAProxy as regular expressions of a whole value.
 
-use super::super::draft::{escaped, searched};
+use super::super::pattern::{Sign, escaped, reads_alike, searched};
 
 /// The expression of the whole value for a way of comparison; `None` if there is none that matches the same.
 pub(super) fn expression(way: &str, values: &[&str], ignores_case: bool) -> Option<String> {
@@ -65,41 +65,18 @@ fn any_of(values: &[&str]) -> Option<String> {
 /// Whether an expression means the same for PCRE, which HAProxy uses, and for our engine: no class within a class, no set operations, no
 /// escapes and groups that only one of them knows.
 fn is_common(pattern: &str) -> bool {
-    let mut letters = pattern.chars().peekable();
-    let mut is_class = false;
-    while let Some(letter) = letters.next() {
-        let next = letters.peek().copied();
-        match letter {
-            '\\' => {
-                let Some(escaped) = letters.next() else { return false };
-                let is_known = "dDwWsSbBnrtAz".contains(escaped) || escaped.is_ascii_punctuation() && escaped != '\\';
-                if !is_known {
-                    return false;
-                }
-            }
-            '[' if is_class && next != Some(':') => return false,
-            '[' if !is_class => {
-                is_class = true;
-                // These belong to the class, whatever they are.
-                letters.next_if_eq(&'^');
-                letters.next_if_eq(&']');
-            }
-            ']' if is_class => is_class = false,
-            '&' | '-' | '~' if is_class && next == Some(letter) => return false,
-            _ if is_class => {}
-            '(' if next == Some('*') => return false,
-            '(' if next == Some('?') => {
-                letters.next();
-                let kind: String = letters.clone().take(2).collect();
-                if !kind.starts_with(':') && kind != "i)" {
-                    return false;
-                }
-            }
-            '{' if !next.is_some_and(|next| next.is_ascii_digit()) => return false,
-            _ => {}
+    reads_alike(pattern, |sign| match sign {
+        Sign::Escape(None) => false,
+        Sign::Escape(Some(letter)) => {
+            "dDwWsSbBnrtAz".contains(letter) || letter.is_ascii_punctuation() && letter != '\\'
         }
-    }
-    !is_class
+        Sign::Letter('(', rest) => match rest.strip_prefix('?') {
+            Some(kind) => kind.starts_with(':') || kind.starts_with("i)"),
+            None => !rest.starts_with('*'),
+        },
+        Sign::Letter('{', rest) => rest.starts_with(|letter: char| letter.is_ascii_digit()),
+        Sign::Letter(..) => true,
+    })
 }
 
 #[cfg(test)]

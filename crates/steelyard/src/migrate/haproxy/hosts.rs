@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::super::draft::Keys;
+use super::super::pattern::covers;
 
 /// Names of hosts in all routes of a listener together.
 const NAMES_MAX: usize = 200_000;
@@ -60,31 +61,9 @@ pub(super) fn names(route: &Keys, key: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether a name, or `*.` and a name, takes all that another takes.
-fn covers(wide: &str, narrow: &str) -> bool {
-    wide == narrow
-        || wide
-            .strip_prefix('*')
-            .is_some_and(|end| narrow.trim_start_matches('*').ends_with(end) && narrow.len() > end.len())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_names_cover() {
-        let check =
-            |wide: &str, narrow: &str, expect: bool| assert_eq!(covers(wide, narrow), expect, "{wide} {narrow}");
-        check("a.example", "a.example", true);
-        check("*.example", "a.example", true);
-        check("*.example", "*.a.example", true);
-        check("*.example", "*.example", true);
-        check("*.a.example", "*.example", false);
-        check("*.example", "example", false);
-        check("*.example", "aexample", false);
-        check("a.example", "*.a.example", false);
-    }
 
     #[test]
     fn the_order_of_the_file() {

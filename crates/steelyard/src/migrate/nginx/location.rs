@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::super::draft::{Became, Keys, closed, escaped, literal, searched};
+use super::super::draft::{Became, Keys, closed, literal};
+use super::super::pattern::{escaped, searched};
 use super::parse::Directive;
 use super::server::{Matcher, Of};
 use super::words::OTHER_SERVERS;

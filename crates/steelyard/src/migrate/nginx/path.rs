@@ -8,7 +8,7 @@
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Capture, Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look, Repetition};
 
-use super::super::draft::{escaped, searched};
+use super::super::pattern::{self, Sign, escaped, is_normal, searched};
 
 /// An expression with more parts has no equivalent.
 const DEEP_MAX: u32 = 50;
@@ -29,41 +29,13 @@ pub(super) fn text(path: &str) -> String {
 
 /// Whether every normal form of a path is the path itself.
 pub(super) fn is_plain(path: &str) -> bool {
-    path.starts_with('/')
-        && path.bytes().all(|byte| byte == b'/' || is_unreserved(byte))
-        && !path.contains("//")
-        && !path.split('/').any(|segment| segment == "." || segment == "..")
+    is_normal(path, is_unreserved)
 }
 
 /// Whether nginx (PCRE) and Steelyard read an expression in the same way, as far as both can read it.
 pub(super) fn reads_alike(pattern: &str) -> bool {
-    let mut letters = pattern.chars().peekable();
-    let mut is_class = false;
-    while let Some(letter) = letters.next() {
-        let next = letters.peek().copied();
-        match letter {
-            '\\' => {
-                // A literal or another class there; here the bounds of words, and letters by number.
-                if next.is_some_and(|next| "<>vuU".contains(next)) {
-                    return false;
-                }
-                letters.next();
-            }
-            '[' if !is_class => {
-                is_class = true;
-                letters.next_if_eq(&'^');
-                letters.next_if_eq(&']');
-            }
-            ']' => is_class = false,
-            // Classes within classes, and what is in both of two.
-            '[' if next != Some(':') => return false,
-            // `[:alpha:]` ends here, too.
-            '[' if !letters.by_ref().any(|letter| letter == ']') => return false,
-            '&' | '-' | '~' if is_class && next == Some(letter) => return false,
-            _ => {}
-        }
-    }
-    true
+    // A literal or another class there; here the bounds of words, and letters by number.
+    pattern::reads_alike(pattern, |sign| !matches!(sign, Sign::Escape(Some('<' | '>' | 'v' | 'u' | 'U'))))
 }
 
 /// Whether an expression matches nothing at all, too, as a header that is not there; also if that is not known.

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::super::draft::{Became, Draft, Keys, escaped, literal, milliseconds, searched};
+use super::super::draft::{Became, Draft, Keys, literal, milliseconds};
+use super::super::pattern::{escaped, searched};
 use super::location::{template, with_path, within};
 use super::parse::Directive;
 use super::server::{Matcher, Of};
