@@ -385,15 +385,14 @@ fn condition(one: &Directive, of: &Of<'_, '_>, mut keys: Keys) -> Option<(Option
             let exact = Matcher::Exact(value.to_owned());
             keys.set("path", exact.condition(false)?);
         }
-        _ => match (named("$http_"), named("$cookie_"), named("$arg_")) {
-            (Some(name), ..) if keys.condition("headers", &name.replace('_', "-"), matched.clone()) => {}
-            // nginx finds them in any case of their names, and Steelyard as they are written: whoever must not have one could write it otherwise.
-            (_, Some(name), _) if is_negated && keys.condition("cookies", name, matched.clone()) => {}
-            (.., Some(name)) if is_negated && keys.condition("query", name, matched.clone()) => {}
+        // Not `$cookie_` and `$arg_`: nginx takes the first one, in any case of its name and as it is written, and Steelyard any, decoded. Whoever
+        // must have or must not have one could write it otherwise.
+        _ => match named("$http_") {
+            Some(name) if keys.condition("headers", &name.replace('_', "-"), matched) => {}
             _ => return None,
         },
     }
-    let has_named = ["headers", "cookies", "query", "methods"].iter().any(|key| keys.get(key).is_some());
+    let has_named = ["headers", "methods"].iter().any(|key| keys.get(key).is_some());
     (!is_negated || has_named).then_some((Some(keys), is_negated))
 }
 

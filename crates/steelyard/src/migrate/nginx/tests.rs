@@ -249,6 +249,8 @@ fn the_order_of_conditions() {
     assert_eq!(statuses("if ($http_a != '') { return 401; }"), "401:1 to:0");
     is_shut(&shop("location / { if ($http_a ~ ^$) { return 401; } {} }"));
     is_shut(&shop("location / { if ($arg_debug = 1) { return 403; } {} }"));
+    is_shut(&shop("location / { if ($arg_key != a) { return 403; } {} }"));
+    is_shut(&shop("location / { if ($cookie_key != a) { return 403; } {} }"));
     is_shut(&shop("location / { limit_except GET { deny all; } limit_except POST { deny all; } {} }"));
     assert!(led(&shop("set $a 10.0.0.1; set $a $http_x; location / { proxy_pass http://$a; }")).is_empty());
 }
