@@ -9,6 +9,9 @@ pub const DIAGNOSTICS_MAX: usize = 100;
 /// Characters of the source line that are shown around the place, so that a line of megabytes does not flood the terminal.
 const EXCERPT_CHARS_MAX: usize = 160;
 
+/// What a source line and the caret under it begin with. No message does.
+const EXCERPT_MARGIN: &str = "    ";
+
 /// Characters of the operator's own text that a message repeats.
 const QUOTE_CHARS_MAX: usize = 60;
 
@@ -78,7 +81,7 @@ impl fmt::Display for Errors {
             }
             write!(f, "{diagnostic}")?;
             if let Some(excerpt) = &diagnostic.excerpt {
-                write!(f, "\n    {}\n    {}^", excerpt.text, excerpt.margin())?;
+                write!(f, "\n{EXCERPT_MARGIN}{}\n{EXCERPT_MARGIN}{}^", excerpt.text, excerpt.margin())?;
             }
         }
         Ok(())
@@ -86,6 +89,12 @@ impl fmt::Display for Errors {
 }
 
 impl std::error::Error for Errors {}
+
+/// The lines of such a text without source lines and carets. Beside what is wrong, a source line may have a secret, so only whoever may read the
+/// file sees it.
+pub fn without_excerpts(errors: &str) -> impl Iterator<Item = &str> {
+    errors.lines().filter(|line| !line.starts_with(EXCERPT_MARGIN))
+}
 
 impl Excerpt {
     fn of(line: &str, location: Location) -> Self {
@@ -286,6 +295,9 @@ mod tests {
             errors.to_string(),
             "x.yaml:1:1: first\n    a: 1\n    ^\nx.yaml:2:5: second; do this\n    \tb: ü\n    \t   ^\nx.yaml:9:1: past the end"
         );
+        let text = errors.to_string();
+        let without: Vec<&str> = without_excerpts(&text).collect();
+        assert_eq!(without, ["x.yaml:1:1: first", "x.yaml:2:5: second; do this", "x.yaml:9:1: past the end"]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use model::{Cluster, Endpoint, EndpointAddress, Generation, Snapshot, Vip};
 
 pub use defaults::{SIDECAR_INBOUND_PORT, SIDECAR_USER};
-pub use diagnostic::{Diagnostic, Errors, Excerpt, Location};
+pub use diagnostic::{Diagnostic, Errors, Excerpt, Location, without_excerpts};
 pub use kind::{ServiceRef, TrafficPolicy, apply_to_clients, apply_to_cluster, apply_to_route, definition};
 pub use lower::{NOT_TABLE_LOCAL, TABLE_LOCAL, VIPS_MAX, usual_external_auth};
 pub use reference::reference;

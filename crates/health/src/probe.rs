@@ -43,8 +43,8 @@ pub(crate) enum Failure {
         got: u16,
         expect: Vec<(u16, u16)>,
     },
-    /// The beginning of the body, of so many bytes, does not contain this text.
-    Body(usize, String),
+    /// The beginning of the body, of so many bytes, does not contain the expected text.
+    Body(usize),
     /// The connection or the request failed at the level of HTTP/2.
     Http2(String),
     /// An HTTP/2 response with this status that is not gRPC.
@@ -81,8 +81,11 @@ impl fmt::Display for Failure {
                 }
                 Ok(())
             }
-            Self::Body(BODY_BYTES_MAX.., text) => write!(out, "the first 16 KiB of the body do not contain {text:?}"),
-            Self::Body(_, text) => write!(out, "the body does not contain {text:?}"),
+            // What is expected may be a secret of the endpoint, and the reason is shown to whoever may see the state.
+            Self::Body(BODY_BYTES_MAX..) => {
+                out.write_str("the first 16 KiB of the body do not contain the expected text")
+            }
+            Self::Body(_) => out.write_str("the body does not contain the expected text"),
             Self::Http2(why) => write!(out, "HTTP/2: {why}"),
             Self::NotGrpc(status) => write!(out, "status {status} without grpc-status"),
             Self::GrpcStatus(status) => write!(out, "grpc-status {status}"),
@@ -184,7 +187,7 @@ fn judge(answer: &Answer, probe: &HttpProbe) -> Result<(), Failure> {
         return Err(Failure::Status { got: answer.status, expect: probe.expect.clone() });
     }
     match &probe.body {
-        Some(text) if !answer.contains(text.as_bytes()) => Err(Failure::Body(answer.body.len(), text.clone())),
+        Some(text) if !answer.contains(text.as_bytes()) => Err(Failure::Body(answer.body.len())),
         _ => Ok(()),
     }
 }
@@ -295,8 +298,10 @@ mod tests {
         let too_far = format!(" {far}");
         let (whole, cut) = (format!("Content-Length: {}\r\n\r\n{far}", far.len()), "Content-Length: 99\r\n\r\n");
         let length = |body: &str| format!("Content-Length: {}\r\n\r\n{body}", body.len());
-        let (lacks, lacks_there) =
-            ("the body does not contain \"state: up\"", "the first 16 KiB of the body do not contain \"state: up\"");
+        let (lacks, lacks_there) = (
+            "the body does not contain the expected text",
+            "the first 16 KiB of the body do not contain the expected text",
+        );
         for (rest, expect) in [
             (length("the state: up, or so"), None),
             ("Transfer-Encoding: chunked\r\n\r\n5\r\nstate\r\n4\r\n: up\r\n0\r\n\r\n".to_owned(), None),

@@ -396,12 +396,12 @@ impl Control {
         self.feed.review(&access);
     }
 
-    /// Records the outcome of a reload.
+    /// Records the outcome of a reload. Those who see it may not see the file.
     pub(crate) fn note_reload(&self, errors: Option<String>) {
         let ok = errors.is_none();
         let counter = if ok { &self.reloads_good } else { &self.reloads_refused };
         counter.fetch_add(1, Relaxed);
-        let errors = errors.iter().flat_map(|errors| errors.lines()).map(str::to_owned).collect();
+        let errors = errors.iter().flat_map(|errors| config::without_excerpts(errors)).map(str::to_owned).collect();
         self.state().last_reload = Some(Reload { unix_seconds: unix_seconds(), ok, errors });
     }
 
