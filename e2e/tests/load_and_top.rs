@@ -152,6 +152,65 @@ clusters:
 }
 
 #[test]
+fn grpc_calls_send_json_that_a_file_describes() {
+    let scratch = Scratch::new();
+    let (listen, service) = (local(port()), local(port()));
+    let words = ["origin", "grpc", "--listen", &service.to_string()];
+    let _origin = Program::spawn("origin", support::steelyard().args(words)).unwrap();
+    let mut balancer = Steelyard::serve(
+        &format!(
+            "admin: {{admin}}
+listeners: {{edge: {{bind: '{listen}', protocol: http, to: calls}}}}
+clusters: {{calls: {{protocol: h2c, endpoints: ['{service}'], health_check: {{tcp: true, interval: 200ms}}}}}}
+"
+        ),
+        1,
+    );
+    balancer.until("the service answers", |status| status["clusters"][0]["endpoints"][0]["state"] == "healthy");
+    let proto = scratch.write(
+        "strest.proto",
+        "syntax = \"proto3\";
+package strest;
+service Responder {
+  rpc Get(Spec) returns (Reply);
+  rpc StreamingGet(Specs) returns (stream Reply);
+}
+message Spec { int32 length = 1; int64 latency = 2; float error_rate = 3; }
+message Specs { int32 count = 1; }
+message Reply { string body = 1; }
+",
+    );
+    let file = scratch.write("calls.json", "{\"length\": 100000}\n{\"errorRate\": 1}\n");
+    let call = |method: &str, data: &str, more: &[&str]| {
+        let url = format!("{listen}/{method}");
+        run(&[&["load", "grpc", &url, "-n", "20", "--json", "--data", data], more].concat())
+    };
+    let described = ["--proto", proto.as_str()];
+    let calls = report(&call("strest.Responder/Get", &format!("@{file}"), &described));
+    assert_eq!((&calls["ok"], &calls["statuses"]["2"]), (&10.into(), &10.into()), "{calls}");
+    assert!(calls["received_bytes"].as_u64().unwrap() > 1_000_000, "{calls}");
+    let calls = report(&call("strest.Responder/StreamingGet", "{\"count\": 3}", &described));
+    assert_eq!((&calls["ok"], &calls["messages"]), (&20.into(), &60.into()), "{calls}");
+
+    let why = "--data: unrecognized field name 'size' at line 1 column 7; strest.Spec has length (int32), ";
+    fails(&call("strest.Responder/Get", "{\"size\": 1}", &described), 1, why);
+    let why = "strest.Responder has no method Put; it has Get, StreamingGet";
+    fails(&call("strest.Responder/Put", "{}", &described), 1, why);
+    let why = "does not describe its methods (server reflection): use --proto FILE";
+    fails(&call("strest.Responder/Get", "{}", &[]), 1, why);
+    fails(&call("strest.Responder/Get", "{}", &["--length", "5"]), 2, "cannot be used with");
+    // What the description promises is checked.
+    let wrong = scratch.write(
+        "wrong.proto",
+        "syntax = \"proto3\"; package strest;
+service Responder { rpc StreamingGet(A) returns (A); } message A { int32 count = 1; }",
+    );
+    let finished = call("strest.Responder/StreamingGet", "{\"count\": 3}", &["--proto", &wrong]);
+    assert_eq!(finished.exit, Exit::Code(1), "{finished:?}");
+    assert!(finished.stdout.contains("a response with 3 messages, although the method returns one"), "{finished:?}");
+}
+
+#[test]
 fn a_load_sends_the_body_that_it_is_given() {
     let edge = Edge::start();
     let file = edge.scratch.write("order.json", &"[1, 2, 3]".repeat(20_000));

@@ -1,7 +1,8 @@
 //! `cargo xtask test h2`: tests HTTP/2 and gRPC through the built binary with the suites of other projects.
 //!
-//! There are six suites, all in Go and pinned by `hack/interop`, `hack/oauth2-proxy` and `hack/otlp`: h2spec with all of its cases,
-//! strictly, the gRPC interoperability suite with all cases that need no cloud, external authorization by a service
+//! There are seven suites, all in Go and pinned by `hack/interop`, `hack/oauth2-proxy` and `hack/otlp`: h2spec with all of its cases,
+//! strictly, the gRPC interoperability suite with all cases that need no cloud, `steelyard load grpc` with the service of that suite, external
+//! authorization by a service
 //! that is written against Envoy's protos, global rate limits by the service of the Envoy project with a Redis, a
 //! login at oauth2-proxy, and traces and access logs for the receiver of the OpenTelemetry collector. Each of the first two runs against a listener in cleartext and one over TLS; h2spec also in
 //! front of origins of both protocols. If a case fails, is skipped or does not run, the verb fails.
@@ -12,6 +13,7 @@ mod authz;
 mod field;
 mod grpc;
 mod h2spec;
+mod load;
 mod oauth2_proxy;
 mod otlp;
 mod ratelimit;
@@ -23,9 +25,9 @@ use crate::cargo::metadata;
 use crate::{setup, test};
 use field::{Field, Side};
 
-const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc|authz|ratelimit|oauth2-proxy|otlp]";
+const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc|load|authz|ratelimit|oauth2-proxy|otlp]";
 
-const SUITES: [&str; 6] = ["h2spec", "grpc", "authz", "ratelimit", "oauth2-proxy", "otlp"];
+const SUITES: [&str; 7] = ["h2spec", "grpc", "load", "authz", "ratelimit", "oauth2-proxy", "otlp"];
 
 /// Runs all suites, or the named one.
 pub fn run(arguments: &[String]) -> Result<(), String> {
@@ -56,6 +58,11 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
             let outcome = grpc::run(&tools.client, side, &field);
             outcomes.push((format!("grpc   {side} -> h2c"), start.elapsed().as_secs(), outcome));
         }
+    }
+    if runs("load") {
+        let start = Instant::now();
+        let outcome = load::run(&binary, &tools.described, &directory);
+        outcomes.push(("load with reflection".into(), start.elapsed().as_secs(), outcome));
     }
     if runs("authz") {
         let start = Instant::now();

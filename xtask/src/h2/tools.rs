@@ -22,6 +22,7 @@ const H2SPEC: (&str, &str) = ("github.com/summerwind/h2spec/cmd/h2spec", "h2spec
 const SERVER: (&str, &str) = ("google.golang.org/grpc/interop/server", "server");
 const CLIENT: (&str, &str) = ("./client", "client");
 const AUTHZ: (&str, &str) = ("./authz", "authz");
+const DESCRIBED: (&str, &str) = ("./described", "described");
 const RLS: (&str, &str) = ("./rls", "rls");
 const RATELIMIT: (&str, &str) = ("github.com/envoyproxy/ratelimit/src/service_cmd", "service_cmd");
 
@@ -31,6 +32,8 @@ pub struct Tools {
     /// The gRPC suite's server, and our command that runs the cases of its client.
     pub server: PathBuf,
     pub client: PathBuf,
+    /// The gRPC suite's service, which describes itself by server reflection.
+    pub described: PathBuf,
     /// An authorization service written against Envoy's protos.
     pub authz: PathBuf,
     /// Rate limit services that misbehave.
@@ -58,13 +61,22 @@ pub fn build_collector(directory: &Path) -> Result<PathBuf, String> {
 /// Builds them. This takes a minute or two the first time, and a second after that.
 pub fn build(directory: &Path) -> Result<Tools, String> {
     let start = Instant::now();
-    run_command(go::build(MODULE, directory)?.args([H2SPEC.0, SERVER.0, CLIENT.0, AUTHZ.0, RLS.0, RATELIMIT.0]))?;
+    run_command(go::build(MODULE, directory)?.args([
+        H2SPEC.0,
+        SERVER.0,
+        CLIENT.0,
+        DESCRIBED.0,
+        AUTHZ.0,
+        RLS.0,
+        RATELIMIT.0,
+    ]))?;
     println!("interop: built in {} s", start.elapsed().as_secs());
     let built = |(_, name): (&str, &str)| directory.join(name);
     Ok(Tools {
         h2spec: built(H2SPEC),
         server: built(SERVER),
         client: built(CLIENT),
+        described: built(DESCRIBED),
         authz: built(AUTHZ),
         rls: built(RLS),
         ratelimit: built(RATELIMIT),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use clap::{Args, Subcommand, ValueHint};
 
 use super::arrivals::Stage;
-use super::grpc::GrpcLoad;
+use super::grpc::{self, GrpcLoadArgs};
 use super::http::{HttpLoad, Version};
 use super::mix;
 use super::reach::{Attempt, Reached, reach};
@@ -20,7 +20,6 @@ use super::stream::{Direction, StreamLoad};
 use super::target::{self, Url};
 use super::tcp::TcpLoad;
 use super::threshold::Thresholds;
-use crate::percentiles::Percentiles;
 use crate::record::Pacing;
 use crate::units;
 
@@ -28,7 +27,7 @@ use crate::units;
 const CONNECTIONS_MAX: u32 = 65_536;
 
 /// The maximum number of concurrent operations on one connection.
-const STREAMS_MAX: u32 = 1_024;
+pub(super) const STREAMS_MAX: u32 = 1_024;
 
 /// The maximum size of a body from a file. The body is kept in memory.
 const DATA_BYTES_MAX: u64 = 1 << 30;
@@ -42,7 +41,8 @@ pub enum LoadCommand {
     /// Send HTTP requests, over http or https
     #[command(after_long_help = EXAMPLES)]
     Http(Box<HttpLoadArgs>),
-    /// Make gRPC calls to strest.Responder, or to any method that accepts an empty message
+    /// Make gRPC calls, with messages written as JSON
+    #[command(after_long_help = grpc::EXAMPLES)]
     Grpc(Box<GrpcLoadArgs>),
     /// Send requests of a fixed size over TCP connections that stay open
     TcpRr(TcpRrArgs),
@@ -238,58 +238,6 @@ pub struct HttpLoadArgs {
     pub operations: OperationArgs,
 }
 
-/// The arguments of `load grpc`. The names that strest-grpc uses for them work too.
-#[derive(Clone, Debug, Args)]
-#[command(
-    mut_arg("requests", |arg| arg.alias("totalRequests")),
-    mut_arg("rate", |arg| arg.alias("totalTargetRps"))
-)]
-pub struct GrpcLoadArgs {
-    /// The server to call: 127.0.0.1:9001, or a URL. The path of a URL is the method to call, and https means TLS
-    #[arg(value_hint = ValueHint::Url)]
-    pub url: String,
-
-    /// The arguments that all loads share.
-    #[command(flatten)]
-    pub common: CommonArgs,
-
-    /// The arguments that all loads of operations share.
-    #[command(flatten)]
-    pub operations: OperationArgs,
-
-    /// Which certificates to accept.
-    #[command(flatten)]
-    pub tls: TlsArgs,
-
-    /// Run this many concurrent calls on each connection
-    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(STREAMS_MAX)))]
-    pub streams: u32,
-
-    /// Request replies with a body of this many bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub length: u32,
-
-    /// Ask the origin to delay its replies by these percentiles, in whole ms. As in strest-grpc, 100=10 means 0 to 9 ms
-    #[arg(long, alias = "latencyPercentiles", value_name = "P=MS,...", value_parser = Percentiles::strest)]
-    pub latency_percentiles: Option<Percentiles>,
-
-    /// Ask the origin to fail this share of the calls, from 0 to 1
-    #[arg(long, alias = "errorRate", value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
-    pub error_rate: f32,
-
-    /// Request this many replies to each call, with StreamingGet instead of Get
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub streaming: Option<u32>,
-
-    /// The seed for the random delays
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-
-    /// Print a JSON report in the format of strest-grpc, in ms, plus the achieved rate and the latencies from when calls were due
-    #[arg(long, conflicts_with_all = ["json", "find_capacity"])]
-    pub strest_report: bool,
-}
-
 /// The arguments of `load tcp-rr`.
 #[derive(Clone, Debug, Args)]
 pub struct TcpRrArgs {
@@ -360,7 +308,7 @@ impl CommonArgs {
     }
 
     /// Connects once, to find out whether the server accepts connections and which protocols it speaks.
-    async fn reach(&self, url: &Url, tls: &TlsArgs, offer: Offer) -> io::Result<Reached> {
+    pub(super) async fn reach(&self, url: &Url, tls: &TlsArgs, offer: Offer) -> io::Result<Reached> {
         if !url.is_secure && (tls.insecure || tls.cacert.is_some()) {
             let why = "--insecure and --cacert are for https, but the URL is for http";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -375,7 +323,7 @@ impl CommonArgs {
 }
 
 impl OperationArgs {
-    fn shape(&self, common: &CommonArgs, streams: u32) -> Shape {
+    pub(super) fn shape(&self, common: &CommonArgs, streams: u32) -> Shape {
         let shape = common.shape(streams);
         Shape {
             until: match (self.requests, self.stages.is_empty()) {
@@ -432,7 +380,7 @@ impl HttpLoadArgs {
 }
 
 /// The text, or the contents of the file.
-fn data_of(text: &str) -> io::Result<Bytes> {
+pub(super) fn data_of(text: &str) -> io::Result<Bytes> {
     let Some(file) = text.strip_prefix('@') else { return Ok(Bytes::copy_from_slice(text.as_bytes())) };
     let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot read {text}: {error}"));
     let mut bytes = Vec::new();
@@ -445,24 +393,6 @@ fn data_of(text: &str) -> io::Result<Bytes> {
         return Err(named(io::Error::new(io::ErrorKind::InvalidInput, "it is longer than 1 GiB")));
     }
     Ok(bytes.into())
-}
-
-impl GrpcLoadArgs {
-    /// Connects once, to check that the server accepts connections and, with TLS, speaks HTTP/2.
-    pub(super) async fn to_load(&self) -> io::Result<GrpcLoad> {
-        let url = Url::parse(&self.url)?;
-        let reached = self.common.reach(&url, &self.tls, Offer::Grpc).await?;
-        Ok(GrpcLoad {
-            target: url.at(reached.address),
-            tls: reached.tls,
-            length: self.length,
-            latency: self.latency_percentiles.clone(),
-            error_rate: self.error_rate,
-            streaming: self.streaming,
-            seed: self.seed,
-            shape: self.operations.shape(&self.common, self.streams),
-        })
-    }
 }
 
 impl TcpRrArgs {
@@ -542,11 +472,6 @@ fn stage(text: &str) -> Result<Stage, String> {
     Ok(Stage { time, rate })
 }
 
-fn share(text: &str) -> Result<f32, String> {
-    let share: f32 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
-    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("must be between 0 and 1".to_owned()) }
-}
-
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
     if (0.001..=10_000_000.0).contains(&rate) {
@@ -574,7 +499,7 @@ pub(super) fn method(text: &str) -> Result<String, String> {
     }
 }
 
-fn header(text: &str) -> Result<(String, String), String> {
+pub(super) fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or("must be a name, a colon and a value")?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || !name.bytes().all(is_token) {

@@ -18,7 +18,7 @@ use h2::client::{ResponseFuture, SendRequest};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::engine::{self, Lane, Protocol};
-use super::grpc::Calls;
+use super::grpc::{Calls, Counted};
 use super::http::{FirstLength, HttpLoad, is_success};
 use super::mix::Mix;
 use super::payload::Payload;
@@ -142,7 +142,7 @@ impl Link {
         if stream.chose_http2() == Some(false) {
             return Err(io::Error::other("the server chose HTTP/1.1 instead of HTTP/2 in the TLS handshake"));
         }
-        let io = Counted { stream, traffic: self.traffic.clone() };
+        let io = Metered { stream, traffic: self.traffic.clone() };
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(STREAM_WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         let (sender, connection) =
@@ -229,6 +229,12 @@ impl Stream {
         let Some((_, sender)) = &mut self.sender else { return Ok(Outcome::NoConnection) };
         let message = self.calls.as_mut().map(Calls::next_message);
         let (request, payload) = self.exchange.requests.at(place);
+        // A long message is sent like the body of a request, as fast as flow control allows.
+        let (message, long) = match message {
+            Some(message) if message.len() > PIECE_BYTES_MAX => (None, Some(Payload::of(message))),
+            message => (message, None),
+        };
+        let payload = long.as_ref().unwrap_or(payload);
         let has_body = message.is_some() || payload.len() > 0;
         let (answer, mut sending) = sender.send_request(request.clone(), !has_body)?;
         if let Some(message) = message {
@@ -257,8 +263,8 @@ impl Stream {
             met.origin.clear();
             met.origin.extend_from_slice(origin.as_bytes());
         }
-        if self.calls.is_some() {
-            return Ok(Calls::judge(head, answer.trailers.as_ref(), met));
+        if let Some(calls) = &self.calls {
+            return Ok(calls.judge(head, answer.trailers.as_ref(), &answer.counted, met));
         }
         met.status = Some(head.status.as_u16());
         let is_good = is_success(head.status.as_u16());
@@ -274,21 +280,27 @@ struct Answer {
     came_at: Instant,
     /// The length of the body.
     length: u64,
+    /// With gRPC, its messages.
+    counted: Counted,
     trailers: Option<http::HeaderMap>,
 }
 
-async fn read_answer(answer: ResponseFuture, has_trailers: bool) -> Result<Answer, h2::Error> {
+async fn read_answer(answer: ResponseFuture, is_grpc: bool) -> Result<Answer, h2::Error> {
     let answer = answer.await?;
     let came_at = Instant::now();
     let (head, mut body) = answer.into_parts();
-    let mut length = 0;
+    let (mut length, mut counted) = (0, Counted::default());
     while let Some(piece) = body.data().await {
-        let count = piece?.len();
+        let piece = piece?;
+        let count = piece.len();
         length += count as u64;
+        if is_grpc {
+            counted.push(&piece);
+        }
         body.flow_control().release_capacity(count)?;
     }
-    let trailers = if has_trailers { body.trailers().await? } else { None };
-    Ok(Answer { head, came_at, length, trailers })
+    let trailers = if is_grpc { body.trailers().await? } else { None };
+    Ok(Answer { head, came_at, length, counted, trailers })
 }
 
 /// Sends a body as fast as flow control allows.
@@ -316,12 +328,12 @@ fn is_unprocessed(error: &h2::Error) -> bool {
 }
 
 /// A socket that counts the bytes sent and received.
-struct Counted {
+struct Metered {
     stream: Socket,
     traffic: Arc<Traffic>,
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for Metered {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = to.filled().len();
@@ -331,7 +343,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for Metered {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let outcome = Pin::new(&mut this.stream).poll_write(context, from);

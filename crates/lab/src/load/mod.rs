@@ -36,12 +36,11 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 pub use args::{
-    CommonArgs, EXAMPLES, GrpcLoadArgs, HttpLoadArgs, LoadCommand, OperationArgs, StreamArgs, TcpCrrArgs, TcpRrArgs,
-    TlsArgs,
+    CommonArgs, EXAMPLES, HttpLoadArgs, LoadCommand, OperationArgs, StreamArgs, TcpCrrArgs, TcpRrArgs, TlsArgs,
 };
 pub use arrivals::Stage;
 pub(crate) use engine::burn;
-pub use grpc::{GrpcLoad, run_grpc};
+pub use grpc::{CallArgs, GrpcLoad, GrpcLoadArgs, Replies, run_grpc};
 pub use http::{HttpLoad, Version, run_http};
 pub use latency::Latencies;
 pub(crate) use latency::micros;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::grpc::status_name;
 use super::latency::{Latencies, columns, in_columns};
 use super::shape::{Shape, Timeline};
 use super::tally::Tally;
@@ -55,6 +56,9 @@ pub struct LoadReport {
     pub errors: Errors,
     /// Responses by their HTTP or gRPC status, if the protocol has one.
     pub statuses: BTreeMap<u16, u64>,
+    /// Messages in the responses, if they consist of messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<u64>,
     /// Why operations got no response, and how often.
     #[serde(default)]
     pub reasons: BTreeMap<String, u64>,
@@ -160,6 +164,7 @@ impl LoadReport {
             answers: tally.ok + tally.errors.status + tally.errors.length,
             errors: Errors { unsent: tally.planned.saturating_sub(tally.sent), ..tally.errors.clone() },
             statuses: tally.statuses.clone(),
+            messages: (tally.messages > 0).then_some(tally.messages),
             reasons: tally.reasons.clone(),
             interrupted: shape.stop.at().is_some(),
             thresholds: Vec::new(),
@@ -229,32 +234,33 @@ impl LoadReport {
         format!("{protocol}: {connections}{streams}{rate}")
     }
 
+    /// The lines about what the responses are, and why there are none.
+    fn write_answers(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The statuses are printed only if one of them is not plain success.
+        let is_plain = self.statuses.keys().all(|status| matches!(status, 0 | 200));
+        if !is_plain {
+            let named = |(status, count): (&u16, &u64)| match status_name(*status) {
+                Some(name) => format!("{name} ({status}) x {count}"),
+                None => format!("{status} x {count}"),
+            };
+            let statuses: Vec<_> = self.statuses.iter().map(named).collect();
+            writeln!(to, "statuses    {}", statuses.join("  "))?;
+        }
+        // The others have one in each response.
+        if let Some(messages) = self.messages.filter(|messages| *messages != self.ok) {
+            writeln!(to, "messages    {messages} received, {:.0}/s", per_second(messages, self.elapsed))?;
+        }
+        for (reason, count) in &self.reasons {
+            writeln!(to, "            {count} x {reason}")?;
+        }
+        Ok(())
+    }
+
     /// The share of the planned operations that were started before the end, from 0 to 1; 1 for a closed loop.
     pub fn sent_share(&self) -> f64 {
         self.planned.filter(|&planned| planned > 0).map_or(1.0, |planned| self.sent as f64 / planned as f64)
     }
 }
-
-/// The names of the gRPC statuses, by number. HTTP has no status as low as these.
-const GRPC_STATUSES: [&str; 17] = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -263,19 +269,7 @@ impl fmt::Display for LoadReport {
         writeln!(to, "{}", self.title())?;
         writeln!(to, "succeeded   {} in {seconds:.2} s, {:.0}/s{ended}", self.ok, self.ok_per_s)?;
         writeln!(to, "failed      {}", self.failed_by_kind())?;
-        // The statuses are printed only if one of them is not plain success.
-        let is_plain = self.statuses.keys().all(|status| matches!(status, 0 | 200));
-        if !is_plain {
-            let named = |(status, count): (&u16, &u64)| match GRPC_STATUSES.get(usize::from(*status)) {
-                Some(name) => format!("{name} ({status}) x {count}"),
-                None => format!("{status} x {count}"),
-            };
-            let statuses: Vec<_> = self.statuses.iter().map(named).collect();
-            writeln!(to, "statuses    {}", statuses.join("  "))?;
-        }
-        for (reason, count) in &self.reasons {
-            writeln!(to, "            {count} x {reason}")?;
-        }
+        self.write_answers(to)?;
         if self.reconnects + self.resent > 0 {
             writeln!(to, "reconnects  {}  requests sent again {}", self.reconnects, self.resent)?;
         }

@@ -26,6 +26,8 @@ pub(super) struct Met {
     pub waiting: Option<Duration>,
     /// The HTTP or gRPC status.
     pub status: Option<u16>,
+    /// Messages in the response; gRPC only.
+    pub messages: u64,
     /// Whether the length of the response differs from that of the first one.
     pub is_other_length: bool,
     /// Connections opened that replace an earlier one.
@@ -100,6 +102,7 @@ pub(super) struct Tally {
     pub ok: u64,
     pub errors: Errors,
     pub statuses: BTreeMap<u16, u64>,
+    pub messages: u64,
     /// Why operations got no response, and how often.
     pub reasons: BTreeMap<String, u64>,
     pub reconnects: u64,
@@ -190,6 +193,7 @@ impl Tally {
         {
             self.count_reason(why, 1);
         }
+        self.messages += met.messages;
         self.reconnects += met.reconnects;
         self.resent += met.resent;
         self.received_bytes += met.received_bytes;
@@ -303,6 +307,7 @@ impl Tally {
             (&mut self.planned, other.planned),
             (&mut self.sent, other.sent),
             (&mut self.ok, other.ok),
+            (&mut self.messages, other.messages),
             (&mut self.reconnects, other.reconnects),
             (&mut self.resent, other.resent),
             (&mut self.received_bytes, other.received_bytes),

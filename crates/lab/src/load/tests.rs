@@ -477,6 +477,9 @@ fn grpc(address: SocketAddr) -> GrpcLoad {
     GrpcLoad {
         target: Target { address, host: "x".to_owned(), path: "/".to_owned() },
         tls: None,
+        metadata: Vec::new(),
+        messages: Vec::new(),
+        replies: Replies::Any,
         length: 10,
         latency: None,
         error_rate: 0.0,
