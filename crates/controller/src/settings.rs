@@ -167,6 +167,8 @@ pub struct IngressNginx {
     pub default_backend: Option<ServiceName>,
     /// The ConfigMap of its TCP ports.
     pub tcp_services: Option<ServiceName>,
+    /// The ConfigMap of its UDP ports.
+    pub udp_services: Option<ServiceName>,
 }
 
 /// A Secret, written `NAMESPACE/NAME`.

@@ -63,6 +63,7 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
             compat: args.ingress_nginx_compat.into(),
             default_backend: args.ingress_nginx_default_backend,
             tcp_services: args.ingress_nginx_tcp_services,
+            udp_services: args.ingress_nginx_udp_services,
         }),
         ingress_status: args.ingress_status,
         default_certificate: args.default_certificate,

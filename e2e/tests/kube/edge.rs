@@ -168,7 +168,11 @@ spec: {{controller: steelyard.io/ingress-controller}}
         command.envs(variables.iter().copied());
         command.args(["controller", "--kubeconfig", &file, "--namespace", name, "--identity", identity]);
         command.args(["--controller-name", &format!("steelyard.test/{name}")]);
-        command.args(["--gateway-class", name, "--ingress-class", name, "--admin", &admin.to_string()]);
+        command.args(["--gateway-class", name, "--admin", &admin.to_string()]);
+        // A test of ingress-nginx is about the class that it names.
+        if !more.contains(&"--ingress-nginx") {
+            command.args(["--ingress-class", name]);
+        }
         command.args(["--workers", "1", "--log", "info,controller=debug"]).args(more);
         (Program::spawn(identity, &mut command).unwrap(), admin, scratch)
     }

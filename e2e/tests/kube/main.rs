@@ -6,6 +6,7 @@
 
 mod away;
 mod bad_input;
+mod cut_over;
 mod deploy;
 mod edge;
 mod faults;
@@ -13,6 +14,7 @@ mod faults;
 mod grpc;
 mod harness;
 mod infrastructure;
+mod ingress_nginx;
 mod nodes;
 mod parameters;
 mod policies;

@@ -21,10 +21,14 @@ struct Plane {
 
 impl Plane {
     fn start(edge: &Edge) -> Self {
+        Self::start_with(edge, &[])
+    }
+
+    fn start_with(edge: &Edge, more: &[&str]) -> Self {
         let gateway = Family::V4.balancer(0).to_string();
         let arguments =
             ["--listen-address", &gateway, "--address-pool", "20.20.20.10-20.20.20.11", "--vip-interface", INTERFACES];
-        Self { steelyard: edge.controller_with("one", &arguments) }
+        Self { steelyard: edge.controller_with("one", &[&arguments, more].concat()) }
     }
 
     /// Waits until a vip has these endpoints and no others.
@@ -152,11 +156,21 @@ fn udp_route() {
         let _echoes = network.echoes();
         let _plane = Plane::start(edge);
         edge.gateway("{name: dns, port: 53, protocol: UDP}");
-        edge.cluster.apply(
-            "{apiVersion: v1, kind: Service, metadata: {name: dns}, spec: {clusterIP: None, ports: [{name: main, port: 53, protocol: UDP}]}}",
-        );
-        edge.cluster.apply(&format!(
-            "
+        dns(edge);
+        edge.route("UDPRoute", "dns", "rules: [{backendRefs: [{name: dns, port: 53}]}]");
+        edge.until_served("UDPRoute", "dns");
+        edge.until_programmed();
+        datagram(&network.talk(SocketAddr::new(Family::V4.balancer(0), 53)), 100);
+    });
+}
+
+/// A Service with two endpoints that answer datagrams.
+fn dns(edge: &Edge) {
+    edge.cluster.apply(
+        "{apiVersion: v1, kind: Service, metadata: {name: dns}, spec: {clusterIP: None, ports: [{name: main, port: 53, protocol: UDP}]}}",
+    );
+    edge.cluster.apply(&format!(
+        "
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {{name: dns-a, labels: {{kubernetes.io/service-name: dns}}}}
@@ -164,13 +178,38 @@ addressType: IPv4
 ports: [{{name: main, port: {ECHO_PORT}, protocol: UDP}}]
 endpoints: [{{addresses: ['{}']}}, {{addresses: ['{}']}}]
 ",
-            Family::V4.endpoint(0),
-            Family::V4.endpoint(1)
-        ));
-        edge.route("UDPRoute", "dns", "rules: [{backendRefs: [{name: dns, port: 53}]}]");
-        edge.until_served("UDPRoute", "dns");
-        edge.until_programmed();
-        datagram(&network.talk(SocketAddr::new(Family::V4.balancer(0), 53)), 100);
+        Family::V4.endpoint(0),
+        Family::V4.endpoint(1)
+    ));
+}
+
+#[test]
+fn ports_of_ingress_nginx() {
+    within_network("ports_of_ingress_nginx", |edge, network| {
+        let _echoes = network.echoes();
+        let (tcp, udp) = (format!("{}/tcp-services", edge.name), format!("{}/udp-services", edge.name));
+        let arguments = ["--ingress-nginx", "--ingress-nginx-tcp-services", &tcp, "--ingress-nginx-udp-services", &udp];
+        let plane = Plane::start_with(edge, &arguments);
+        for name in ["tcp-services", "udp-services"] {
+            edge.cluster.until_event_with("ConfigMap", name, "NotServed", "there is no ConfigMap");
+        }
+        dns(edge);
+        edge.service("echo", &[endpoint(0, ECHO_PORT)]);
+        for (name, port, service) in [("tcp-services", 7, "echo:80"), ("udp-services", 53, "dns:main")] {
+            let data = json!({port.to_string(): format!("{}/{service}", edge.name), "x": "y"});
+            let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
+            edge.cluster.apply(&object.to_string());
+            edge.cluster.until_event_with("ConfigMap", name, "NotServed", "port x: the key is a number");
+        }
+        let balancer = |port| SocketAddr::new(Family::V4.balancer(0), port);
+        let served = |what: &str| plane.steelyard.status()[what].as_array().is_some_and(|all| !all.is_empty());
+        assert!(until(PATIENCE, || (served("vips") && served("listeners")).then_some(())).is_some());
+        datagram(&network.talk(balancer(53)), 100);
+        assert!(network.try_connect(balancer(7)).is_some());
+        edge.cluster.delete("ConfigMap", "tcp-services");
+        edge.cluster.delete("ConfigMap", "udp-services");
+        let is_gone = || (!served("vips") && !served("listeners")).then_some(());
+        assert!(until(PATIENCE, is_gone).is_some(), "{}", plane.steelyard.status());
     });
 }
 

@@ -29,7 +29,7 @@ pub use slice::{SliceEndpoint, SliceEntry, Standing};
 pub use traffic::TrafficEntry;
 
 use crate::objects::Text;
-use crate::settings::Settings;
+use crate::settings::{IngressNginx, ServiceName, Settings};
 use crate::watch::{Scoped, Unreadable};
 
 /// A namespace and a name. Cluster-wide objects have an empty namespace.
@@ -98,11 +98,11 @@ pub struct Index {
     pub made: BTreeMap<(Kind, Name), MadeEntry>,
     /// The ConfigMap of ingress-nginx, if it is to be read. It stays known when it is gone.
     pub nginx_config: Option<BTreeMap<String, String>>,
-    /// The ConfigMap of its TCP ports, in the same way, with its identity.
-    pub nginx_tcp: Option<(Meta, BTreeMap<String, String>)>,
-    /// Its name.
+    /// The ConfigMaps of its TCP and its UDP ports.
+    pub nginx_tcp: Ports,
+    pub nginx_udp: Ports,
+    /// The name of the first.
     nginx_config_name: Option<Name>,
-    nginx_tcp_name: Option<Name>,
     /// Annotations of ingress-nginx are served.
     serves_nginx: bool,
     /// The zone of this process.
@@ -113,6 +113,35 @@ pub struct Index {
     /// Every namespace has the same `kube-root-ca.crt`, which is kept once.
     shared: HashSet<Arc<[u8]>>,
     changes: Changes,
+}
+
+/// Ports of ingress-nginx, as a ConfigMap has them.
+#[derive(Default)]
+pub struct Ports {
+    /// The name of the ConfigMap; `None` if it is not to be read.
+    name: Option<Name>,
+    /// Its identity and its data, if there is one.
+    pub held: Option<(Meta, BTreeMap<String, String>)>,
+}
+
+impl Ports {
+    /// Returns whether this ConfigMap has changed them.
+    fn apply(&mut self, name: &Name, object: &k8s_openapi::api::core::v1::ConfigMap) -> bool {
+        if self.name.as_ref() != Some(name) {
+            return false;
+        }
+        let data = object.data.clone().unwrap_or_default();
+        let is_new = self.held.as_ref().is_none_or(|(_, known)| *known != data);
+        if is_new {
+            self.held = Some((Meta::of(&object.metadata), data));
+        }
+        is_new
+    }
+
+    /// Returns whether there were any.
+    fn remove(&mut self, name: &Name) -> bool {
+        self.name.as_ref() == Some(name) && self.held.take().is_some()
+    }
 }
 
 /// The changes since the last look.
@@ -137,11 +166,15 @@ impl Index {
     /// An empty index of a process with these settings. What ingress-nginx reads is kept only if it is served.
     pub fn of(settings: &Settings) -> Self {
         let config_map = settings.ingress_nginx.as_ref().and_then(|nginx| nginx.config_map.as_ref());
-        let tcp = settings.ingress_nginx.as_ref().and_then(|nginx| nginx.tcp_services.as_ref());
+        let ports = |of: fn(&IngressNginx) -> &Option<ServiceName>| {
+            let name = settings.ingress_nginx.as_ref().and_then(|nginx| of(nginx).as_ref());
+            Ports { name: name.map(|name| Name::new(&name.namespace, &name.name)), held: None }
+        };
         Self {
             serves_nginx: settings.ingress_nginx.is_some(),
             nginx_config_name: config_map.map(|name| Name::new(&name.namespace, &name.name)),
-            nginx_tcp_name: tcp.map(|name| Name::new(&name.namespace, &name.name)),
+            nginx_tcp: ports(|nginx| &nginx.tcp_services),
+            nginx_udp: ports(|nginx| &nginx.udp_services),
             ..Self::in_zone(settings.zone.as_deref())
         }
     }
@@ -338,12 +371,8 @@ impl Index {
             self.nginx_config = Some(object.data.clone().unwrap_or_default());
             self.changes.all = true;
         }
-        if self.nginx_tcp_name.as_ref() == Some(&name) {
-            let data = object.data.clone().unwrap_or_default();
-            if self.nginx_tcp.as_ref().is_none_or(|(_, known)| *known != data) {
-                self.nginx_tcp = Some((Meta::of(&object.metadata), data));
-                self.changes.all = true;
-            }
+        for ports in [&mut self.nginx_tcp, &mut self.nginx_udp] {
+            self.changes.all |= ports.apply(&name, &object);
         }
         let text = object.data.and_then(|mut data| data.remove("ca.crt"));
         let Some(text) = text else {
@@ -382,7 +411,11 @@ impl Index {
             Kind::Service => self.services.remove(name).is_some(),
             Kind::Secret => self.secrets.remove(name).is_some(),
             Kind::Credentials => self.credentials.remove(name).is_some(),
-            Kind::ConfigMap => self.authorities.remove(name).is_some(),
+            Kind::ConfigMap => {
+                let tcp = self.nginx_tcp.remove(name);
+                let udp = self.nginx_udp.remove(name);
+                self.authorities.remove(name).is_some() || tcp || udp
+            }
             Kind::Namespace => self.namespaces.remove(name).is_some(),
             Kind::Definition => self.definitions.remove(name).is_some(),
             Kind::Slice => {
@@ -415,7 +448,10 @@ impl Index {
             Kind::Service => self.services.keys().cloned().collect(),
             Kind::Secret => self.secrets.keys().cloned().collect(),
             Kind::Credentials => self.credentials.keys().cloned().collect(),
-            Kind::ConfigMap => self.authorities.keys().cloned().collect(),
+            Kind::ConfigMap => {
+                let ports = [&self.nginx_tcp, &self.nginx_udp].into_iter().filter(|ports| ports.held.is_some());
+                self.authorities.keys().chain(ports.filter_map(|ports| ports.name.as_ref())).cloned().collect()
+            }
             Kind::Namespace => self.namespaces.keys().cloned().collect(),
             Kind::Definition => self.definitions.keys().cloned().collect(),
             Kind::Slice => self.slices.keys().cloned().collect(),

@@ -201,7 +201,12 @@ pub const FLAGS: &[Opt] = &[
     opt("default-ssl-certificate", Text, Served, "`--default-certificate`"),
     opt("default-backend-service", Text, Served, "`--ingress-nginx-default-backend`; without it, the answer is 404"),
     opt("tcp-services-configmap", Text, Served, "`--ingress-nginx-tcp-services`"),
-    opt("udp-services-configmap", Text, Refused, "write a Gateway with UDP listeners and UDPRoutes"),
+    opt(
+        "udp-services-configmap",
+        Text,
+        Differs,
+        "`--ingress-nginx-udp-services`, served by the kernel plane, which needs one `--listen-address`, and `--vip-interface`",
+    ),
     opt("publish-service", Text, Served, "`--publish-service`"),
     opt("publish-status-address", Text, Served, "`--publish-address`"),
     opt("enable-ssl-passthrough", Bool, Refused, "write TLSRoutes"),

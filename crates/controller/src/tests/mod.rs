@@ -61,8 +61,13 @@ fn settings(written: &Value) -> Settings {
                 let config_map = value["config_map"].as_str().map(|name| name.parse().unwrap());
                 let compat = if value["exact"] == true { Compat::Exact } else { Compat::Safe };
                 let name = |key: &str| value[key].as_str().map(|name| name.parse().unwrap());
-                let (default_backend, tcp_services) = (name("default_backend"), name("tcp_services"));
-                settings.ingress_nginx = Some(IngressNginx { config_map, compat, default_backend, tcp_services });
+                settings.ingress_nginx = Some(IngressNginx {
+                    config_map,
+                    compat,
+                    default_backend: name("default_backend"),
+                    tcp_services: name("tcp_services"),
+                    udp_services: name("udp_services"),
+                });
             }
             "ingress_status" => settings.ingress_status = value.as_bool().unwrap(),
             "admin" => {

@@ -6,7 +6,7 @@
 
 mod host;
 mod plans;
-mod tcp;
+pub(super) mod ports;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -89,7 +89,6 @@ pub(super) fn translate(
     out: &mut Serving<'_>,
 ) {
     let settings = &class.settings;
-    tcp::translate(index, class, circumstances, out);
     let planned = |(name, entry)| Some(Ingress { name, entry, planned: with.plans.of(name)? });
     let ours = index.ingresses.iter().filter(|(_, entry)| is_ours(index, settings, entry));
     let mut ours: Vec<Ingress<'_>> = ours.filter_map(planned).collect();

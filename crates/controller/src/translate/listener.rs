@@ -374,7 +374,8 @@ fn unavailable(
     asked.err().map(|why| Why::new("UnsupportedValue", why))
 }
 
-fn no_udp(place: SocketAddr, settings: &Settings) -> Option<Why> {
+/// Why there can be no UDP at an address; `None` if there can.
+pub(crate) fn no_udp(place: SocketAddr, settings: &Settings) -> Option<Why> {
     if let Some(why) = service::no_kernel_plane(settings) {
         let message = format!("{why}: {} is not available", reference::word(Transport::Udp));
         return Some(Why::new("UnsupportedProtocol", message));

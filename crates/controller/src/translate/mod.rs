@@ -256,6 +256,7 @@ pub fn translate(
         None => ingress::translate(index, &classes.ingress, circumstances, &mut serving),
         Some(_) => {
             let with = ingress_nginx::With { plans: nginx, policies: &policies, regexes, nowhere };
+            ingress_nginx::ports::translate(index, &classes.ingress, circumstances, &mut vips, &mut serving);
             ingress_nginx::translate(index, &classes.ingress, circumstances, with, &mut serving);
         }
     }
@@ -294,10 +295,9 @@ impl Translation {
     pub(crate) fn service_faults(&self) -> Vec<ServiceFault> {
         let is_ingress = |notice: &Notice| notice.about.0 == Kind::Ingress;
         let of = |notice: &Notice| ServiceFault {
-            service: if is_ingress(notice) {
-                format!("Ingress {}", notice.about.1)
-            } else {
-                notice.about.1.to_string()
+            service: match notice.about.0 {
+                Kind::Service => notice.about.1.to_string(),
+                kind => format!("{} {}", kind.told().1, notice.about.1),
             },
             reason: notice.reason.to_string(),
             message: notice.message.clone(),
@@ -306,7 +306,9 @@ impl Translation {
         let is_service = |notice: &Notice| notice.about.0 == Kind::Service && &*notice.reason != notice::NO_ENDPOINTS;
         // Of Ingresses, those that are closed because something about them cannot be served.
         let is_closed = |notice: &Notice| is_ingress(notice) && ["Closed", "NotServed"].contains(&&*notice.reason);
-        let is_it = |notice: &&Notice| is_service(notice) || is_closed(notice);
+        // Of ConfigMaps, the ports of ingress-nginx.
+        let is_port = |notice: &Notice| notice.about.0 == Kind::ConfigMap;
+        let is_it = |notice: &&Notice| is_service(notice) || is_closed(notice) || is_port(notice);
         self.notices.iter().filter(is_it).take(SERVICE_FAULTS_MAX).map(of).collect()
     }
 

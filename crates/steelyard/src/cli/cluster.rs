@@ -44,6 +44,10 @@ pub(crate) struct ControllerArgs {
     /// Serve the TCP ports in this ConfigMap of ingress-nginx
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "ingress_nginx")]
     pub(crate) ingress_nginx_tcp_services: Option<controller::ServiceName>,
+    /// Serve the UDP ports in this ConfigMap of ingress-nginx in the kernel plane. Needs --listen-address with one
+    /// address, and --vip-interface or --address-pool
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "ingress_nginx")]
+    pub(crate) ingress_nginx_udp_services: Option<controller::ServiceName>,
     /// Decide like this where the behaviour of ingress-nginx would be a hole
     #[arg(long, value_name = "HOW", requires = "ingress_nginx", default_value = "safe")]
     pub(crate) ingress_nginx_compat: CompatArg,

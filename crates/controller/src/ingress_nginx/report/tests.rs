@@ -26,7 +26,7 @@ fn a_report() {
         json!({"kind": "Ingress", "metadata": {"name": "other"}, "spec": {"ingressClassName": "other"}}),
         json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller"}, "data": {"use-gzip": "true", "hsts": "false"}}),
         json!({"kind": "Deployment", "metadata": {"name": "c"}, "spec": {"template": {"spec": {"containers": [
-            {"args": ["/nginx-ingress-controller", "--configmap=$(POD_NAMESPACE)/ingress-nginx-controller", "--udp-services-configmap=a/b"]}
+            {"args": ["/nginx-ingress-controller", "--configmap=$(POD_NAMESPACE)/ingress-nginx-controller", "--udp-services-configmap=a/b", "--disable-catch-all=true"]}
         ]}}}}),
     ];
     let mut objects = objects;
@@ -43,7 +43,8 @@ fn a_report() {
         "all paths of a.example are regular expressions, compared without case and open at their ends, because of shop/b",
         "a.example/x(?!y) of shop/f cannot be matched here (it looks around or refers back, or is no expression): paths that begin with /x are",
         "use-gzip = true: refused",
-        "udp-services-configmap = a/b: refused",
+        "udp-services-configmap = a/b: served with a difference",
+        "disable-catch-all = true: refused",
     ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
