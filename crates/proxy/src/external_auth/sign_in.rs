@@ -53,14 +53,16 @@ fn location(sign_in: &SignIn, asked: &RequestView<'_>) -> Option<String> {
 
 /// Whether a page to which a client goes back by this path and query is one of the same host, however often the page for signing in decodes it, and
 /// whatever it and the browser make of it. `//evil.test` is another host. So is `/\evil.test`, and a browser leaves out tabs and line breaks
-/// (WHATWG URL, "URL parsing"); servers resolve `/.//evil.test`.
+/// (WHATWG URL, "URL parsing"); both resolve `/.//evil.test` and `/a/..//evil.test`. A path with both segments of dots and empty ones is therefore
+/// never passed on, whichever it resolves to: no browser sends one.
 fn stays_on_host(uri: &[u8]) -> bool {
     let end = uri.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(uri.len());
     let mut path = uri.get(..end).unwrap_or_default().to_vec();
     for _ in 0..DECODED_MAX {
         let Some((b'/', rest)) = path.split_first() else { return false };
-        let begin = rest.iter().find(|byte| !matches!(byte, b'.' | b'\x7f') && **byte > b' ');
-        if matches!(begin, Some(b'/' | b'\\')) {
+        let seen: Vec<u8> = rest.iter().copied().filter(|byte| *byte > b' ' && *byte != b'\x7f').collect();
+        let begin = seen.iter().find(|byte| **byte != b'.');
+        if matches!(begin, Some(b'/' | b'\\')) || has_dots_and_gaps(&seen) {
             return false;
         }
         let decoded = decode(&path);
@@ -71,6 +73,14 @@ fn stays_on_host(uri: &[u8]) -> bool {
     }
     // Nobody encodes a path so often who means well.
     false
+}
+
+/// Whether a path has a segment of dots, maybe with parameters, and an empty one.
+fn has_dots_and_gaps(path: &[u8]) -> bool {
+    let segments = || path.split(|byte| matches!(byte, b'/' | b'\\'));
+    let name = |segment: &'_ [u8]| segment.iter().take_while(|byte| **byte != b';').count();
+    let is_dots = |segment: &[u8]| matches!(segment.get(..name(segment)), Some(b"." | b".."));
+    segments().any(is_dots) && segments().any(<[u8]>::is_empty)
 }
 
 /// How often a path may be encoded.
@@ -158,6 +168,12 @@ mod tests {
             "/%",
             "/%zz",
             "/a%2f%2fb",
+            "/a/../b",
+            "/a/..",
+            "/a/./b",
+            "/a\\b",
+            "/a/..b//c",
+            "/a;//b",
         ] {
             check(path, true);
         }
@@ -187,6 +203,18 @@ mod tests {
             "",
             "evil",
             "%2f%2fevil",
+            "/a/..//evil",
+            "/a/%2e%2e//evil",
+            "/a/%252E.%2f/evil",
+            "/a/..\\evil\\\\x",
+            "/a/..\\\\evil",
+            "/a/../\\evil",
+            "/a\\..\\/evil",
+            "/a/.\t.//evil",
+            "/a/b/../..//evil",
+            "/a/b//../..//evil",
+            "/a/..;x=y//evil",
+            "/a/%2e%2e%3b//evil",
         ];
         for path in foreign {
             check(path, false);
