@@ -23,16 +23,21 @@ const PARAM_NAME_CHARS_MAX: usize = 32;
 const APP_NAME_CHARS_MAX: usize = 48;
 
 /// What is in the names of headers with secrets.
-const SECRET_WORDS: [&str; 12] = [
-    "authorization",
+const SECRET_WORDS: [&str; 17] = [
+    "auth",
     "cookie",
     "token",
     "secret",
     "password",
     "passwd",
+    "passphrase",
     "credential",
     "api-key",
     "apikey",
+    "access-key",
+    "private-key",
+    "subscription-key",
+    "functions-key",
     "session",
     "jwt",
     "signature",
@@ -188,7 +193,7 @@ fn fields(raw: &Located<RawLogFields>, secrets: &mut Secrets<'_>, report: &mut R
 /// Which headers are secret.
 struct Secrets<'s> {
     revealed: Vec<(&'s Located<HeaderName>, bool)>,
-    /// Headers that may have keys of clients, as the routes say.
+    /// Headers that may have keys or tokens of clients, as the routes say.
     with_keys: Vec<String>,
 }
 
@@ -198,7 +203,8 @@ impl<'s> Secrets<'s> {
         let auths = context.routes().filter_map(|route| route.policy.auth.as_deref());
         let places = auths.flat_map(|auth| match auth {
             Auth::ApiKey(keys) => keys.places.as_slice(),
-            Auth::Basic(_) | Auth::Jwt(_) => &[],
+            Auth::Jwt(tokens) => tokens.places.as_slice(),
+            Auth::Basic(_) => &[],
         });
         let with_keys = places.filter_map(|place| match place {
             KeyPlace::Header(name) => Some(name.clone()),

@@ -16,7 +16,8 @@ listeners:
     bind: :1
     protocol: http
     auth: {{api_key: {{header: x-shop, keys: {{a: 0123456789abcdef}}}}}}
-    routes: [{{name: shop, path: /shop, to: web}}, {{name: health, path: /healthz, to: web}}]
+    routes: [{{name: shop, path: /shop, to: web}}, {{name: health, path: /healthz, to: web, auth: {{jwt: {{issuer: a, audience: b, header: x-who, \
+         jwks: {{url: 'http://127.0.0.1/'}}}}}}}}]
 clusters: {{web: {{endpoints: ['a:1']}}, otel: {{endpoints: ['a:2'], protocol: h2c}}}}"
     )
 }
@@ -59,6 +60,16 @@ fn fields_and_secrets() {
     check(
         "fields: ['request_header:x-shop', 'response_header:set-cookie']",
         &["request_header:x-shop=request_header:x-shop!", "response_header:set-cookie=response_header:set-cookie!"],
+    );
+    // Where tokens are expected, and what names of headers with keys look like.
+    check(
+        "fields: ['request_header:x-who', 'request_header:X-Auth-Key', 'request_header:Ocp-Apim-Subscription-Key', 'request_header:idempotency-key']",
+        &[
+            "request_header:x-who=request_header:x-who!",
+            "request_header:x-auth-key=request_header:x-auth-key!",
+            "request_header:ocp-apim-subscription-key=request_header:ocp-apim-subscription-key!",
+            "request_header:idempotency-key=request_header:idempotency-key",
+        ],
     );
     check("fields: ['request_header:Cookie'], reveal: cookie", &["request_header:cookie=request_header:cookie"]);
     check("format: '${method} ${request_header:x-csrf-token}'", &["method", " ", "request_header:x-csrf-token!"]);

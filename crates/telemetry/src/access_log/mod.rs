@@ -33,7 +33,7 @@ use batch::Batch;
 use formatter::Formatter;
 use rules::Rules;
 use syslog::SyslogSender;
-use writer::{Lines, Output, Writer};
+use writer::{Lines, Output, Sink, Writer};
 
 /// Batches of one worker: the one being filled, and those that wait for the writer. With the 1,024 records of a batch, a worker at 80,000
 /// requests a second survives a disk that hangs for 200 ms, and this costs 4 MiB at most.
@@ -179,11 +179,7 @@ impl AccessLog {
         Self::with_sink(config, sink, export)
     }
 
-    fn with_sink(
-        config: &model::AccessLog,
-        sink: Box<dyn io::Write + Send>,
-        export: Option<Box<dyn LogExport>>,
-    ) -> io::Result<Self> {
+    fn with_sink(config: &model::AccessLog, sink: Sink, export: Option<Box<dyn LogExport>>) -> io::Result<Self> {
         let (queue, messages) = mpsc::sync_channel(QUEUE_BATCHES_MAX);
         let (end, ended) = mpsc::sync_channel(0);
         let shared = Arc::new(Shared::default());

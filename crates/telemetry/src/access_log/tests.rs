@@ -48,7 +48,8 @@ fn start(format: Fixed, sink: &Gated) -> AccessLog {
         Text => LogFormat::Text(None),
         Json => LogFormat::Json(None),
     };
-    AccessLog::with_sink(&model::AccessLog::new(LogTarget::Stdout, format), Box::new(sink.clone()), None).unwrap()
+    AccessLog::with_sink(&model::AccessLog::new(LogTarget::Stdout, format), Sink::stream(Box::new(sink.clone())), None)
+        .unwrap()
 }
 
 /// Waits until everything is written, however long that takes. The loggers must be gone.
@@ -383,7 +384,7 @@ fn secrets_and_queries_are_left_out() {
     let check = |log: &model::AccessLog, has_secret: bool, expect: &str| {
         let sink = Gated::default();
         sink.open();
-        let log = AccessLog::with_sink(log, Box::new(sink.clone()), None).unwrap();
+        let log = AccessLog::with_sink(log, Sink::stream(Box::new(sink.clone())), None).unwrap();
         log.logger().push(&request(), |value, out| {
             out.extend_from_slice(if *value == secret { b"Basic c2VjcmV0" } else { b"https://a/b?token=1" });
             *value != secret || has_secret

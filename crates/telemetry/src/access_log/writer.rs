@@ -21,11 +21,26 @@ const WRITE_BYTES: usize = 64 * 1024;
 /// A file that is no longer at its path is made again after this time, in seconds. Whatever moves it may want to make the new one itself.
 const GONE_SECONDS: i64 = 3;
 
+/// The target of the lines.
+pub(super) struct Sink {
+    pub(super) out: Box<dyn Write + Send>,
+    /// The device and the number of the file that is open; `None` if it is no file.
+    pub(super) inode: Option<(u64, u64)>,
+}
+
 /// Opens the target of the lines. Other users may not read it, because it shows which client requested what.
-pub(super) fn open(path: Option<&Path>) -> io::Result<Box<dyn Write + Send>> {
-    match path {
-        Some(path) => Ok(Box::new(OpenOptions::new().append(true).create(true).mode(0o640).open(path)?)),
-        None => Ok(Box::new(io::stdout())),
+pub(super) fn open(path: Option<&Path>) -> io::Result<Sink> {
+    let Some(path) = path else { return Ok(Sink::stream(Box::new(io::stdout()))) };
+    let file = OpenOptions::new().append(true).create(true).mode(0o640).open(path)?;
+    // Of the open file: another may be at its path by now.
+    let inode = inode(file.metadata());
+    Ok(Sink { out: Box::new(file), inode })
+}
+
+impl Sink {
+    /// A target that has no path.
+    pub(super) fn stream(out: Box<dyn Write + Send>) -> Self {
+        Self { out, inode: None }
     }
 }
 
@@ -106,28 +121,20 @@ pub(super) struct Lines {
     /// `None` is standard output.
     path: Option<PathBuf>,
     formatter: Formatter,
-    sink: Box<dyn Write + Send>,
+    sink: Sink,
     shared: Arc<Shared>,
     /// Lines that wait to be written, and their number.
     text: Vec<u8>,
     count: u64,
     /// The last write failed within a line, so the next one must begin on a new line.
     line_is_open: bool,
-    /// The device and the number of the file that is open; `None` if it is no file.
-    inode: Option<(u64, u64)>,
     /// Since when the file is not at its path, in seconds of the monotonic clock.
     gone_since: Option<i64>,
 }
 
 impl Lines {
-    pub(super) fn new(
-        path: Option<PathBuf>,
-        formatter: Formatter,
-        sink: Box<dyn Write + Send>,
-        shared: Arc<Shared>,
-    ) -> Self {
-        let inode = path.as_deref().and_then(inode);
-        Self { path, formatter, sink, shared, text: Vec::new(), count: 0, line_is_open: false, inode, gone_since: None }
+    pub(super) fn new(path: Option<PathBuf>, formatter: Formatter, sink: Sink, shared: Arc<Shared>) -> Self {
+        Self { path, formatter, sink, shared, text: Vec::new(), count: 0, line_is_open: false, gone_since: None }
     }
 
     fn push(&mut self, entry: &LogEntry<'_>) {
@@ -158,12 +165,12 @@ impl Lines {
     /// Writes all lines, or fails; then the rest of the last line is not written any more.
     fn write_lines(&mut self) -> io::Result<()> {
         if self.line_is_open {
-            self.sink.write_all(b"\n")?;
+            self.sink.out.write_all(b"\n")?;
             self.line_is_open = false;
         }
         let mut rest = self.text.as_slice();
         while !rest.is_empty() {
-            match self.sink.write(rest) {
+            match self.sink.out.write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     let (done, after) = rest.split_at_checked(written).unwrap_or((rest, &[]));
@@ -174,13 +181,13 @@ impl Lines {
                 Err(error) => return Err(error),
             }
         }
-        self.sink.flush()
+        self.sink.out.flush()
     }
 
     /// Makes the file again if it was deleted or moved away and nobody said so: what is written to a deleted file is lost.
     fn look_for_file(&mut self, now: i64) {
         let Some(path) = self.path.as_deref() else { return };
-        if self.inode.is_none() || inode(path) == self.inode {
+        if self.sink.inode.is_none() || inode(fs::metadata(path)) == self.sink.inode {
             self.gone_since = None;
             return;
         }
@@ -204,7 +211,6 @@ impl Lines {
                 self.sink = sink;
                 self.line_is_open = false;
                 self.gone_since = None;
-                self.inode = self.path.as_deref().and_then(inode);
             }
             Err(error) => {
                 let path = self.path.as_deref().unwrap_or(Path::new("-")).display();
@@ -215,8 +221,8 @@ impl Lines {
 }
 
 /// The device and the number of a regular file.
-fn inode(path: &Path) -> Option<(u64, u64)> {
-    let data = fs::metadata(path).ok()?;
+fn inode(data: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
+    let data = data.ok()?;
     data.is_file().then(|| (data.dev(), data.ino()))
 }
 
@@ -250,7 +256,7 @@ mod tests {
         Message::Batch(batch, home.clone())
     }
 
-    fn writer(path: Option<PathBuf>, sink: Box<dyn Write + Send>, shared: &Arc<Shared>) -> Writer {
+    fn writer(path: Option<PathBuf>, sink: Sink, shared: &Arc<Shared>) -> Writer {
         let lines = Lines::new(path, Formatter::Fixed(Fixed::Text), sink, shared.clone());
         Writer::new(Output::Lines(lines), shared.clone())
     }
@@ -319,6 +325,25 @@ mod tests {
         assert!(!path.exists());
     }
 
+    #[test]
+    fn a_file_that_took_the_place_of_the_open_one_is_another() {
+        let folder = Folder::new("replaced");
+        let path = folder.0.join("access.log");
+        let sink = open(Some(&path)).unwrap();
+        // Before anything else knows of the file.
+        fs::rename(&path, folder.0.join("access.log.1")).unwrap();
+        fs::write(&path, "").unwrap();
+        let (home, _emptied) = sync_channel(8);
+        let shared = Arc::new(Shared::default());
+        let mut lines = Lines::new(Some(path.clone()), Formatter::Fixed(Fixed::Text), sink, shared.clone());
+        lines.look_for_file(100);
+        lines.look_for_file(103);
+        let mut writer = Writer::new(Output::Lines(lines), shared);
+        writer.take(message("one", &home));
+        writer.flush();
+        assert_eq!(listeners(&fs::read_to_string(&path).unwrap()), ["one"]);
+    }
+
     /// A disk with room for this many bytes.
     #[derive(Clone, Default)]
     struct Disk(Arc<Mutex<(usize, Vec<u8>)>>);
@@ -344,7 +369,7 @@ mod tests {
     fn a_full_disk_costs_records_and_no_more() {
         let disk = Disk::default();
         let shared = Arc::new(Shared::default());
-        let mut writer = writer(None, Box::new(disk.clone()), &shared);
+        let mut writer = writer(None, Sink::stream(Box::new(disk.clone())), &shared);
         let (home, _emptied) = sync_channel(8);
         let mut log = |listener: &str, room| {
             disk.0.lock().unwrap().0 = room;
