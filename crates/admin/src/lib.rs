@@ -45,7 +45,7 @@ pub use history::{History, Point, Points, Verdict, Who};
 pub use listener::Listener;
 pub use replicas::{OVERVIEW_VERSION, OverviewStatus, Replica};
 pub use route::{OTHERS_MAX, OtherRoute, RouteQuestion, RouteReport};
-pub use server::serve;
+pub use server::{MadeWayFor, serve};
 pub use show::{
     TopOptions, TopSort, TopView, render_flows_text, render_status_text, render_top_text, render_trace_text,
     render_vips_text, visible,
@@ -71,6 +71,9 @@ pub trait Control: Send + Sync + 'static {
 
     /// Counts a request that was refused because of who it is from.
     fn note_refused(&self, _reason: RefusedFor) {}
+
+    /// Counts a connection that ended so that another could be served.
+    fn note_made_way(&self, _reason: MadeWayFor) {}
 
     /// Prometheus text, format 0.0.4.
     fn metrics(&self, format: telemetry::Exposition) -> Vec<u8>;

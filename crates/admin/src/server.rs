@@ -47,6 +47,7 @@ use crate::handle::{Connection, handle};
 use crate::listener::{Listener, Stream, Watched};
 use crate::{Control, Pages};
 
+pub use self::places::MadeWayFor;
 pub(crate) use self::places::{Place, Places};
 pub(crate) use self::turns::{Turns, Who};
 
@@ -132,7 +133,10 @@ pub async fn serve(listener: Listener, control: Arc<dyn Control>, pages: Pages) 
 }
 
 async fn serve_with(listener: Watched, control: Arc<dyn Control>, pages: Pages, limits: Limits) {
-    let places = Places::new(limits.connections_max, limits.of_address_max, limits.waiting_bytes_max);
+    let Limits { connections_max, of_address_max, waiting_bytes_max, .. } = limits;
+    let noting = Arc::clone(&control);
+    let made_way = move |reason| noting.note_made_way(reason);
+    let places = Places::new(connections_max, of_address_max, waiting_bytes_max, made_way);
     let shared = Arc::new(Shared {
         control,
         pages,

@@ -63,6 +63,8 @@ pub(crate) struct Control {
     waiting: AtomicBool,
     /// Requests to the admin address that were refused, in the order of [`admin::RefusedFor::ALL`].
     admin_refused: [AtomicU64; admin::RefusedFor::ALL.len()],
+    /// Connections to the admin address that ended for another, in the order of [`admin::MadeWayFor::ALL`].
+    admin_made_way: [AtomicU64; admin::MadeWayFor::ALL.len()],
     /// How often workers stood still.
     stalls: Arc<AtomicU64>,
     /// Those who look at the stream of events.
@@ -150,6 +152,7 @@ impl Control {
             draining: AtomicBool::new(false),
             waiting: AtomicBool::new(false),
             admin_refused: Default::default(),
+            admin_made_way: Default::default(),
             stalls: Arc::default(),
             feed: admin::Feed::default(),
             counting: AtomicBool::new(false),

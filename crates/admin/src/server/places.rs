@@ -29,10 +29,37 @@ pub(crate) struct Places {
     of_address_max: usize,
     /// Bytes of large responses that wait for clients. A single response may have more.
     bytes_max: usize,
+    /// Is told of each connection that ends for another.
+    made_way: Box<dyn Fn(MadeWayFor) + Send + Sync>,
     /// The oldest first.
     open: Mutex<Vec<Arc<Place>>>,
     /// A connection has ended.
     freed: Notify,
+}
+
+/// What a connection had to end for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MadeWayFor {
+    /// A connection of the same address, which has many that have proved nothing.
+    Address,
+    /// A connection of anyone: all places were taken.
+    Place,
+    /// A large response, which needs the memory that this one's client was slow to free.
+    Memory,
+}
+
+impl MadeWayFor {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Address, Self::Place, Self::Memory];
+
+    /// The word in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Place => "place",
+            Self::Memory => "memory",
+        }
+    }
 }
 
 /// The place of one connection.
@@ -64,8 +91,14 @@ pub(super) struct Taken {
 }
 
 impl Places {
-    pub(super) fn new(places_max: usize, of_address_max: usize, bytes_max: usize) -> Arc<Self> {
-        Arc::new(Self { places_max, of_address_max, bytes_max, open: Mutex::default(), freed: Notify::new() })
+    pub(super) fn new(
+        places_max: usize,
+        of_address_max: usize,
+        bytes_max: usize,
+        made_way: impl Fn(MadeWayFor) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let (open, freed, made_way) = (Mutex::default(), Notify::new(), Box::new(made_way));
+        Arc::new(Self { places_max, of_address_max, bytes_max, made_way, open, freed })
     }
 
     /// Takes a place for a connection of this client. If there is none, or if the client has many, another connection ends.
@@ -83,6 +116,7 @@ impl Places {
         let first_to_go = eligible.rev().max_by_key(|(_, place)| place.rank(now)).map(|(at, _)| at);
         if let Some(at) = first_to_go {
             open.remove(at).end();
+            (self.made_way)(if of_client >= self.of_address_max { MadeWayFor::Address } else { MadeWayFor::Place });
         }
         let place = Arc::new(Place::new(network, now));
         open.push(Arc::clone(&place));
@@ -116,6 +150,7 @@ impl Places {
             let slow = readers.filter_map(|(at, other)| Some((at, other.rate(now)?)));
             let Some((slowest, _)) = slow.min_by_key(|(_, rate)| *rate) else { return false };
             open.remove(slowest).end();
+            (self.made_way)(MadeWayFor::Memory);
         }
     }
 
@@ -256,13 +291,23 @@ mod tests {
 
     struct Full {
         places: Arc<Places>,
+        made_way: Noted,
         taken: Vec<Taken>,
         begin: Instant,
     }
 
+    /// What connections had to end for.
+    type Noted = Arc<Mutex<Vec<MadeWayFor>>>;
+
+    fn places() -> (Arc<Places>, Noted) {
+        let noted = Noted::default();
+        let noting = noted.clone();
+        (Places::new(PLACES, 2, 1000, move |made_way| noting.lock().unwrap().push(made_way)), noted)
+    }
+
     /// All places are taken by clients that have proved who they are and have sent their requests.
     fn full() -> Full {
-        let (places, begin) = (Places::new(PLACES, 2, 1000), Instant::now());
+        let ((places, made_way), begin) = (places(), Instant::now());
         let taken: Vec<_> = (0..PLACES)
             .map(|_| {
                 let taken = places.take(None, begin);
@@ -271,7 +316,7 @@ mod tests {
                 taken
             })
             .collect();
-        Full { places, taken, begin }
+        Full { places, made_way, taken, begin }
     }
 
     impl Full {
@@ -285,6 +330,7 @@ mod tests {
                 }
             }
             assert!(ended.len() <= 1, "{ended:?}");
+            assert_eq!(*self.made_way.lock().unwrap(), vec![MadeWayFor::Place; ended.len()]);
             ended.pop()
         }
     }
@@ -344,14 +390,16 @@ mod tests {
         assert!(!full.places.holds(four, 5000, places(1500)));
         assert!(full.places.holds(four, 5000, places(2000)));
         assert!(two.must_end().await && three.must_end().await);
+        assert_eq!(*full.made_way.lock().unwrap(), [MadeWayFor::Memory; 3]);
     }
 
     #[tokio::test]
     async fn one_address_has_few_places_that_prove_nothing() {
-        let (places, now) = (Places::new(PLACES, 2, 1000), Instant::now());
+        let ((places, made_way), now) = (places(), Instant::now());
         let client = Some("192.0.2.1".parse().unwrap());
         let taken: Vec<_> = (0..3).map(|_| places.take(client, now)).collect();
         assert!(taken[0].place.must_end().await && !taken[1].place.must_end().await);
+        assert_eq!(*made_way.lock().unwrap(), [MadeWayFor::Address]);
         drop(taken);
         assert!(places.open().is_empty());
     }

@@ -21,6 +21,9 @@ pub(crate) struct AdminArgs {
     /// A PEM file with the CA certificates that may have signed the certificate of an https:// address [default: those that this host trusts]
     #[arg(long, value_name = "FILE", env = "STEELYARD_ADMIN_CA", value_hint = ValueHint::FilePath)]
     admin_ca: Option<PathBuf>,
+    /// The name that the certificate of an https:// address must have, if it is not the name in the address
+    #[arg(long, value_name = "NAME", env = "STEELYARD_ADMIN_SERVER_NAME")]
+    admin_server_name: Option<String>,
     /// A PEM file with a certificate that says who this is, for an https:// address
     #[arg(long, value_name = "FILE", env = "STEELYARD_ADMIN_CERT", requires = "admin_key", value_hint = ValueHint::FilePath)]
     admin_cert: Option<PathBuf>,
@@ -59,10 +62,11 @@ impl AdminArgs {
         let token = token.map(model::Secret::api_key).transpose();
         let place = || self.admin_token_file.as_ref().map_or(ADMIN_TOKEN.to_owned(), |path| path.display().to_string());
         let token = token.map_err(|why| format!("{}: this is not a token: {why}", place()))?;
-        let tls = self.admin.https.as_deref().map(|name| self.tls(name)).transpose()?;
-        if tls.is_none() && (self.admin_ca.is_some() || self.admin_cert.is_some()) {
-            return Err("`--admin-ca` and `--admin-cert` need an address with TLS: write `--admin https://NAME:PORT`"
-                .to_owned());
+        let name = |of_address: &str| self.admin_server_name.as_deref().unwrap_or(of_address).to_owned();
+        let tls = self.admin.https.as_deref().map(|of_address| self.tls(&name(of_address))).transpose()?;
+        if tls.is_none() && (self.admin_ca.is_some() || self.admin_cert.is_some() || self.admin_server_name.is_some()) {
+            let why = "`--admin-ca`, `--admin-cert` and `--admin-server-name` need an address with TLS: write `--admin https://NAME:PORT`";
+            return Err(why.to_owned());
         }
         Ok(admin::Client { address: self.admin.address.clone(), token, tls })
     }

@@ -32,7 +32,11 @@ impl admin::Control for Control {
     }
 
     fn note_refused(&self, reason: admin::RefusedFor) {
-        operators::count(&self.admin_refused, reason);
+        operators::count(&admin::RefusedFor::ALL, &self.admin_refused, &reason);
+    }
+
+    fn note_made_way(&self, reason: admin::MadeWayFor) {
+        operators::count(&admin::MadeWayFor::ALL, &self.admin_made_way, &reason);
     }
 
     fn metrics(&self, format: telemetry::Exposition) -> Vec<u8> {
@@ -552,6 +556,7 @@ impl Control {
             samples.extend(operators::samples(&self.admin_refused));
         }
         samples.extend(operators::viewers(self.feed.counts()));
+        samples.extend(operators::made_way(&self.admin_made_way));
         let passwords = compiled.as_ref().and_then(|compiled| compiled.password_counts());
         samples.extend(passwords.into_iter().flat_map(password_samples));
         samples.extend(keys::samples(&key_sources));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use admin::{Access, Doubt, FeedCounts, Proof, RefusedFor, Role, User, Users};
+use admin::{Access, Doubt, FeedCounts, MadeWayFor, Proof, RefusedFor, Role, User, Users};
 use model::Snapshot;
 use proxy::{NamedFiles, Operator, Operators};
 use telemetry::{Kind, Sample};
@@ -45,9 +45,9 @@ fn user(Operator { name, may_act }: Operator) -> User {
     User { name: Some(name), role: if may_act { Role::Act } else { Role::Read } }
 }
 
-/// Counts a request that was refused.
-pub(super) fn count(counters: &[AtomicU64; RefusedFor::ALL.len()], reason: RefusedFor) {
-    let counter = RefusedFor::ALL.iter().zip(counters).find(|(known, _)| **known == reason);
+/// Counts one of these reasons.
+pub(super) fn count<R: PartialEq, const N: usize>(all: &[R; N], counters: &[AtomicU64; N], reason: &R) {
+    let counter = all.iter().zip(counters).find(|(known, _)| *known == reason);
     if let Some((_, counter)) = counter {
         counter.fetch_add(1, Relaxed);
     }
@@ -58,6 +58,17 @@ pub(super) fn samples(counters: &[AtomicU64; RefusedFor::ALL.len()]) -> impl Ite
     RefusedFor::ALL.iter().zip(counters).map(|(reason, counter)| Sample {
         name: "steelyard_admin_refused_total",
         help: "Requests to the admin address that were refused because of who they are from: they prove nothing, their proof is wrong, their address was wrong too often, or their user may only read.",
+        kind: Kind::Counter,
+        labels: vec![("reason", reason.name().to_owned())],
+        value: counter.load(Relaxed) as f64,
+    })
+}
+
+/// The metrics of connections that ended so that others could be served.
+pub(super) fn made_way(counters: &[AtomicU64; MadeWayFor::ALL.len()]) -> impl Iterator<Item = Sample> {
+    MadeWayFor::ALL.iter().zip(counters).map(|(reason, counter)| Sample {
+        name: "steelyard_admin_connections_ended_total",
+        help: "Connections to the admin address that ended for another: their address had too many, all places were taken, or a response needed the memory of theirs.",
         kind: Kind::Counter,
         labels: vec![("reason", reason.name().to_owned())],
         value: counter.load(Relaxed) as f64,
