@@ -180,6 +180,11 @@ fn a_storm_of_retries_is_bounded_by_the_budget() {
     assert!(retries <= REQUESTS / 5 + floor, "{retries}");
     assert!(retries >= REQUESTS / 5, "{retries}");
     assert!(refused(&balancer, "retry_budget") > 0);
+    // What happened at the listener and the cluster happened at its route.
+    let of_route =
+        |name: &str, labels: &[(&str, &str)]| balancer.metric(&format!("steelyard_route_{name}_total"), labels) as u64;
+    assert_eq!(of_route("retries", &[]), retries);
+    assert_eq!(of_route("refused", &[("reason", "retry_budget")]), refused(&balancer, "retry_budget"));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod access_log;
 mod certificates;
+mod routes;
 mod services;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use telemetry::{Reason, ReasonGroup};
 use crate::show::{counted, duration, shortened, state_name};
 use crate::status::{
     ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, KeySetStatus, ListenerStatus, MaintenanceStatus,
-    Reload, RouteRecent, RouteStatus, Status, ZoneStatus,
+    Reload, RouteStatus, Status, ZoneStatus,
 };
 use crate::vip::{
     AnnouncementState, KernelPlaneStatus, SocketsStatus, VipEndpointRecent, VipEndpointStatus, VipStatus,
@@ -76,7 +77,7 @@ pub fn findings(status: &Status) -> Vec<Finding> {
         of_listener(listener, &mut found);
         of_left_requests(listener, &status.routes, &mut found);
     }
-    of_routes(status, &mut found);
+    routes::of_routes(status, &mut found);
     of_maintenance(&status.maintenance, &mut found);
     of_key_sets(&status.key_sets, &mut found);
     for cluster in &status.clusters {
@@ -420,29 +421,6 @@ fn of_key_sets(sets: &[KeySetStatus], found: &mut Found) {
             (Some(_), None) => {}
         }
     }
-}
-
-fn of_routes(status: &Status, found: &mut Found) {
-    // Their 503s are what the operator wants.
-    let in_maintenance = |route: &RouteStatus| {
-        status.maintenance.iter().any(|of| of.route == route.name && of.listener == route.listener)
-    };
-    let failing = status.routes.iter().filter(|route| !in_maintenance(route)).filter_map(|route| {
-        let is_failing = |of: RouteRecent| is_worth_a_look(of.errors, of.responses).then_some(of);
-        Some((route, first_span([route.recent, route.latest], is_failing)?))
-    });
-    let mut failing: Vec<_> = failing.collect();
-    failing.sort_by_key(|(_, (of, _))| std::cmp::Reverse(of.errors));
-    let Some((first, _)) = failing.first() else { return };
-    let each = failing.iter().map(|(route, (of, span))| {
-        format!("{} of {} ({} of {} requests in the {span})", route.name, route.listener, of.errors, of.responses)
-    });
-    let text = format!(
-        "{} answered with 5xx: {}",
-        if failing.len() == 1 { "a route" } else { "routes" },
-        shortened(each, ", ")
-    );
-    found.wrong("route_errors", &first.listener, text);
 }
 
 fn of_cluster(cluster: &ClusterStatus, found: &mut Found) {

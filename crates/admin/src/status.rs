@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use model::{Algorithm, Protocol, RouteAction, Snapshot, WeightedCluster};
 use serde::{Deserialize, Serialize};
 use telemetry::{
-    Distribution, ListenerTotals, MethodKey, MethodTotals, Outcomes, ReasonTotals, RouteOutcomes, Spans, Totals,
+    Distribution, ListenerTotals, MethodKey, MethodTotals, Outcomes, Reason, ReasonTotals, RouteOutcomes, Spans, Totals,
 };
 
 use crate::findings::{AccessLogStatus, Finding};
@@ -314,6 +314,12 @@ pub struct RouteStatus {
     /// The same by the class of their status, from 1xx.
     #[serde(default)]
     pub statuses: [u64; 5],
+    /// Requests that were refused, failed or cut short, by reason. Reasons that did not occur are absent.
+    #[serde(default)]
+    pub refused: BTreeMap<String, u64>,
+    /// Requests sent again.
+    #[serde(default)]
+    pub retries: u64,
     /// The last minute.
     #[serde(default)]
     pub recent: RouteRecent,
@@ -327,12 +333,15 @@ pub struct RouteStatus {
 }
 
 /// What happened at a route in a period.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteRecent {
     /// Requests answered.
     pub responses: u64,
     /// Requests answered with 500 to 599.
     pub errors: u64,
+    /// Requests that were refused, failed or cut short, by reason. Reasons that did not occur are absent.
+    #[serde(default)]
+    pub refused: BTreeMap<String, u64>,
 }
 
 /// A gRPC method.
@@ -398,10 +407,17 @@ pub struct Turn {
     pub zone_share: Option<f64>,
 }
 
-impl From<RouteOutcomes> for RouteRecent {
-    fn from(RouteOutcomes { responses, errors }: RouteOutcomes) -> Self {
-        Self { responses, errors }
+impl RouteRecent {
+    /// What happened at the route with these names of listener and route.
+    fn of(outcomes: &Outcomes, route: &(String, String)) -> Self {
+        let RouteOutcomes { responses, errors } = outcomes.routes.get(route).copied().unwrap_or_default();
+        Self { responses, errors, refused: outcomes.route_reasons.get(route).map(by_name).unwrap_or_default() }
     }
+}
+
+/// Counts by the names of their reasons.
+fn by_name(reasons: &BTreeMap<Reason, u64>) -> BTreeMap<String, u64> {
+    reasons.iter().map(|(reason, count)| (reason.name().to_owned(), *count)).collect()
 }
 
 impl Status {
@@ -512,7 +528,6 @@ pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Out
         for route in http.routes.iter() {
             let key = (listener.name.clone(), route.name.clone());
             let Some(total) = totals.routes.get(&key) else { continue };
-            let in_span = |outcomes: &Outcomes| outcomes.routes.get(&key).copied().unwrap_or_default().into();
             statuses.push(RouteStatus {
                 listener: listener.name.clone(),
                 name: route.name.clone(),
@@ -520,8 +535,10 @@ pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Out
                 auth: auth(route),
                 requests: total.responses.sum(),
                 statuses: total.responses.0,
-                recent: in_span(&outcomes.minute),
-                latest: in_span(&outcomes.latest),
+                refused: by_name(&total.reasons),
+                retries: total.retries,
+                recent: RouteRecent::of(&outcomes.minute, &key),
+                latest: RouteRecent::of(&outcomes.latest, &key),
                 added_us: quantiles(&total.added),
                 upstream_us: quantiles(&total.upstream),
             });
@@ -583,7 +600,7 @@ mod tests {
         ClusterId, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, PathRules, Redirect, Route,
         TcpListener,
     };
-    use telemetry::{Reason, Recent, Registry};
+    use telemetry::{Recent, Registry};
 
     use super::*;
 
@@ -648,6 +665,8 @@ mod tests {
         let route = registry.route(1, "web", "/hit");
         [200, 404].into_iter().for_each(|status| route.responses.inc(status));
         route.added.record(8);
+        route.reasons.inc(Reason::RateLimited);
+        route.retries.add(2);
         let (snapshot, totals) = (snapshot(), registry.totals());
         let outcomes = recent.outcomes(&registry);
 
@@ -676,6 +695,7 @@ mod tests {
             listeners.get(1).map(|listener| (listener.name.as_str(), listener.protocol.as_str(), listener.requests));
         assert_eq!(db, Some(("db", "tcp", 0)));
 
+        let limited = || BTreeMap::from([("rate_limited".to_owned(), 1)]);
         let hit = RouteStatus {
             listener: "web".into(),
             name: "/hit".into(),
@@ -683,8 +703,10 @@ mod tests {
             cluster: "one".into(),
             requests: 2,
             statuses: [0, 1, 0, 1, 0],
-            recent: RouteRecent { responses: 2, errors: 0 },
-            latest: RouteRecent { responses: 2, errors: 0 },
+            refused: limited(),
+            retries: 2,
+            recent: RouteRecent { responses: 2, errors: 0, refused: limited() },
+            latest: RouteRecent { responses: 2, errors: 0, refused: limited() },
             added_us: Some(Quantiles { p50: 8.0, p99: 8.0 }),
             upstream_us: None,
         };

@@ -1,6 +1,7 @@
 //! The counters of a listener, a route, a cluster and an endpoint, separate for each worker, and their sums over the workers.
 
 use std::array;
+use std::collections::BTreeMap;
 
 use model::Encoding;
 
@@ -8,6 +9,7 @@ use crate::counter::{Counter, Gauge};
 use crate::exemplar::{ExemplarTotals, Exemplars};
 use crate::grpc::{CodeCounters, CodeTotals};
 use crate::histogram::{Distribution, Histogram, LazyHistogram};
+use crate::occurred::OccurredReasons;
 use crate::reason::Reason;
 
 /// Something that each worker counts separately and that is reported as a sum.
@@ -95,6 +97,10 @@ group! {
         authorization: LazyHistogram => Distribution,
         /// The time that the global rate limit took, in microseconds.
         rate_limit: LazyHistogram => Distribution,
+        /// Requests that were sent again.
+        retries: Counter => u64,
+        /// Requests that were refused, failed or cut short.
+        reasons: OccurredReasons => BTreeMap<Reason, u64>,
     }
 }
 

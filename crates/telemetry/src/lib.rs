@@ -17,6 +17,7 @@ mod exposition;
 mod groups;
 mod grpc;
 mod histogram;
+mod occurred;
 mod overall;
 mod process;
 mod prometheus;
@@ -40,6 +41,7 @@ pub use groups::{
 };
 pub use grpc::{CodeCounters, CodeTotals, METHODS_MAX, MethodKey, OTHER_METHODS};
 pub use histogram::{Distribution, Histogram, LazyHistogram};
+pub use occurred::OccurredReasons;
 pub use overall::{Blame, Overall};
 pub use process::{OpenFiles, open_files};
 pub use prometheus::{Kind, Sample};

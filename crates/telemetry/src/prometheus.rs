@@ -115,6 +115,16 @@ fn routes(text: &mut Text, totals: &BTreeMap<(String, String), RouteTotals>) {
             emit(&[("listener", listener), ("route", route), ("class", class)], count);
         }
     });
+    let help = "Requests that were refused, failed or cut short, by route and reason. Only reasons that have occurred have a series.";
+    text.family("steelyard_route_refused_total", Kind::Counter, help, totals, |(listener, route), total, emit| {
+        for (reason, count) in &total.reasons {
+            emit(&[("listener", listener), ("route", route), ("reason", reason.name())], *count);
+        }
+    });
+    let help = "Retried requests.";
+    text.family("steelyard_route_retries_total", Kind::Counter, help, totals, |(listener, route), total, emit| {
+        emit(&[("listener", listener), ("route", route)], total.retries);
+    });
     let mut histogram = |name, bounds: RangeInclusive<u32>, help, of: fn(&RouteTotals) -> Observed<'_>| {
         text.head(name, help, "histogram");
         for ((listener, route), total) in totals {

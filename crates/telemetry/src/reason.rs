@@ -268,7 +268,8 @@ const PAGE_HEAD: &str = "\
 # Reasons
 
 Everything that Steelyard refuses, fails to do or cuts short is counted under one of these reasons, by listener, in
-`steelyard_refused_total{listener,reason}`. The access log has it as `reason=`.
+`steelyard_refused_total{listener,reason}`. Of requests that a route has taken, it is also in `steelyard_route_refused_total{listener,route,reason}`; only
+copies for mirrors are not. The access log has it as `reason=`.
 
 This page is generated from the list in `crates/telemetry/src/reason.rs`:
 `cargo run -p telemetry --example reasons > docs/reasons.md`.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::groups::{EndpointCounters, ListenerCounters, ReasonTotals, RouteCounters};
 use crate::reason::Reason;
-use crate::registry::{EndpointKey, Registry};
+use crate::registry::{EndpointKey, Registry, RouteReason};
 
 /// Intervals that are kept of each series. Together with the current one they span 60 to 65 seconds.
 const INTERVALS: usize = 12;
@@ -155,6 +155,7 @@ const OF_ENDPOINT: usize = 5;
 pub struct Recent {
     listeners: Window<String, OF_LISTENER>,
     routes: Window<(String, String), OF_ROUTE>,
+    route_reasons: Window<RouteReason, 1>,
     endpoints: Window<EndpointKey, OF_ENDPOINT>,
 }
 
@@ -172,16 +173,19 @@ pub struct Spans<T> {
 struct Sums {
     listeners: Vec<(String, [u64; OF_LISTENER])>,
     routes: Vec<((String, String), [u64; OF_ROUTE])>,
+    route_reasons: Vec<(RouteReason, [u64; 1])>,
     endpoints: Vec<(EndpointKey, [u64; OF_ENDPOINT])>,
 }
 
-/// What happened in a span of time, by the names under which it is counted. Series in which nothing happened are included.
+/// What happened in a span of time, by the names under which it is counted. Series in which nothing happened are included, but for reasons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
     /// By the name of the listener.
     pub listeners: BTreeMap<String, ListenerOutcomes>,
     /// By the names of listener and route.
     pub routes: BTreeMap<(String, String), RouteOutcomes>,
+    /// Why requests of a route were refused, failed or cut short, by the names of listener and route.
+    pub route_reasons: BTreeMap<(String, String), BTreeMap<Reason, u64>>,
     /// By the name of the cluster and the address.
     pub endpoints: BTreeMap<EndpointKey, EndpointOutcomes>,
 }
@@ -236,6 +240,7 @@ impl Recent {
         if self.listeners.is_due(now_ms) {
             self.listeners.sample(now_ms, registry.sums(of_listener));
             self.routes.sample(now_ms, registry.sums(of_route));
+            self.route_reasons.sample(now_ms, registry.route_reasons());
             self.endpoints.sample(now_ms, registry.sums(of_endpoint));
         }
     }
@@ -245,6 +250,7 @@ impl Recent {
         let sums = Sums {
             listeners: registry.sums(of_listener),
             routes: registry.sums(of_route),
+            route_reasons: registry.route_reasons(),
             endpoints: registry.sums(of_endpoint),
         };
         Spans { minute: self.outcomes_in(INTERVALS, &sums), latest: self.outcomes_in(LATEST_INTERVALS, &sums) }
@@ -266,9 +272,18 @@ impl Recent {
             let [requests, unreachable, errors, resets, timeouts] = self.endpoints.growth_in(intervals, key, now);
             (key.clone(), EndpointOutcomes { requests, unreachable, errors, resets, timeouts })
         };
+        let mut route_reasons = BTreeMap::<_, BTreeMap<_, _>>::new();
+        for (key, now) in &sums.route_reasons {
+            let [grown] = self.route_reasons.growth_in(intervals, key, now);
+            if grown > 0 {
+                let (route, reason) = key.clone();
+                route_reasons.entry(route).or_default().insert(reason, grown);
+            }
+        }
         Outcomes {
             listeners: sums.listeners.iter().map(listener).collect(),
             routes: sums.routes.iter().map(route).collect(),
+            route_reasons,
             endpoints: sums.endpoints.iter().map(endpoint).collect(),
         }
     }
@@ -361,6 +376,7 @@ mod tests {
             listener.reasons.inc(Reason::ConnectRefused);
             let route = registry.route(worker, "web", "/");
             [200, 404, 502, 503].into_iter().for_each(|status| route.responses.inc(status));
+            route.reasons.inc(Reason::ConnectRefused);
             let endpoint = registry.endpoint(worker, "app", address);
             endpoint.requests.add(4);
             endpoint.unreachable.add(1);
@@ -374,6 +390,8 @@ mod tests {
             assert_eq!(web.reasons.counted().collect::<Vec<_>>(), [(Reason::ConnectRefused, 2)]);
             let route = outcomes.routes[&("web".to_owned(), "/".to_owned())];
             assert_eq!(route, RouteOutcomes { responses: 8, errors: 4 });
+            let refused = &outcomes.route_reasons[&("web".to_owned(), "/".to_owned())];
+            assert_eq!(*refused, [(Reason::ConnectRefused, 2)].into());
             let endpoint = outcomes.endpoints[&("app".into(), address)];
             assert_eq!((endpoint.requests, endpoint.unreachable, endpoint.failures()), (8, 2, 6));
             // The last seconds are within the last 10.
@@ -381,7 +399,8 @@ mod tests {
             assert_eq!(latest == outcomes, is_latest, "{now_ms}");
         }
         let latest = |recent: &Recent| {
-            let Outcomes { listeners, routes, endpoints } = recent.outcomes(&registry).latest;
+            let Outcomes { listeners, routes, route_reasons, endpoints } = recent.outcomes(&registry).latest;
+            assert!(route_reasons.is_empty(), "{route_reasons:?}");
             let route = routes[&("web".to_owned(), "/".to_owned())];
             let endpoint = endpoints[&("app".into(), address)];
             (listeners["web"].requests, (route.responses, route.errors), (endpoint.requests, endpoint.failures()))

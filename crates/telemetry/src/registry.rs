@@ -18,10 +18,14 @@ use crate::grpc::{METHODS_MAX, MethodKey, OTHER_METHODS};
 use crate::overall::Overall;
 use crate::process;
 use crate::prometheus::{self, Sample};
+use crate::reason::Reason;
 use crate::tail::Tail;
 
 /// The name of a cluster, which all of its endpoints share, and an address.
 pub type EndpointKey = (Arc<str>, SocketAddr);
+
+/// The names of listener and route, and a reason.
+pub(crate) type RouteReason = ((String, String), Reason);
 
 /// All counters of the process. A clone is another handle on the same ones.
 #[derive(Clone, Debug, Default)]
@@ -206,6 +210,18 @@ impl Registry {
             (key.clone(), sums)
         };
         F::family(&series).0.iter().map(sum).collect()
+    }
+
+    /// The reasons of each route that have occurred, summed over the workers.
+    pub(crate) fn route_reasons(&self) -> Vec<(RouteReason, [u64; 1])> {
+        let series = self.lock();
+        let of_route = |(key, workers): (&(String, String), &Workers<RouteCounters>)| {
+            let mut counts = BTreeMap::new();
+            workers.iter().for_each(|counters| counters.reasons.add_to(&mut counts));
+            let key = key.clone();
+            counts.into_iter().map(move |(reason, count)| ((key.clone(), reason), [count]))
+        };
+        series.routes.0.iter().flat_map(of_route).collect()
     }
 
     /// All counters in this format: the totals, the process (from `/proc/self`), and the caller's samples. Samples with the same name must be

@@ -144,6 +144,14 @@ const ROWS: &[(&str, &[Panel])] = &[
                 )],
             ),
             Panel(
+                "Refused and failed, by reason",
+                "reqps",
+                &[(
+                    "sum by (listener, route, reason) (rate(steelyard_route_refused_total{OF}[$__rate_interval])) > 0 or vector(0)",
+                    "{{listener}} {{route}} {{reason}}",
+                )],
+            ),
+            Panel(
                 "Time that Steelyard added, 99 %",
                 "s",
                 &[(

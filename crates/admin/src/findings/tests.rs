@@ -3,6 +3,7 @@
 use super::*;
 use crate::show::tests::{endpoint, status, vip};
 use crate::status::InvalidCertificate;
+use crate::status::RouteRecent;
 use crate::vip::SocketsStatus;
 
 /// Compares kind, severity and text of each finding.
@@ -172,8 +173,8 @@ fn requests_that_fail_since_a_few_seconds() {
         (listener.recent.requests, listener.recent.refused) = (3_010, failed());
         (listener.latest.requests, listener.latest.refused) = (requests, failed());
         let route = &mut status.routes[1];
-        route.recent = RouteRecent { responses: 3_010, errors: failures };
-        route.latest = RouteRecent { responses: requests, errors: failures };
+        route.recent = RouteRecent { responses: 3_010, errors: failures, refused: failed() };
+        route.latest = RouteRecent { responses: requests, errors: failures, refused: failed() };
         let endpoint = &mut status.clusters[0].endpoints[1];
         endpoint.recent = EndpointRecent { requests: 3_010, unreachable: failures, ..EndpointRecent::default() };
         endpoint.latest = EndpointRecent { requests, unreachable: failures, ..EndpointRecent::default() };
@@ -190,7 +191,11 @@ fn requests_that_fail_since_a_few_seconds() {
                 "web failed 5 of 5 requests in the last few seconds: 5 connect_refused; start the service on the \
                  endpoint's port",
             ),
-            ("route_errors", Wrong, "a route answered with 5xx: / of web (5 of 5 requests in the last few seconds)"),
+            (
+                "route_errors",
+                Wrong,
+                "a route answered with 5xx: / of web (5 of 5 requests in the last few seconds: 5 connect_refused)",
+            ),
             (
                 "endpoint_failures",
                 Wrong,

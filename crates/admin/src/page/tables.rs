@@ -74,6 +74,7 @@ pub(super) fn routes(view: &View<'_>) -> Markup {
                 thead { tr {
                     th scope="col" { "ROUTE" } th scope="col" { "TO" } th scope="col" class="n" { "REQUESTS/MIN" } th scope="col" class="n" { "5xx/MIN" }
                     th scope="col" class="n" { "ADDED p50 / p99" } th scope="col" class="n" { "ENDPOINT p50 / p99" } th scope="col" class="n" { "REQUESTS" } th scope="col" { "STATUSES" }
+                    th scope="col" { "REFUSED OR FAILED" } th scope="col" class="n" { "RETRIES" }
                 } }
                 tbody { @for route in routes.iter().skip(page * ROWS).take(ROWS) { (self::route(route, status)) } }
             } }
@@ -89,7 +90,6 @@ fn route(route: &RouteStatus, status: &Status) -> Markup {
         .filter(|(_, count)| *count > 0)
         .map(|(class, count)| format!("{count} {class}"))
         .collect();
-    let listener = status.listeners.iter().find(|listener| listener.name == route.listener);
     let retries = |cluster: &&ClusterStatus| {
         route.cluster == cluster.name
             || route
@@ -109,10 +109,8 @@ fn route(route: &RouteStatus, status: &Status) -> Markup {
                         dt { "Shares" } dd { (visible(&route.cluster)) }
                         @if let Some(auth) = &route.auth { dt { "Demands" } dd { (visible(auth)) } }
                         @for cluster in clusters { dt { "Retries of " (visible(&cluster.name)) } dd { (cluster.retries) } }
-                        @if let Some(listener) = listener {
-                            dt { "Reasons of the whole listener, last minute" }
-                            dd { (if listener.recent.refused.is_empty() { "none".to_owned() } else { counts(&listener.recent.refused) }) }
-                        }
+                        dt { "Reasons, last minute" }
+                        dd { (if route.recent.refused.is_empty() { "none".to_owned() } else { counts(&route.recent.refused) }) }
                     }
                 }
             }
@@ -123,6 +121,8 @@ fn route(route: &RouteStatus, status: &Status) -> Markup {
             td class="n" { (quantiles(route.upstream_us)) }
             td class="n" { (route.requests) }
             td { (statuses.join(", ")) }
+            td { (counts(&route.refused)) }
+            td class="n" { (route.retries) }
         }
     }
 }

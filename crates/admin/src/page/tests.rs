@@ -1,5 +1,7 @@
 //! What the page shows, and that nothing in a name can change it.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::access::User;
 use crate::show::tests::status;
@@ -30,6 +32,7 @@ fn every_name_is_escaped() {
     }
     for route in &mut status.routes {
         (route.name, route.cluster) = (NASTY.into(), NASTY.into());
+        route.refused = [(NASTY.to_owned(), 1)].into();
     }
     for cluster in &mut status.clusters {
         cluster.name = NASTY.into();
@@ -91,7 +94,7 @@ fn thousands_of_routes_are_leafed_through() {
     status.routes = (0..5000_u64)
         .map(|number| crate::RouteStatus {
             name: format!("/r{number}"),
-            recent: crate::RouteRecent { responses: number, errors: 5000 - number },
+            recent: crate::RouteRecent { responses: number, errors: 5000 - number, refused: BTreeMap::new() },
             ..one.clone()
         })
         .collect();

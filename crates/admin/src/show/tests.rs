@@ -48,6 +48,8 @@ pub(crate) fn status() -> Status {
         auth: None,
         requests,
         statuses: [0; 5],
+        refused: BTreeMap::new(),
+        retries: 0,
         recent: RouteRecent::default(),
         latest: RouteRecent::default(),
         added_us: Some(Quantiles { p50: 41.2, p99: 1_234.0 }),

@@ -119,6 +119,7 @@ impl Exchange {
             Ok(Verdict::Denied(_)) => self.granted(env, number, route, &Grant::default()),
             Err(error) => {
                 env.listener.count(Reason::ExternalAuthFailed);
+                self.record.handle_besides(Reason::ExternalAuthFailed);
                 let listener = &env.listener.plan.policy.name;
                 tracing::debug!(listener, %error, "external authorization failed, and the request passes");
                 self.granted(env, number, route, &Grant::default());

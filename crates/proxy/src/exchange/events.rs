@@ -156,8 +156,9 @@ impl Exchange {
         let connected_us = self.record.connected_us();
         awaiting.attempt.judge_response(&routed.cluster, status, &self.upload, connected_us, env.now_us);
         let cause = awaiting.retry_cause_of_response(response, self.call.as_mut(), early);
-        let lease = &awaiting.attempt.lease;
-        if routed.again(env, &self.request.head, &mut self.upload, lease, awaiting.is_reused, cause) {
+        let (lease, method) = (&awaiting.attempt.lease, self.request.head.method);
+        let failed = Failed { lease, was_reused: awaiting.is_reused, cause, method, now_ms: env.now_ms() };
+        if routed.again(env, &mut self.upload, &mut self.record, &failed) {
             if let RetryCause::Grpc(status) = cause
                 && status.is_endpoints_fault()
             {

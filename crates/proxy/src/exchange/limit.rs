@@ -58,6 +58,7 @@ impl Exchange {
             }
             Err(error) => {
                 env.listener.count(Reason::RateLimitFailed);
+                self.record.handle_besides(Reason::RateLimitFailed);
                 let listener = &env.listener.plan.policy.name;
                 tracing::debug!(listener, %error, "the global rate limit failed, and the request passes");
             }

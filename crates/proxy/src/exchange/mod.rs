@@ -398,21 +398,16 @@ impl Routed {
         self.tries.may_return(same_endpoint)
     }
 
-    /// Returns whether the request is sent again after such a failure at the endpoint of `lease`. If so, the try is counted and the request
-    /// prepared.
-    fn again(
-        &mut self,
-        env: &Env<'_>,
-        request: &RequestHead,
-        upload: &mut Transfer,
-        lease: &Lease,
-        was_reused: bool,
-        cause: RetryCause,
-    ) -> bool {
+    /// Returns whether the request is sent again after this failure. If so, the try is counted and the request prepared.
+    fn again(&mut self, env: &Env<'_>, upload: &mut Transfer, record: &mut AccessRecord, failed: &Failed<'_>) -> bool {
         let policy = self.policy(env);
         let Self { cluster, deadline, tries, .. } = self;
-        let failed = Failed { lease, was_reused, cause, method: request.method, now_ms: env.now_ms() };
-        tries.again(cluster, &policy.retry, &failed, *deadline, upload, || env.listener.count(Reason::RetryBudget))
+        let is_again = tries.again(cluster, &policy.retry, failed, *deadline, upload, || {
+            env.listener.count(Reason::RetryBudget);
+            record.handle_besides(Reason::RetryBudget);
+        });
+        record.retries = tries.retries();
+        is_again
     }
 
     /// Whether the request is sent again because its connection was closed at that moment: see [`Tries::again_fresh`].

@@ -39,6 +39,8 @@ pub(crate) struct AccessRecord {
     /// The client gets the response of an endpoint, and not one of our own.
     pub(crate) is_of_endpoint: bool,
     pub(crate) attempts: u32,
+    /// Those of them that were retries: not the first, and not because an endpoint could not be reached while there was another.
+    pub(crate) retries: u32,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     /// The time that this hop added.
@@ -46,7 +48,12 @@ pub(crate) struct AccessRecord {
     /// From the request's head sent to the response's head received.
     pub(crate) upstream_us: Option<u64>,
     pub(crate) reason: Option<Reason>,
+    /// What else went wrong: bits of [`BESIDES`].
+    besides: u8,
 }
+
+/// Reasons that do not end a request.
+const BESIDES: [Reason; 3] = [Reason::RetryBudget, Reason::ExternalAuthFailed, Reason::RateLimitFailed];
 
 /// The data for the log and the counters of a tunnel that no longer holds its listener.
 pub(crate) struct DetachedNames {
@@ -64,6 +71,19 @@ impl AccessRecord {
     /// Records the beginning of a request. The first call counts.
     pub(crate) fn begin(&mut self, now_us: u64) {
         self.begun_us.get_or_insert(now_us);
+    }
+
+    /// Records what goes wrong without ending the request: one of [`BESIDES`].
+    pub(crate) fn handle_besides(&mut self, reason: Reason) {
+        let at = BESIDES.iter().position(|of| *of == reason);
+        debug_assert!(at.is_some(), "{reason}");
+        self.besides |= at.map_or(0, |at| 1 << at);
+    }
+
+    /// Everything that went wrong.
+    pub(crate) fn reasons(&self) -> impl Iterator<Item = Reason> + '_ {
+        let besides = BESIDES.iter().enumerate().filter(|(at, _)| self.besides & 1 << at != 0);
+        self.reason.into_iter().chain(besides.map(|(_, reason)| *reason))
     }
 
     pub(crate) fn begun_us(&self) -> Option<u64> {

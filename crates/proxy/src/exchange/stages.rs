@@ -459,7 +459,9 @@ impl Exchange {
     pub(super) fn try_again(&mut self, env: &Env<'_>, lease: Lease, was_reused: bool, cause: RetryCause, error: Error) {
         let Phase::Upstream(routed, _) = &mut self.phase else { return };
         let is_final = error.side != Side::Upstream || error.reason == Reason::RequestTimeout;
-        if !is_final && routed.again(env, &self.request.head, &mut self.upload, &lease, was_reused, cause) {
+        let (method, now_ms) = (self.request.head.method, env.now_ms());
+        let failed = Failed { lease: &lease, was_reused, cause, method, now_ms };
+        if !is_final && routed.again(env, &mut self.upload, &mut self.record, &failed) {
             // Returns its room for the next try.
             drop(lease);
             let reason = error.reason;

@@ -93,6 +93,11 @@ impl Tries {
         self.past.as_deref().map_or(&[], |past| &past.tried)
     }
 
+    /// How often the request was sent again, but for endpoints that could not be reached while there was another.
+    pub(crate) fn retries(&self) -> u32 {
+        self.past.as_deref().map_or(0, |past| past.retries)
+    }
+
     /// Whether an ejected endpoint is acceptable if there is no other.
     pub(crate) fn takes_ejected(&self) -> bool {
         self.past.as_deref().is_some_and(|past| past.failed.is_some())

@@ -45,6 +45,10 @@ fn count(counters: &RouteCounters, exchange: &Exchange) {
     if let Some(status) = record.status {
         counters.responses.inc(status);
     }
+    record.reasons().for_each(|reason| counters.reasons.inc(reason));
+    if record.retries > 0 {
+        counters.retries.add(record.retries.into());
+    }
     if let Some(took_us) = record.authorized_us {
         counters.authorization.record(took_us);
     }
