@@ -132,11 +132,13 @@ fn the_config_map_of_ingress_nginx() {
         {
             let controller = edge.controller_by(&edge.limited(), "limited", &arguments);
             until_answer("a.example", "/", (403, ""));
-            assert!(edge.cluster.until_event("Ingress", "web", "Closed").contains("cannot be read"));
+            let told = edge.cluster.until_event("Ingress", "web", "Closed");
+            assert!(told.contains("may not list or watch ConfigMap"), "{told}");
             stop(controller);
         }
         let _controller = edge.controller_with("one", &arguments);
         until_answer("a.example", "/", (403, ""));
+        edge.cluster.until_event_with("Ingress", "web", "Closed", "there is no ConfigMap");
         let put = |data: &str| {
             edge.cluster.apply(&format!(
                 "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: nginx-configuration}}, data: {{{data}}}}}"

@@ -11,7 +11,7 @@
 pub fn regex_of(path: &str) -> Result<String, String> {
     let build = |text: &str| regex::RegexBuilder::new(text).size_limit(BYTES_MAX).build();
     // The expression alone first: `a)|(b` must not become one through the parentheses around it.
-    if means_the_same(path) && build(path).is_ok() {
+    if path.len() <= PATH_BYTES_MAX && means_the_same(path) && build(path).is_ok() {
         let pattern = format!("(?i:{path})(?s:.*)");
         if build(&pattern).is_ok() {
             return Ok(pattern);
@@ -19,6 +19,9 @@ pub fn regex_of(path: &str) -> Result<String, String> {
     }
     Err(literal_of(path))
 }
+
+/// Bytes of an expression. nginx takes no longer ones, and to compile those of an object of the largest size takes minutes.
+const PATH_BYTES_MAX: usize = 4096;
 
 /// Bytes of a compiled expression. The limit of the routes is a little higher.
 const BYTES_MAX: usize = 240 * 1024;

@@ -123,6 +123,8 @@ pub(super) struct Read<'o> {
     created: &'o str,
     /// Hosts, each with its paths and their types.
     pub(super) rules: Vec<(String, Vec<(&'o str, &'o str)>)>,
+    /// The paths that cannot be matched, each with its host and the text that the paths begin with which it can match.
+    pub(super) unmatched: Vec<(String, &'o str, String)>,
     pub(super) plan: Plan,
     pub(super) object: &'o Value,
 }
@@ -531,6 +533,7 @@ fn read<'o>(ingress: &'o Value, with: (&Globals, Compat), known: &mut Known) -> 
         }
     }
     Read {
+        unmatched: Vec::new(),
         name: name_of(ingress),
         created: ingress["metadata"]["creationTimestamp"].as_str().unwrap_or_default(),
         rules,

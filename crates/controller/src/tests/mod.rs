@@ -1,6 +1,7 @@
 //! Table tests: objects go in, and the served configuration and the statuses come out. Each file in `tests/cases` is a table; `expect` is
 //! the output of [`told`] for its objects.
 
+mod many;
 mod told;
 mod traffic;
 

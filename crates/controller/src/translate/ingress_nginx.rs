@@ -122,6 +122,7 @@ pub(super) fn translate(
         has_tls: false,
         client_tls: None,
         default_backend: None,
+        names_left: NAMES_MAX,
         asked: BTreeMap::new(),
     };
     making.default_backend = making.default_backend(settings);
@@ -315,9 +316,14 @@ struct Making<'t, 'p, 'o> {
     client_tls: Option<&'t ClientTls>,
     /// The cluster of what no path takes.
     default_backend: Option<ClusterId>,
+    /// Names that routes may still have besides the hosts of their rules.
+    names_left: usize,
     /// The backends behind the paths of it that are asked whether requests may pass, each with its Ingress, or why there is none.
     asked: BTreeMap<String, Result<(Ingress<'t>, &'t IngressTarget), String>>,
 }
+
+/// Names that all routes have by `server-alias`. Each route of a host has all names of the host.
+const NAMES_MAX: usize = 262_144;
 
 /// The two listeners of a host, as far as it is served there.
 #[derive(Clone, Copy, Default)]

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 
 use regex::{Regex, RegexBuilder};
 
+use crate::ingress_nginx::regex_of;
+
 /// Bytes that one compiled expression may take; it is charged with the least of these that it needs. A common one needs the first.
 const REGEX_BYTES: [usize; 3] = [16 * 1024, 64 * 1024, 256 * 1024];
 
@@ -19,6 +21,8 @@ const CACHE_FACTOR: usize = 8;
 /// The known expressions.
 pub struct Regexes {
     known: HashMap<Box<str>, Known>,
+    /// The expressions of paths of ingress-nginx, or what paths begin with if there is none, and the last translation that used each.
+    of_paths: HashMap<Box<str>, (Result<String, String>, u64)>,
     translation: u64,
     /// Bytes of those that the present translation uses.
     in_use: usize,
@@ -34,7 +38,13 @@ struct Known {
 
 impl Default for Regexes {
     fn default() -> Self {
-        Self { known: HashMap::new(), translation: 0, in_use: 0, bytes_max: REGEXES_BYTES_MAX }
+        Self {
+            known: HashMap::new(),
+            of_paths: HashMap::new(),
+            translation: 0,
+            in_use: 0,
+            bytes_max: REGEXES_BYTES_MAX,
+        }
     }
 }
 
@@ -48,6 +58,21 @@ impl Regexes {
     /// Ends a translation: expressions that it did not use are removed.
     pub(super) fn end(&mut self) {
         self.known.retain(|_, known| known.last == self.translation);
+        self.of_paths.retain(|_, (_, last)| *last == self.translation);
+    }
+
+    /// The expression of a path of ingress-nginx, as [`regex_of`] finds it, which compiles it twice.
+    ///
+    /// # Errors
+    /// As [`regex_of`].
+    pub(super) fn of_path(&mut self, path: &str) -> Result<String, String> {
+        if let Some((found, last)) = self.of_paths.get_mut(path) {
+            *last = self.translation;
+            return found.clone();
+        }
+        let found = regex_of(path);
+        self.of_paths.insert(path.into(), (found.clone(), self.translation));
+        found
     }
 
     /// Compiles the expression, anchored at both ends.
@@ -118,6 +143,19 @@ mod tests {
         check("(?x) /a # the first", &["/a"], &["/a#"]);
         for wrong in ["(", "a)|(b", "[z-a]", r"\w{9999}"] {
             assert!(regexes.anchored(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn paths_are_known_as_long_as_they_are_used() {
+        let mut regexes = Regexes::default();
+        for path in ["/a(.*)", "/b(?!c)"] {
+            regexes.begin();
+            for _ in 0..2 {
+                assert_eq!(regexes.of_path(path), regex_of(path));
+            }
+            regexes.end();
+            assert_eq!(regexes.of_paths.len(), 1);
         }
     }
 

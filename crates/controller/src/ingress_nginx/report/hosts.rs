@@ -8,9 +8,8 @@ use super::Read;
 
 /// Closes the Ingresses of which the controller closes a path: because another Ingress closes the host, or because an expression cannot be
 /// matched. They come in the order in which ingress-nginx takes them.
-pub(super) fn close(all: &mut [Read<'_>]) {
+pub(super) fn close<'o>(all: &mut [Read<'o>]) {
     let mut hosts: BTreeMap<String, String> = BTreeMap::new();
-    let mut blocked: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
     let is_served = |ingress: &&Read<'_>| ingress.plan.dropped.is_none();
     for ingress in all.iter().filter(is_served) {
         for host in ingress.hosts() {
@@ -21,13 +20,15 @@ pub(super) fn close(all: &mut [Read<'_>]) {
         }
     }
     let regexes: BTreeSet<String> = regexes(all).into_keys().map(str::to_owned).collect();
-    for ingress in all.iter().filter(is_served) {
-        for (host, paths) in ingress.rules.iter().filter(|(host, _)| regexes.contains(host)) {
-            let wrong = paths.iter().filter_map(|(path, _)| Some(((*path).to_owned(), regex_of(path).err()?)));
-            let wrong: Vec<(String, String)> = wrong.collect();
-            if !wrong.is_empty() {
-                blocked.entry(host.clone()).or_default().extend(wrong);
-            }
+    let mut blocked: BTreeMap<String, Blocked<'_>> = BTreeMap::new();
+    for ingress in all.iter_mut().filter(|ingress| ingress.plan.dropped.is_none()) {
+        let of_rule = |(host, paths): &(String, Vec<(&'o str, &'o str)>)| {
+            let wrong = paths.iter().filter_map(|(path, _)| Some((host.clone(), *path, regex_of(path).err()?)));
+            wrong.collect::<Vec<_>>()
+        };
+        ingress.unmatched = ingress.rules.iter().filter(|(host, _)| regexes.contains(host)).flat_map(of_rule).collect();
+        for (host, path, begins) in &ingress.unmatched {
+            blocked.entry(host.clone()).or_default().add(path, begins);
         }
     }
     for ingress in all.iter_mut().filter(|ingress| ingress.plan.dropped.is_none()) {
@@ -35,31 +36,49 @@ pub(super) fn close(all: &mut [Read<'_>]) {
         if let Some(why) = of_host {
             ingress.plan.closed.get_or_insert(why);
         }
-        let of_paths = ingress.rules.iter().find_map(|(host, paths)| {
-            let wrong = blocked.get(host)?;
-            paths.iter().find_map(|(path, _)| is_blocked(host, path, wrong))
+        let of_itself = ingress.unmatched.first().map(|(host, path, _)| {
+            let (host, path) = (shown(host), value::cut(path));
+            format!("the path {path} of {host} cannot be matched: it looks around or refers back, or is no expression")
         });
-        if let Some(why) = of_paths {
+        let of_paths = || {
+            ingress.rules.iter().find_map(|(host, paths)| {
+                let blocked = blocked.get(host)?;
+                paths.iter().find_map(|(path, _)| blocked.why(host, path))
+            })
+        };
+        if let Some(why) = of_itself.or_else(of_paths) {
             ingress.plan.closed.get_or_insert(why);
         }
     }
 }
 
-/// Why a path is closed, on a host with these expressions that cannot be matched, each with the text that its paths begin with.
-fn is_blocked(host: &str, path: &str, wrong: &[(String, String)]) -> Option<String> {
-    let own = literal_of(path).to_ascii_lowercase();
-    let (closed, begins) = wrong.iter().find(|(closed, begins)| {
-        // Longer expressions come first, and of equally long ones the last of the alphabet.
-        let comes_later = (closed.len(), closed.as_str()) >= (path.len(), path);
-        comes_later && own.starts_with(&begins.to_ascii_lowercase())
-    })?;
-    let (host, path, closed) = (shown(host), value::cut(path), value::cut(closed));
-    Some(match path == closed {
-        true => {
-            format!("the path {path} of {host} cannot be matched: it looks around or refers back, or is no expression")
+/// The expressions of one host that cannot be matched: by the text that its paths begin with, in small letters, the one that comes first, and that
+/// text as it is written.
+#[derive(Default)]
+struct Blocked<'o>(BTreeMap<String, (&'o str, String)>);
+
+impl<'o> Blocked<'o> {
+    fn add(&mut self, path: &'o str, begins: &str) {
+        let known = self.0.entry(begins.to_ascii_lowercase()).or_insert_with(|| (path, begins.to_owned()));
+        if comes_first(path, known.0) {
+            *known = (path, begins.to_owned());
         }
-        false => format!("the path {path} of {host} begins with {begins}, as {closed} does, which cannot be matched"),
-    })
+    }
+
+    /// Why a path is closed, if it is.
+    fn why(&self, host: &str, path: &str) -> Option<String> {
+        let own = literal_of(path).to_ascii_lowercase();
+        let ends = own.char_indices().map(|(at, letter)| at + letter.len_utf8());
+        let known = ends.filter_map(|end| self.0.get(own.get(..end)?));
+        let (closed, begins) = known.into_iter().find(|(closed, _)| !comes_first(path, closed))?;
+        let (host, path, closed) = (shown(host), value::cut(path), value::cut(closed));
+        Some(format!("the path {path} of {host} begins with {begins}, as {closed} does, which cannot be matched"))
+    }
+}
+
+/// Longer expressions come first, and of equally long ones the last of the alphabet.
+fn comes_first(path: &str, other: &str) -> bool {
+    (path.len(), path) > (other.len(), other)
 }
 
 /// A host for people.
@@ -108,17 +127,13 @@ pub(super) fn of_hosts(read: &[Read<'_>]) -> Vec<String> {
         ));
     }
     for ingress in read {
-        for (host, paths) in ingress.rules.iter().filter(|(host, _)| regexes.contains_key(host.as_str())) {
-            for (path, _) in paths {
-                if let Err(begins) = regex_of(path) {
-                    let shown = value::cut(path);
-                    notes.push(format!(
-                        "{host}{shown} of {} cannot be matched here (it looks around or refers back, or is no expression): paths that begin \
-                         with {begins} are closed",
-                        ingress.name
-                    ));
-                }
-            }
+        for (host, path, begins) in &ingress.unmatched {
+            let shown = value::cut(path);
+            notes.push(format!(
+                "{host}{shown} of {} cannot be matched here (it looks around or refers back, or is no expression): paths that begin with \
+                 {begins} are closed",
+                ingress.name
+            ));
         }
     }
     for (host, path, name) in canaries {

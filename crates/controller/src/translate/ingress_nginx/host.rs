@@ -15,9 +15,12 @@ use super::super::listener::certificate;
 use super::super::policy::Authority;
 use super::super::reference::{Why, service_port};
 use super::super::traffic::{Asked, UpstreamTls};
-use super::{At, Host, Ingress, Making, Place, names, respond};
+use super::{At, Host, Ingress, Making, NAMES_MAX, Place, names, respond};
 use crate::index::{IngressTarget, Name, PortRef};
-use crate::ingress_nginx::{Affinity, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, regex_of};
+use crate::ingress_nginx::{Affinity, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl};
+
+/// Paths of one host that are asked whether requests may pass. Each is looked up among all paths of the host.
+const ASKED_MAX: usize = 64;
 
 /// The path of a location, and why its requests are refused if they are.
 struct Matched {
@@ -29,7 +32,7 @@ impl<'t> Making<'t, '_, '_> {
     /// All routes of a host. `others` are the names of all hosts, sorted.
     pub(super) fn host(&mut self, name: &str, host: &Host<'t>, others: &[String]) {
         let Some(first) = host.first else { return };
-        let hosts = names(name, &host.aliases, others);
+        let hosts = self.names(name, host, first, others);
         let ask = match host.client_tls {
             None => Ok(None),
             Some((by, client_tls)) => self.ask(by, client_tls).map(Some).map_err(|why| (by, why)),
@@ -77,6 +80,26 @@ impl<'t> Making<'t, '_, '_> {
         }
     }
 
+    /// The names of a host.
+    fn names(&mut self, name: &str, host: &Host<'_>, first: Ingress<'_>, others: &[String]) -> Vec<HostMatcher> {
+        let mut hosts = names(name, &host.aliases, others);
+        let more = hosts.len().saturating_sub(1) * (host.places.len() + 1);
+        match self.names_left.checked_sub(more) {
+            Some(left) => self.names_left = left,
+            None => {
+                hosts.truncate(1);
+                let mut all = host.places.iter().map(|place| place.ingress);
+                let by = all.find(|ingress| !ingress.planned.plan.location.aliases.is_empty()).unwrap_or(first);
+                let why = format!(
+                    "these annotations are not served: server-alias: its names, counted once for each path of {name}, are more than the {NAMES_MAX} \
+                     of all hosts; write rules for them"
+                );
+                self.tell(by, Why::new("UnsupportedAnnotation", why));
+            }
+        }
+        hosts
+    }
+
     /// What the clients of a host are asked for.
     fn ask(&self, by: Ingress<'_>, client_tls: &ClientTls) -> Result<Ask, String> {
         let ClientTls { secret, verify, .. } = client_tls;
@@ -93,7 +116,11 @@ impl<'t> Making<'t, '_, '_> {
         let wanted = places.iter().filter_map(|place| place.ingress.planned.plan.location.asks_host.clone());
         let wanted: BTreeSet<String> = wanted.collect();
         let mut found = BTreeMap::new();
-        for url in wanted {
+        for (number, url) in wanted.into_iter().enumerate() {
+            if number >= ASKED_MAX {
+                found.insert(url, Err(format!("auth-url asks more than {ASKED_MAX} paths of this host")));
+                continue;
+            }
             let path = url.split('?').next().unwrap_or_default();
             let place = places.iter().find(|place| match is_regex {
                 false if place.exact => place.path == path,
@@ -101,9 +128,11 @@ impl<'t> Making<'t, '_, '_> {
                     let rest = path.strip_prefix(place.path.trim_end_matches('/'));
                     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
                 }
-                true => regex_of(place.path)
-                    .and_then(|pattern| self.with.regexes.anchored(&pattern))
-                    .is_ok_and(|regex| regex.is_match(path)),
+                true => {
+                    let regexes = &mut *self.with.regexes;
+                    let pattern = regexes.of_path(place.path);
+                    pattern.and_then(|pattern| regexes.anchored(&pattern)).is_ok_and(|regex| regex.is_match(path))
+                }
             });
             let outcome = match place {
                 None => Err(format!("auth-url asks {path} of the same host, which no Ingress has")),
@@ -226,7 +255,7 @@ impl<'t> Making<'t, '_, '_> {
                 closed,
             };
         }
-        let (pattern, refused) = match regex_of(place.path) {
+        let (pattern, refused) = match self.with.regexes.of_path(place.path) {
             Ok(pattern) => (pattern, None),
             Err(begins) => {
                 let why = format!(

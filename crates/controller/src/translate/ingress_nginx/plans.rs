@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::index::{Index, IngressEntry, Name, TrafficEntry};
+use crate::index::{Index, IngressEntry, Kind, Name, TrafficEntry};
 use crate::ingress_nginx::{Compat, Globals, Known, Plan};
 use crate::settings::{IngressNginx, Settings};
 
@@ -57,9 +57,11 @@ fn globals(index: &Index, nginx: &IngressNginx) -> Globals {
     match (&nginx.config_map, &index.nginx_config) {
         (None, _) => Globals::default(),
         (Some(_), Some(data)) => Globals::of(data.iter().map(|(key, value)| (key.as_str(), value.as_str()))),
-        (Some(name), None) => Globals::closed(&format!(
-            "the ConfigMap {name} of ingress-nginx cannot be read, so nobody knows whom it keeps out"
-        )),
+        (Some(name), None) => {
+            let unknown =
+                index.unknown(Kind::ConfigMap, &name.namespace, &format!("ConfigMap {name} of ingress-nginx"));
+            Globals::closed(&format!("{unknown}; so nobody knows whom it keeps out"))
+        }
     }
 }
 
