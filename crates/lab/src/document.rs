@@ -65,19 +65,26 @@ impl<'t> Document<'t> {
             return Err(document.problems.into_inner());
         }
         let (table, errors) = DeTable::parse_recoverable(text);
-        for error in errors {
-            document.note(error.span().unwrap_or_default(), error.message().to_owned());
+        if !errors.is_empty() {
+            // What follows a mistake of the syntax may be lost, and would be missed.
+            for error in errors {
+                document.note(error.span().unwrap_or_default(), error.message().to_owned());
+            }
+            return Err(document.sorted());
         }
         let span = 0..0;
         let mut top = Table { document: &document, table: table.get_ref(), span, taken: Vec::new() };
         let taken = take(&mut top);
         top.finish();
-        let mut problems = document.problems.into_inner();
-        if problems.is_empty() {
-            return Ok(taken);
-        }
+        let problems = document.sorted();
+        if problems.is_empty() { Ok(taken) } else { Err(problems) }
+    }
+
+    /// The problems, by place.
+    fn sorted(self) -> Vec<Problem> {
+        let mut problems = self.problems.into_inner();
         problems.sort_by_key(|problem| (problem.line, problem.column));
-        Err(problems)
+        problems
     }
 
     fn note(&self, span: Range<usize>, what: String) {
@@ -123,6 +130,11 @@ impl<'d, 't> Table<'d, 't> {
     pub(crate) fn note_at(&self, name: &str, what: impl Into<String>) {
         let value = self.table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value.span());
         self.document.note(value.unwrap_or_else(|| self.span.clone()), what.into());
+    }
+
+    /// Whether no problem of the document was noted yet.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.document.problems.borrow().is_empty()
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {

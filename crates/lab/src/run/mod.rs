@@ -212,6 +212,9 @@ fn prepare(
         Some(budget) => schedule::plan_within(&mut scenario, rounds, seed, budget),
         None => schedule::plan(&scenario, rounds, seed),
     };
+    if args.resume {
+        resume::check(directory)?;
+    }
     let directory = if args.plan { directory.to_owned() } else { made(directory)? };
     let mut digests = Digests::default();
     let contenders = contenders(&recipes, &found, &scenario, &mut digests);
@@ -403,11 +406,14 @@ fn finish(run: &mut Run, directory: &Path, stopped: Option<String>) -> io::Resul
     run.partial = stopped;
     calibrate::origin_ceilings(run);
     report::analyse(run);
-    if let Some(why) = &run.partial {
-        progress::say(&format!("{why}; {} measured cells are kept", run.cells.len()));
-    }
     // If there is no room for the whole file, the record of the last cell still exists.
-    run.write(&directory.join("run.json"))?;
+    let file = directory.join("run.json");
+    let written = run.write(&file);
+    let kept = if written.is_ok() { run.cells.len() } else { Run::read(&file).map_or(0, |known| known.cells.len()) };
+    if let Some(why) = &run.partial {
+        progress::say(&format!("{why}; {kept} measured cells are kept: --resume continues the run"));
+    }
+    written?;
     report::write(run, directory, report::Language::En)?;
     progress::say(&format!("{}: report.html, report.md, run.json", directory.display()));
     Ok(())

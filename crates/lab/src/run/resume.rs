@@ -9,6 +9,21 @@ use std::path::Path;
 use crate::record::{Instance, Run, Scenario};
 use crate::schedule::Step;
 
+/// Checks whether a directory has a run, before anything is made in it.
+///
+/// # Errors
+/// If it has none.
+pub(super) fn check(directory: &Path) -> io::Result<()> {
+    if directory.join("run.json").is_file() {
+        return Ok(());
+    }
+    let why = format!(
+        "there is no run to resume in {}: run without --resume, or name its directory with --out",
+        directory.display()
+    );
+    Err(io::Error::new(io::ErrorKind::NotFound, why))
+}
+
 /// Takes over what `directory` has of an interrupted run into `run`, which is about to begin.
 ///
 /// # Errors
@@ -141,7 +156,7 @@ mod tests {
         check("seed", |run| run.seed = 7, "seed \"7\" then, \"42\" now");
         check("kernel", |run| run.environment.kernel = "5.15".into(), "kernel \"5.15\" then");
         check("time", |run| run.scenario.cases[0].load.measure_ms = 1, "its cases, contenders or times are others");
-        let nowhere = take_over(&mut new_run(), Path::new("/no/such/directory")).unwrap_err().to_string();
-        assert!(nowhere.contains("/no/such/directory/run.json"), "{nowhere}");
+        let nowhere = super::check(Path::new("/no/such/directory")).unwrap_err().to_string();
+        assert!(nowhere.starts_with("there is no run to resume in /no/such/directory"), "{nowhere}");
     }
 }

@@ -103,9 +103,24 @@ pub(super) async fn watch(
         Ok(Err(error)) => Err(failure(format!("cannot read from the load: {error}"))),
         Ok(Ok(is_good)) => match (open, closed) {
             (Some(open), Some(closed)) if is_good => Ok(Seen { begun, open, closed, looks }),
-            (Some(_), Some(_)) => Err(failure("nothing that the load sent was answered".to_owned())),
+            (Some(_), Some(_)) => Err(failure(unanswered(&std::fs::read_to_string(load.log()).unwrap_or_default()))),
             _ => Err(failure("the load ended before its measuring window".to_owned())),
         },
+    }
+}
+
+/// Why a load has failed that ran to its end, from its report: each status and each reason, with its count.
+fn unanswered(report: &str) -> String {
+    let report: serde_json::Value = serde_json::from_str(report).unwrap_or_default();
+    let counts = |name: &str, label: &str| -> Vec<String> {
+        let counts = report.get(name).and_then(serde_json::Value::as_object).into_iter().flatten();
+        counts.map(|(what, count)| format!("{label}{what} × {count}")).collect()
+    };
+    let why = [counts("statuses", "status "), counts("reasons", "")].concat().join(", ");
+    let sent = report.get("sent").and_then(serde_json::Value::as_u64).unwrap_or_default();
+    match why.is_empty() {
+        true => "nothing that the load sent was answered".to_owned(),
+        false => format!("nothing that the load sent was answered as it should be: {sent} sent, {why}"),
     }
 }
 
@@ -245,6 +260,16 @@ pub(super) fn samples(begun: Instant, looks: &[Look]) -> Vec<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_load_without_a_good_answer_says_what_it_got() {
+        let check = |report: &str, expect: &str| assert_eq!(unanswered(report), expect);
+        check("", "nothing that the load sent was answered");
+        check(
+            r#"{"sent": 7, "statuses": {"502": 5}, "reasons": {"connect: Connection refused": 2}}"#,
+            "nothing that the load sent was answered as it should be: 7 sent, status 502 × 5, connect: Connection refused × 2",
+        );
+    }
     use crate::environment::CpuTicks;
 
     fn look(at: Instant, seconds: u64) -> Look {

@@ -105,7 +105,8 @@ pub fn read(name: &str, file: &str, text: &str, recipes: &[Recipe]) -> Result<Sc
 
 fn take(name: &str, top: &mut Table<'_, '_>, recipes: &[Recipe]) -> ScenarioFile {
     let contenders = instances(top, "contenders", recipes).unwrap_or_default();
-    if contenders.is_empty() {
+    // If a name in it is wrong, this is noted already.
+    if contenders.is_empty() && (!top.has("contenders") || top.is_clean()) {
         top.note_at("contenders", "`contenders` is missing: list who takes part, such as [\"direct\", \"nginx-http\"]");
     }
     let reference = match top.optional_text("reference") {

@@ -129,6 +129,23 @@ fn every_error_with_its_place() {
 }
 
 #[test]
+fn a_mistake_is_told_once() {
+    let recipes = all(None).unwrap();
+    let check = |text: &str, expect: &[&str]| {
+        let problems = read("x", "x.toml", text, &recipes).unwrap_err();
+        assert_eq!(problems.iter().map(ToString::to_string).collect::<Vec<_>>(), expect, "{text}");
+    };
+    // What comes after a mistake of the syntax is not read, and nothing of it is missed.
+    check("title = \"x\ncontenders = [\"direct\"]\n", &["x.toml:1:11: invalid basic string, expected `\"`"]);
+    // A list of which nothing is left is not missing.
+    let problems =
+        read("x", "x.toml", &GOOD.replacen("contenders = [", "contenders = [\"dirct\"]\nx = [", 1), &recipes);
+    let problems: Vec<String> = problems.unwrap_err().iter().map(ToString::to_string).collect();
+    assert!(problems[0].contains("did you mean `direct`?"), "{problems:?}");
+    assert!(!problems.iter().any(|problem| problem.contains("is missing")), "{problems:?}");
+}
+
+#[test]
 fn what_a_host_and_a_call_leave_of_it() {
     let (file, recipes) = good();
     let missing = [Gap { what: "envoy-http".into(), why: "not here".into() }];
