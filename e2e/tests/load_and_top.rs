@@ -210,6 +210,53 @@ service Responder { rpc StreamingGet(A) returns (A); } message A { int32 count =
     assert!(finished.stdout.contains("a response with 3 messages, although the method returns one"), "{finished:?}");
 }
 
+/// The generators run on this host, so `env` takes the place of ssh.
+#[test]
+fn several_generators_put_on_one_load() {
+    let edge = Edge::start();
+    let program = support::steelyard().get_program().to_str().unwrap().to_owned();
+    let load = |words: &[&str], program: &str| {
+        let generators = ["--generators", "one,two", "--rsh", "env HOST={}", "--remote-program", program];
+        run(&[&["load"], words, &generators].concat())
+    };
+    edge.scratch.write("order.json", "{\"item\": 7}");
+    let order = edge.scratch.path().join("order.json").display().to_string();
+    let mix = edge.scratch.write("mix.txt", &format!("1 POST /echo @{order}\n"));
+    let (url, ca) = (edge.url(), edge.ca());
+    let words = ["http", &url, "--cacert", &ca, "--mix", &mix, "-n", "41", "-c", "3", "--json", "--max-errors", "0"];
+    let whole = report(&load(&words, &program));
+    assert_eq!((&whole["ok"], edge.origin.requests()), (&41.into(), 41), "{whole}");
+    assert_eq!((&whole["connections"], &whole["threads"]), (&3.into(), &2.into()), "{whole}");
+    assert_eq!(whole["service"]["count"], 41, "{whole}");
+    let [one, two] = [0, 1].map(|index| &whole["generators"][index]);
+    assert_eq!(
+        (&one["host"], &one["ok"], &two["host"], &two["ok"]),
+        (&"one".into(), &21.into(), &"two".into(), &20.into())
+    );
+    assert_eq!((&whole["protocol"], &whole["thresholds"][0]["met"]), (&"http/2 over TLS".into(), &true.into()));
+
+    // The first that fails ends the load, and is named.
+    let nobody = local(port()).to_string();
+    let refused = load(&["http", &nobody, "-n", "4", "-c", "2"], &program);
+    fails(&refused, 1, &format!("cannot connect to {nobody}: nothing listens there (connection refused)"));
+    assert!(refused.stderr.contains("generator one: ") || refused.stderr.contains("generator two: "), "{refused:?}");
+    fails(
+        &load(&["http", &url, "-c", "2"], "/nonexistent/steelyard"),
+        1,
+        "(--remote-program says where Steelyard is there)",
+    );
+    fails(
+        &load(&["http", &url, "-c", "1"], &program),
+        1,
+        "2 generators cannot share 1 connections: use at least 2 (-c)",
+    );
+    fails(&load(&["http", &url, "--data", "@/nonexistent"], &program), 1, "cannot read @/nonexistent");
+    // A generator needs the one that drives it.
+    let alone = run(&["load", "generator"]);
+    assert_eq!(alone.exit, Exit::Code(1), "{alone:?}");
+    assert!(alone.stdout.contains("this is a part of `steelyard load --generators`"), "{alone:?}");
+}
+
 #[test]
 fn a_load_sends_the_body_that_it_is_given() {
     let edge = Edge::start();

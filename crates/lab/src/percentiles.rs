@@ -6,20 +6,22 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::stats::Rng;
 
 /// The most percentiles of one distribution.
 const POINTS_MAX: usize = 100;
 
 /// A distribution of durations.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Ascending, from 0 to 1,000 (per mille). The values are ascending too.
     points: Vec<(u32, Duration)>,
     reading: Reading,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Reading {
     Exact,
     Strest,

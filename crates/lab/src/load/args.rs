@@ -1,14 +1,16 @@
 //! The command line of `steelyard load`, and its conversion to loads.
 
-use std::io::{self, Read};
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bytes::Bytes;
 use clap::{Args, Subcommand, ValueHint};
+use serde::{Deserialize, Serialize};
 
 use super::arrivals::Stage;
+use super::files::Files;
+use super::generators::GeneratorArgs;
 use super::grpc::{self, GrpcLoadArgs};
 use super::http::{HttpLoad, Version};
 use super::mix;
@@ -29,14 +31,11 @@ const CONNECTIONS_MAX: u32 = 65_536;
 /// The maximum number of concurrent operations on one connection.
 pub(super) const STREAMS_MAX: u32 = 1_024;
 
-/// The maximum size of a body from a file. The body is kept in memory.
-const DATA_BYTES_MAX: u64 = 1 << 30;
-
 /// The pause between two steps of a search for capacity.
 const COOL_DOWN: Duration = Duration::from_secs(1);
 
 /// The kinds of load.
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand, Serialize, Deserialize)]
 pub enum LoadCommand {
     /// Send HTTP requests, over http or https
     #[command(after_long_help = EXAMPLES)]
@@ -45,12 +44,15 @@ pub enum LoadCommand {
     #[command(after_long_help = grpc::EXAMPLES)]
     Grpc(Box<GrpcLoadArgs>),
     /// Send requests of a fixed size over TCP connections that stay open
-    TcpRr(TcpRrArgs),
+    TcpRr(Box<TcpRrArgs>),
     /// Open a TCP connection for each request and close it afterwards
-    TcpCrr(TcpCrrArgs),
+    TcpCrr(Box<TcpCrrArgs>),
     /// Transfer bulk data over TCP in one direction or both, or receive timed messages from an origin
     #[command(alias = "tcp-stream")]
     Stream(StreamArgs),
+    /// Put a part of a load on, for `--generators` of another host
+    #[command(hide = true)]
+    Generator,
 }
 
 /// The last part of `--help`.
@@ -75,7 +77,7 @@ Exit codes:
   99  a threshold was missed";
 
 /// The arguments that all loads share.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct CommonArgs {
     /// Number of connections
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(CONNECTIONS_MAX)))]
@@ -119,7 +121,7 @@ pub struct CommonArgs {
 }
 
 /// The arguments that all loads of operations share: all loads except `load stream`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct OperationArgs {
     /// Stop after this many operations, however long they take
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
@@ -163,13 +165,17 @@ pub struct OperationArgs {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration, hide = true)]
     pub work: Duration,
 
+    /// The hosts that put the load on.
+    #[command(flatten)]
+    pub generators: GeneratorArgs,
+
     /// Limits that set the exit code.
     #[command(flatten)]
     pub thresholds: Thresholds,
 }
 
 /// The arguments that loads over https share.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct TlsArgs {
     /// With https: accept any certificate
     #[arg(short = 'k', long)]
@@ -181,7 +187,7 @@ pub struct TlsArgs {
 }
 
 /// The arguments of `load http`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 #[command(mut_arg("connections", |arg| arg.default_value("64")))]
 pub struct HttpLoadArgs {
     /// The URL to request: `https://example.com/path`, or `localhost:8080/path` for plain HTTP
@@ -239,7 +245,7 @@ pub struct HttpLoadArgs {
 }
 
 /// The arguments of `load tcp-rr`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct TcpRrArgs {
     /// The address of the server, which must echo what it receives: 127.0.0.1:8080
     #[arg(value_name = "HOST:PORT")]
@@ -259,7 +265,7 @@ pub struct TcpRrArgs {
 }
 
 /// The arguments of `load tcp-crr`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct TcpCrrArgs {
     /// The arguments of `load tcp-rr`.
     #[command(flatten)]
@@ -271,7 +277,7 @@ pub struct TcpCrrArgs {
 }
 
 /// The arguments of `load stream`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct StreamArgs {
     /// The address of the server: 127.0.0.1:8080
     #[arg(value_name = "HOST:PORT")]
@@ -308,17 +314,25 @@ impl CommonArgs {
     }
 
     /// Connects once, to find out whether the server accepts connections and which protocols it speaks.
-    pub(super) async fn reach(&self, url: &Url, tls: &TlsArgs, offer: Offer) -> io::Result<Reached> {
+    pub(super) async fn reach(&self, url: &Url, tls: &TlsArgs, offer: Offer, files: &Files) -> io::Result<Reached> {
         if !url.is_secure && (tls.insecure || tls.cacert.is_some()) {
             let why = "--insecure and --cacert are for https, but the URL is for http";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let trust = match &tls.cacert {
+        let authorities = tls.authorities(files)?;
+        let trust = match (&tls.cacert, &authorities) {
             _ if tls.insecure => Trust::Anything,
-            Some(file) => Trust::File(file),
-            None => Trust::Host,
+            (Some(name), Some(text)) => Trust::Pem { name, text },
+            _ => Trust::Host,
         };
         reach(url, &Attempt { trust, offer, source: self.sources.first().copied(), timeout: self.timeout }).await
+    }
+}
+
+impl TlsArgs {
+    /// The file of `--cacert`.
+    pub(super) fn authorities(&self, files: &Files) -> io::Result<Option<bytes::Bytes>> {
+        self.cacert.as_deref().map(|file| files.read(file)).transpose()
     }
 }
 
@@ -347,19 +361,47 @@ impl OperationArgs {
     }
 }
 
+impl LoadCommand {
+    /// The arguments of a load of operations.
+    pub(super) fn operations(&self) -> Option<(&OperationArgs, &CommonArgs, u32)> {
+        match self {
+            Self::Http(args) => Some((&args.operations, &args.common, args.streams)),
+            Self::Grpc(args) => Some((&args.operations, &args.common, args.streams)),
+            Self::TcpRr(args) => Some((&args.operations, &args.common, 1)),
+            Self::TcpCrr(args) => Some((&args.rr.operations, &args.rr.common, 1)),
+            Self::Stream(_) | Self::Generator => None,
+        }
+    }
+
+    /// Reads all files of the load, so that what is wrong with them is known at once. What describes gRPC methods becomes one file.
+    pub(super) fn read_files(&mut self, files: &Files) -> io::Result<()> {
+        match self {
+            Self::Http(args) => {
+                Url::parse(&args.url)?;
+                args.data.as_deref().map(|text| files.data(text)).transpose()?;
+                args.mix.as_deref().map(|file| mix::read(file, files)).transpose()?;
+                args.tls.authorities(files)?;
+            }
+            Self::Grpc(args) => args.read_files(files)?,
+            Self::TcpRr(_) | Self::TcpCrr(_) | Self::Stream(_) | Self::Generator => {}
+        }
+        Ok(())
+    }
+}
+
 impl HttpLoadArgs {
     /// Connects once, to find out which HTTP versions the server speaks.
-    pub(super) async fn to_load(&self) -> io::Result<HttpLoad> {
+    pub(super) async fn to_load(&self, files: &Files) -> io::Result<HttpLoad> {
         let url = Url::parse(&self.url)?;
-        let data = self.data.as_deref().map(data_of).transpose()?;
-        let mix = self.mix.as_deref().map(|file| mix::read(file, data_of)).transpose()?.unwrap_or_default();
+        let data = self.data.as_deref().map(|text| files.data(text)).transpose()?;
+        let mix = self.mix.as_deref().map(|file| mix::read(file, files)).transpose()?.unwrap_or_default();
         let offer = match self.version {
             Some(Version::Http2) => Offer::Http2,
             // --close is only for HTTP/1.
             None if !self.close => Offer::Both,
             _ => Offer::Http1,
         };
-        let reached = self.common.reach(&url, &self.tls, offer).await?;
+        let reached = self.common.reach(&url, &self.tls, offer, files).await?;
         let chosen = if reached.chose_http2 { Version::Http2 } else { Version::Http11 };
         let default_method = if data.is_some() { "POST" } else { "GET" };
         Ok(HttpLoad {
@@ -377,22 +419,6 @@ impl HttpLoadArgs {
             mark: Default::default(),
         })
     }
-}
-
-/// The text, or the contents of the file.
-pub(super) fn data_of(text: &str) -> io::Result<Bytes> {
-    let Some(file) = text.strip_prefix('@') else { return Ok(Bytes::copy_from_slice(text.as_bytes())) };
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot read {text}: {error}"));
-    let mut bytes = Vec::new();
-    match file {
-        "-" => io::stdin().lock().take(DATA_BYTES_MAX + 1).read_to_end(&mut bytes),
-        _ => std::fs::File::open(file).and_then(|file| file.take(DATA_BYTES_MAX + 1).read_to_end(&mut bytes)),
-    }
-    .map_err(named)?;
-    if bytes.len() as u64 > DATA_BYTES_MAX {
-        return Err(named(io::Error::new(io::ErrorKind::InvalidInput, "it is longer than 1 GiB")));
-    }
-    Ok(bytes.into())
 }
 
 impl TcpRrArgs {

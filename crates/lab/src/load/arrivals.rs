@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::shape::Shape;
 use crate::record::Pacing;
 use crate::stats::Rng;
 
 /// A stage of a load: the rate changes in a straight line to this one.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     /// How long that takes. Zero is a jump.
     pub time: Duration,

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::arrivals::{Arrivals, Clock};
+use super::generators::Part;
 use super::pace::{Pacer, paced};
 use super::report::LoadReport;
 use super::shape::{Shape, Timeline, Until, share_of};
@@ -117,6 +118,9 @@ where
     let mut total = Tally::default();
     for tally in host::on_threads(threads as usize, on_thread).await? {
         total.add(&tally);
+    }
+    if let Some(part) = &shape.part {
+        *part.lock().unwrap_or_else(PoisonError::into_inner) = Some(Part::new(name, timeline.start, &total));
     }
     Ok(LoadReport::new(name, shape, &run.timeline.stopped(shape.stop.at()), &total))
 }

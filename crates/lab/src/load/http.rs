@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::client::{Client, Failure, Manner, Request};
 use super::engine::{self, Lane, Protocol};
@@ -19,7 +20,7 @@ use super::target::Target;
 use crate::stats::Rng;
 
 /// A version of HTTP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Version {
     /// HTTP/1.0; kept alive with `connection: Keep-Alive`, like ab -k, unless the load closes its connections.
     Http10,

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use base64::Engine;
-use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
+use hdrhistogram::serialization::{Deserializer as Decoder, Serializer as _, V2DeflateSerializer};
+use hdrhistogram::{Counter, Histogram};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::record::Distribution;
 
@@ -71,17 +73,57 @@ impl Latencies {
 
     /// Reads what [`distribution`](Self::distribution) encoded. `None` if it is not such a histogram.
     pub(crate) fn decode(text: &str) -> Option<Self> {
-        let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok()?;
-        let mut bytes = bytes.as_slice();
-        Deserializer::new().deserialize(&mut bytes).ok().map(Self)
+        decoded(text).map(Self)
     }
 
     /// The histogram in the format that other tools read: V2, deflated, in base64.
     fn encoded(&self) -> Option<String> {
-        let mut bytes = Vec::new();
-        // This cannot fail, because it writes to memory and the format supports these bounds.
-        V2DeflateSerializer::new().serialize(&self.0, &mut bytes).ok()?;
-        Some(base64::engine::general_purpose::STANDARD.encode(bytes))
+        encoded(&self.0)
+    }
+}
+
+fn encoded<T: Counter>(counts: &Histogram<T>) -> Option<String> {
+    let mut bytes = Vec::new();
+    // This cannot fail, because it writes to memory and the format supports these bounds.
+    V2DeflateSerializer::new().serialize(counts, &mut bytes).ok()?;
+    Some(base64::engine::general_purpose::STANDARD.encode(bytes))
+}
+
+fn decoded<T: Counter>(text: &str) -> Option<Histogram<T>> {
+    let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok()?;
+    let mut bytes = bytes.as_slice();
+    Decoder::new().deserialize(&mut bytes).ok()
+}
+
+/// Reads a histogram into `own`, which is empty and keeps its bounds.
+fn read_into<'de, T: Counter, D: Deserializer<'de>>(mut own: Histogram<T>, from: D) -> Result<Histogram<T>, D::Error> {
+    let text = String::deserialize(from)?;
+    let counts = decoded::<T>(&text).ok_or_else(|| D::Error::custom("this is no histogram"))?;
+    own.add(&counts).map_err(D::Error::custom)?;
+    Ok(own)
+}
+
+impl Serialize for Latencies {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&encoded(&self.0).unwrap_or_default())
+    }
+}
+
+impl<'de> Deserialize<'de> for Latencies {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        read_into(Self::default().0, from).map(Self)
+    }
+}
+
+impl Serialize for CoarseLatencies {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&encoded(&self.0).unwrap_or_default())
+    }
+}
+
+impl<'de> Deserialize<'de> for CoarseLatencies {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        read_into(Self::default().0, from).map(Self)
     }
 }
 
@@ -141,7 +183,7 @@ pub(crate) fn micros(us: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hdrhistogram::serialization::Deserializer;
+    use hdrhistogram::serialization::Deserializer as Decoder;
 
     use super::*;
 
@@ -171,8 +213,27 @@ mod tests {
         }
         let text = latencies.distribution().histogram.unwrap();
         let bytes = base64::engine::general_purpose::STANDARD.decode(text).unwrap();
-        let again: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).unwrap();
+        let again: Histogram<u64> = Decoder::new().deserialize(&mut bytes.as_slice()).unwrap();
         assert_eq!(again, latencies.0);
+    }
+
+    #[test]
+    fn histograms_pass_through_json_and_others_are_refused() {
+        let (mut latencies, mut coarse) = (Latencies::default(), CoarseLatencies::default());
+        for us in [100, 200, 5_000] {
+            latencies.record(Duration::from_micros(us));
+            coarse.record(Duration::from_micros(us));
+        }
+        let text = serde_json::to_string(&(&latencies, &coarse)).unwrap();
+        let (again, coarse_again): (Latencies, CoarseLatencies) = serde_json::from_str(&text).unwrap();
+        assert_eq!((again.0, coarse_again.0), (latencies.0.clone(), coarse.0));
+        // Values beyond the bounds of ours.
+        let mut wide = Histogram::<u64>::new_with_bounds(1, u64::MAX / 2, 2).unwrap();
+        wide.record(u64::MAX / 4).unwrap();
+        let wide = serde_json::to_string(&encoded(&wide).unwrap()).unwrap();
+        for text in ["7", "\"\"", "\"AAAA\"", wide.as_str()] {
+            assert!(serde_json::from_str::<Latencies>(text).is_err(), "{text}");
+        }
     }
 
     #[test]

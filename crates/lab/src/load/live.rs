@@ -5,6 +5,8 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::latency::CoarseLatencies;
 use super::micros;
 use super::shape::{Shape, Timeline, Until};
@@ -28,14 +30,24 @@ struct Watched {
 }
 
 /// The sums over the threads.
-#[derive(Debug, Default)]
-struct Seen {
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Seen {
     /// Successes since the load began. `failed` has the failures.
     ok: u64,
     failed: u64,
     /// Successes in the last complete second. `latencies` has their latencies.
     ok_in_second: u64,
     latencies: CoarseLatencies,
+}
+
+impl Seen {
+    /// Adds what another generator has seen.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.ok += other.ok;
+        self.failed += other.failed;
+        self.ok_in_second += other.ok_in_second;
+        self.latencies.add(&other.latencies);
+    }
 }
 
 impl Progress {
@@ -51,7 +63,7 @@ impl Progress {
     }
 
     /// The time since the load began and the results until `now`; `None` if it has not begun.
-    fn seen(&self, now: Instant) -> Option<(Duration, Seen)> {
+    pub(super) fn seen(&self, now: Instant) -> Option<(Duration, Seen)> {
         let watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = now.saturating_duration_since(watched.timeline?.start);
         let last_second = passed.as_secs().checked_sub(1);
@@ -72,7 +84,7 @@ impl Progress {
 
 /// Waits for a load. Meanwhile, shows the progress line if standard error is a terminal and `--announce` is not given.
 pub(super) async fn shown<T>(shape: &Shape, load: impl Future<Output = T>) -> T {
-    if !std::io::stderr().is_terminal() || shape.announce {
+    if !is_shown(shape) {
         return load.await;
     }
     let mut ticks = tokio::time::interval(REDRAW);
@@ -93,12 +105,17 @@ pub(super) async fn shown<T>(shape: &Shape, load: impl Future<Output = T>) -> T 
     }
 }
 
+/// Whether there is a progress line.
+pub(super) fn is_shown(shape: &Shape) -> bool {
+    std::io::stderr().is_terminal() && !shape.announce
+}
+
 /// Replaces the line of the cursor. If the terminal is gone, the load continues.
-fn draw(line: &str) {
+pub(super) fn draw(line: &str) {
     let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}").and_then(|()| std::io::stderr().flush());
 }
 
-fn line(shape: &Shape, passed: Duration, seen: &Seen) -> String {
+pub(super) fn line(shape: &Shape, passed: Duration, seen: &Seen) -> String {
     let Seen { ok, failed, ok_in_second, latencies } = seen;
     let passed_s = passed.as_secs();
     let passed = match shape.until {

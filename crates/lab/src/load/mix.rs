@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 
+use super::files::Files;
 use crate::stats::Rng;
 
 /// The most requests in a file.
@@ -14,7 +15,7 @@ const ENTRIES_MAX: usize = 10_000;
 const WEIGHT_MAX: u32 = 1_000_000;
 
 /// The longest file of requests, without the bodies that it names.
-const FILE_BYTES_MAX: u64 = 16 << 20;
+const FILE_BYTES_MAX: usize = 16 << 20;
 
 /// A request of a mix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,17 +71,18 @@ impl<T> Mix<T> {
     }
 }
 
-/// Reads a file of requests. `body` reads the body that a line names.
+/// Reads a file of requests, and the bodies that it names.
 ///
 /// # Errors
 /// If it cannot be read or is empty, and for the first line that is wrong, with its number.
-pub(super) fn read(file: &Path, body: impl Fn(&str) -> io::Result<Bytes>) -> io::Result<Vec<Entry>> {
+pub(super) fn read(file: &Path, files: &Files) -> io::Result<Vec<Entry>> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
-    let length = std::fs::metadata(file).map_err(named)?.len();
-    if length > FILE_BYTES_MAX {
+    let bytes = files.read(file)?;
+    if bytes.len() > FILE_BYTES_MAX {
         return Err(named(invalid("it is longer than 16 MiB".to_owned())));
     }
-    parse(&std::fs::read_to_string(file).map_err(named)?, body).map_err(named)
+    let text = str::from_utf8(&bytes).map_err(|_| named(invalid("it is not UTF-8".to_owned())))?;
+    parse(text, |name| files.data(name)).map_err(named)
 }
 
 fn parse(text: &str, body: impl Fn(&str) -> io::Result<Bytes>) -> io::Result<Vec<Entry>> {

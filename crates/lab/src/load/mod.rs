@@ -8,6 +8,8 @@ mod arrivals;
 mod client;
 mod dial;
 mod engine;
+mod files;
+mod generators;
 mod grpc;
 mod h2c;
 mod http;
@@ -40,13 +42,14 @@ pub use args::{
 };
 pub use arrivals::Stage;
 pub(crate) use engine::burn;
+pub use generators::GeneratorArgs;
 pub use grpc::{CallArgs, GrpcLoad, GrpcLoadArgs, Replies, run_grpc};
 pub use http::{HttpLoad, Version, run_http};
 pub use latency::Latencies;
 pub(crate) use latency::micros;
 pub use live::Progress;
 pub use mix::Entry;
-pub use report::{Generator, LoadReport, Outside, REPORT_VERSION};
+pub use report::{Generator, LoadReport, Outside, REPORT_VERSION, Remote};
 pub use search::{CapacityReport, Objective, RateStep, find_capacity};
 pub use shape::{Shape, Stop, Until};
 pub use socket::{Tls, Trust};
@@ -56,6 +59,9 @@ pub use target::Target;
 pub use tcp::{TcpLoad, run_tcp};
 pub use threshold::{ErrorsMax, Judged, Thresholds};
 
+use files::Files;
+use generators::Share;
+
 use crate::command::Outcome;
 use crate::host;
 
@@ -64,50 +70,91 @@ use crate::host;
 ///
 /// # Errors
 /// The target is invalid or cannot be reached, or the host refuses a thread or a timer.
-pub fn run(command: LoadCommand) -> io::Result<Outcome> {
+pub fn run(mut command: LoadCommand) -> io::Result<Outcome> {
     host::raise_open_files_limit();
+    if matches!(command, LoadCommand::Generator) {
+        return generators::serve();
+    }
+    if command.operations().is_some_and(|(operations, ..)| !operations.generators.generators.is_empty()) {
+        let files = Files::Kept(Default::default());
+        command.read_files(&files)?;
+        return driven(&command, files);
+    }
+    run_as(command, &Files::Here, Role::Alone)
+}
+
+/// Whether this process puts a whole load on, or a part of one.
+#[derive(Clone, Copy)]
+enum Role {
+    Alone,
+    Generator(Share),
+}
+
+/// Runs the load of several generators.
+fn driven(command: &LoadCommand, files: Files) -> io::Result<Outcome> {
+    let Some((operations, common, streams)) = command.operations() else { return Ok(Outcome::Failed) };
+    check_stages(operations)?;
+    let shape = operations.shape(common, streams);
+    let load = generators::drive(&operations.generators, command, files, &shape);
+    let report = host::runtime()?.block_on(until_interrupted(&shape, load))?;
+    conclude(operations, common, report)
+}
+
+fn run_as(command: LoadCommand, files: &Files, role: Role) -> io::Result<Outcome> {
     match command {
         LoadCommand::Http(args) => {
-            let load = host::runtime()?.block_on(args.to_load())?;
+            let load = host::runtime()?.block_on(args.to_load(files))?;
             let shaped = |shape: Shape| HttpLoad { shape, ..load.clone() };
-            operate(&args.operations, &args.common, &load.shape, async |shape| run_http(&shaped(shape)).await)
+            operate(role, &args.operations, &args.common, &load.shape, async |shape| run_http(&shaped(shape)).await)
         }
         LoadCommand::Grpc(args) => {
-            let load = host::runtime()?.block_on(args.to_load())?;
+            let load = host::runtime()?.block_on(args.to_load(files))?;
             if args.strest_report {
                 let report = host::runtime()?.block_on(until_interrupted(&load.shape, run_grpc(&load)))?;
                 print_json(&StrestReport::of(&report))?;
                 return Ok(outcome(report.ok > 0));
             }
             let shaped = |shape: Shape| GrpcLoad { shape, ..load.clone() };
-            operate(&args.operations, &args.common, &load.shape, async |shape| run_grpc(&shaped(shape)).await)
+            operate(role, &args.operations, &args.common, &load.shape, async |shape| run_grpc(&shaped(shape)).await)
         }
-        LoadCommand::TcpRr(args) => tcp(&args.to_load()?, &args),
-        LoadCommand::TcpCrr(args) => tcp(&args.to_load()?, &args.rr),
+        LoadCommand::TcpRr(args) => tcp(role, &args.to_load()?, &args),
+        LoadCommand::TcpCrr(args) => tcp(role, &args.to_load()?, &args.rr),
         LoadCommand::Stream(args) => {
             let load = args.to_load()?;
             let report = host::runtime()?.block_on(until_interrupted(&load.shape, run_stream(&load)))?;
             print(args.common.json, &report)?;
             Ok(outcome(report.received_bytes.max(report.sent_bytes) > 0))
         }
+        LoadCommand::Generator => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "a generator cannot drive another one"))
+        }
     }
 }
 
-fn tcp(load: &TcpLoad, args: &TcpRrArgs) -> io::Result<Outcome> {
+fn tcp(role: Role, load: &TcpLoad, args: &TcpRrArgs) -> io::Result<Outcome> {
     let shaped = |shape: Shape| TcpLoad { shape, ..load.clone() };
-    operate(&args.operations, &args.common, &load.shape, async |shape| run_tcp(&shaped(shape)).await)
+    operate(role, &args.operations, &args.common, &load.shape, async |shape| run_tcp(&shaped(shape)).await)
+}
+
+fn check_stages(operations: &OperationArgs) -> io::Result<()> {
+    if !operations.stages.is_empty() && operations.stages.iter().all(|stage| stage.time.is_zero()) {
+        let why = "--stages take no time together: give at least one of them a time, such as 30s:2000";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    Ok(())
 }
 
 /// Runs a load of this shape. With `--find-capacity`, runs many loads like it at other rates.
 fn operate(
+    role: Role,
     operations: &OperationArgs,
     common: &CommonArgs,
     shape: &Shape,
     run: impl AsyncFn(Shape) -> io::Result<LoadReport>,
 ) -> io::Result<Outcome> {
-    if !operations.stages.is_empty() && operations.stages.iter().all(|stage| stage.time.is_zero()) {
-        let why = "--stages take no time together: give at least one of them a time, such as 30s:2000";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    check_stages(operations)?;
+    if let Role::Generator(share) = role {
+        return generators::generate(share, shape, run);
     }
     let runtime = host::runtime()?;
     if let Some(objective) = operations.objective() {
@@ -116,7 +163,12 @@ fn operate(
         return Ok(outcome(report.capacity_per_s.is_some()));
     }
     let load = live::shown(shape, run(shape.clone()));
-    let mut report = runtime.block_on(until_interrupted(shape, load))?;
+    let report = runtime.block_on(until_interrupted(shape, load))?;
+    conclude(operations, common, report)
+}
+
+/// Judges and prints a report.
+fn conclude(operations: &OperationArgs, common: &CommonArgs, mut report: LoadReport) -> io::Result<Outcome> {
     report.thresholds = operations.thresholds.judge(&report);
     if let Some(file) = &operations.prometheus {
         crate::report::write_text(file, &prometheus::text(&report))

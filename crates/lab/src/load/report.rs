@@ -102,6 +102,9 @@ pub struct LoadReport {
     pub bytes_per_connection: Option<(u64, u64)>,
     /// The CPU time of the load itself within the window.
     pub generator: Generator,
+    /// The generators of the load, if there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub generators: Vec<Remote>,
     /// Responses by the value of `x-origin`, to operations that started before the mark.
     pub origins: BTreeMap<String, u64>,
     /// Responses by the value of `x-origin`, to operations that started after the mark.
@@ -111,6 +114,17 @@ pub struct LoadReport {
     /// The latencies from which `response` is computed. Without `response`, those of `delivery`; without both, those of `service`.
     #[serde(skip)]
     pub latencies: Latencies,
+}
+
+/// The part of one generator of several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Remote {
+    /// The host, as in `--generators`.
+    pub host: String,
+    /// Operations that succeeded.
+    pub ok: u64,
+    /// As in [`Generator`].
+    pub busiest_thread: f64,
 }
 
 /// Operations outside the window.
@@ -142,7 +156,6 @@ impl LoadReport {
             .origins
             .each_ref()
             .map(|origins| origins.iter().map(|(name, count)| (visible(name), *count)).collect());
-        let shares = tally.costs.iter().map(|cost| share(cost.cpu, cost.window));
         Self {
             version: REPORT_VERSION,
             protocol: protocol.to_owned(),
@@ -184,8 +197,9 @@ impl LoadReport {
             bytes_per_connection: tally.streams.iter().min().copied().zip(tally.streams.iter().max().copied()),
             generator: Generator {
                 cpu_s: tally.costs.iter().map(|cost| cost.cpu.as_secs_f64()).sum(),
-                busiest_thread: shares.fold(0.0, f64::max),
+                busiest_thread: tally.busiest_thread(),
             },
+            generators: Vec::new(),
             origins,
             origins_after_mark,
             series: tally.series(timeline),
@@ -311,6 +325,9 @@ impl fmt::Display for LoadReport {
         }
         let Generator { cpu_s, busiest_thread } = self.generator;
         writeln!(to, "generator   {cpu_s:.2} s of CPU, busiest thread {:.0} %", busiest_thread * 100.0)?;
+        for Remote { host, ok, busiest_thread } in &self.generators {
+            writeln!(to, "            {host}: {ok} succeeded, busiest thread {:.0} %", busiest_thread * 100.0)?;
+        }
         for (when, origins) in [("", &self.origins), (" after the mark", &self.origins_after_mark)] {
             if !origins.is_empty() {
                 let shares: Vec<_> = origins.iter().map(|(name, count)| format!("{name} {count}")).collect();
@@ -336,10 +353,6 @@ fn visible(name: &[u8]) -> String {
         c.is_control() || is_format
     };
     String::from_utf8_lossy(name).replace(is_hidden, "\u{fffd}")
-}
-
-fn share(part: Duration, whole: Duration) -> f64 {
-    if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }
 
 mod in_seconds {

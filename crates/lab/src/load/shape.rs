@@ -1,12 +1,13 @@
 //! The shape of a load, which does not depend on the protocol: connections, rate, duration and source addresses.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::arrivals::Stage;
+use super::generators::Part;
 use super::live::Progress;
 use crate::record::Pacing;
 
@@ -83,6 +84,8 @@ pub struct Shape {
     pub stop: Stop,
     /// The results so far.
     pub progress: Progress,
+    /// Where the results are put as they were counted, if another host adds them to its own.
+    pub(super) part: Option<Arc<Mutex<Option<Part>>>>,
 }
 
 impl Shape {
@@ -107,6 +110,24 @@ impl Shape {
             announce: false,
             stop: Stop::default(),
             progress: Progress::default(),
+            part: None,
+        }
+    }
+
+    /// The part of generator `index` of `count`, which together put this load on. `index < count <= connections`
+    pub(super) fn share(&self, index: u64, count: u64) -> Self {
+        let of = |whole: f64| whole / count as f64;
+        Self {
+            connections: share_of(self.connections as u64, index, count).1 as usize,
+            until: match self.until {
+                Until::Requests(requests) => Until::Requests(share_of(requests, index, count).1),
+                until @ Until::Elapsed(_) => until,
+            },
+            rate: self.rate.map(of),
+            stages: self.stages.iter().map(|stage| Stage { rate: of(stage.rate), ..*stage }).collect(),
+            // Each thread and each lane takes one of the next.
+            seed: self.seed.wrapping_add(index << 32),
+            ..self.clone()
         }
     }
 
@@ -169,6 +190,20 @@ pub(super) fn share_of(count: u64, index: u64, all: u64) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_generators_are_together_the_whole() {
+        let whole = Shape {
+            rate: Some(30.0),
+            stages: vec![Stage { time: Duration::from_secs(1), rate: 90.0 }],
+            ..Shape::closed(7, Until::Requests(10))
+        };
+        let parts = [0, 1, 2].map(|index| whole.share(index, 3));
+        assert_eq!(parts.each_ref().map(|part| part.connections), [3, 2, 2]);
+        assert_eq!(parts.each_ref().map(|part| part.until), [4, 3, 3].map(Until::Requests));
+        assert!(parts.iter().all(|part| part.rate == Some(10.0) && part.stages[0].rate == 30.0));
+        assert_ne!(parts[0].seed, parts[1].seed);
+    }
 
     #[test]
     fn shares_are_even_and_together_the_whole() {

@@ -29,8 +29,13 @@ const ALPN_HTTP1: &[u8] = b"http/1.1";
 pub enum Trust<'a> {
     /// Those signed by an authority that this host trusts.
     Host,
-    /// Those signed by an authority in this PEM file.
-    File(&'a Path),
+    /// Those signed by an authority in a PEM file.
+    Pem {
+        /// The file, for messages.
+        name: &'a Path,
+        /// Its contents.
+        text: &'a [u8],
+    },
     /// Any certificate.
     Anything,
 }
@@ -80,7 +85,7 @@ impl Tls {
                 .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
                 .with_no_client_auth(),
             Trust::Host => builder.with_root_certificates(host_roots()?).with_no_client_auth(),
-            Trust::File(file) => builder.with_root_certificates(roots_in(file)?).with_no_client_auth(),
+            Trust::Pem { name, text } => builder.with_root_certificates(roots_in(name, text)?).with_no_client_auth(),
         };
         config.alpn_protocols = offer.names();
         Ok(Self { config: Arc::new(config), name })
@@ -116,11 +121,10 @@ fn host_roots() -> io::Result<RootCertStore> {
     Ok(roots)
 }
 
-fn roots_in(file: &Path) -> io::Result<RootCertStore> {
+fn roots_in(file: &Path, text: &[u8]) -> io::Result<RootCertStore> {
     let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, format!("{}: {why}", file.display()));
     let mut roots = RootCertStore::empty();
-    let certificates = CertificateDer::pem_file_iter(file).map_err(|error| wrong(error.to_string()))?;
-    for certificate in certificates {
+    for certificate in CertificateDer::pem_slice_iter(text) {
         let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
         roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
     }

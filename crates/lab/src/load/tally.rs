@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::latency::{CoarseLatencies, Latencies};
 use super::shape::Timeline;
 use crate::record::{Errors, Second};
@@ -77,13 +79,13 @@ pub(super) struct Times {
 }
 
 /// The CPU time of a thread within the window, and the length of the window.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct ThreadCost {
     pub cpu: Duration,
     pub window: Duration,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Tally {
     /// Latency from the start of an operation.
     pub service: Latencies,
@@ -112,6 +114,7 @@ pub(super) struct Tally {
     /// Operations outside the window: those that succeeded, and those that failed.
     pub outside: (u64, u64),
     /// When the last lane ended its last operation.
+    #[serde(skip)]
     pub end: Option<Instant>,
     /// Responses by origin, before and after the mark.
     pub origins: [Vec<(Box<[u8]>, u64)>; 2],
@@ -120,7 +123,7 @@ pub(super) struct Tally {
     pub seconds: Vec<SecondTally>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct SecondTally {
     ok: u64,
     errors: u64,
@@ -278,6 +281,15 @@ impl Tally {
         self.seconds.get(second).map(|second| (second.ok, &second.latencies))
     }
 
+    /// The share of the window during which the busiest thread used a CPU.
+    pub(super) fn busiest_thread(&self) -> f64 {
+        let shares = self.costs.iter().map(|cost| match cost.window.is_zero() {
+            true => 0.0,
+            false => cost.cpu.as_secs_f64() / cost.window.as_secs_f64(),
+        });
+        shares.fold(0.0, f64::max)
+    }
+
     pub(super) fn ended_at(&mut self, end: Instant) {
         self.end = self.end.max(Some(end));
     }
@@ -338,6 +350,7 @@ impl Tally {
     }
 
     fn add_seconds(&mut self, others: &[SecondTally]) {
+        let others = &others[..others.len().min(SECONDS_MAX)];
         if self.seconds.len() < others.len() {
             self.seconds.resize_with(others.len(), SecondTally::default);
         }

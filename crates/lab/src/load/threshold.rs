@@ -13,7 +13,7 @@ use crate::units;
 const HEADING: &str = "Thresholds (exit with 99 when one is missed)";
 
 /// Limits that set the exit code.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 pub struct Thresholds {
     /// Fail if the median latency is longer than this
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "find_capacity", help_heading = HEADING)]
@@ -41,7 +41,7 @@ pub struct Thresholds {
 }
 
 /// How many operations may fail.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ErrorsMax {
     /// A share of all operations, from 0 to 1.
     Share(f64),

@@ -4,10 +4,12 @@ use std::io;
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
-use prost_reflect::MethodDescriptor;
+use prost_reflect::{DescriptorPool, MethodDescriptor};
+use serde::{Deserialize, Serialize};
 
 use super::{GrpcLoad, Replies, messages, reflection, schema};
-use crate::load::args::{CommonArgs, OperationArgs, STREAMS_MAX, TlsArgs, data_of, header};
+use crate::load::args::{CommonArgs, OperationArgs, STREAMS_MAX, TlsArgs, header};
+use crate::load::files::Files;
 use crate::load::reach::Reached;
 use crate::load::socket::Offer;
 use crate::load::target::Url;
@@ -27,7 +29,7 @@ Without --data, --proto and --protoset, the message of each call is empty, or th
 Calls with the gRPC status OK succeed.";
 
 /// The arguments of `load grpc`. The names that strest-grpc uses for them work too.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 #[command(
     mut_arg("requests", |arg| arg.alias("totalRequests")),
     mut_arg("rate", |arg| arg.alias("totalTargetRps"))
@@ -78,12 +80,12 @@ pub struct GrpcLoadArgs {
     pub seed: u64,
 
     /// Print a JSON report in the format of strest-grpc, in ms, plus the achieved rate and the latencies from when calls were due
-    #[arg(long, conflicts_with_all = ["json", "find_capacity"])]
+    #[arg(long, conflicts_with_all = ["json", "find_capacity", "generators"])]
     pub strest_report: bool,
 }
 
 /// What the calls send, and what describes it.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct CallArgs {
     /// Send this message to the method in the URL. It is JSON, or a file of it: @FILE, or @- for standard input. Calls send the messages of an
     /// array, or of several values, in turn; a method with a stream of requests gets all of them in each call
@@ -107,21 +109,25 @@ pub struct CallArgs {
     pub headers: Vec<(String, String)>,
 }
 
+/// The name under which compiled files of `--proto` are sent to generators.
+const COMPILED: &str = "(--proto)";
+
 /// Arguments that only strest.Responder understands.
 const STREST_ARGS: [&str; 5] = ["length", "latency_percentiles", "error_rate", "streaming", "strest_report"];
 
 impl GrpcLoadArgs {
     /// Finds out what to send. Connects, to check that the server accepts connections and, with TLS, speaks HTTP/2, and to ask it for its
     /// methods unless files describe them.
-    pub(in crate::load) async fn to_load(&self) -> io::Result<GrpcLoad> {
+    pub(in crate::load) async fn to_load(&self, files: &Files) -> io::Result<GrpcLoad> {
         let url = Url::parse(&self.url)?;
         // What is wrong here is wrong without a server, too.
-        let data = self.call.data.as_deref().map(data_of).transpose()?;
-        let from_files = self.call.pool_of_files()?.map(|pool| schema::method(&pool, &url, "the files")).transpose()?;
+        let data = self.call.data.as_deref().map(|text| files.data(text)).transpose()?;
+        let from_files =
+            self.call.pool_of_files(files)?.map(|pool| schema::method(&pool, &url, "the files")).transpose()?;
         let sent = |method: &MethodDescriptor| messages::encode(method, data.as_deref().unwrap_or(b"{}"));
         let mut described = from_files.map(|method| sent(&method).map(|sent| (method, sent))).transpose()?;
 
-        let reached = self.common.reach(&url, &self.tls, Offer::Grpc).await?;
+        let reached = self.common.reach(&url, &self.tls, Offer::Grpc, files).await?;
         if described.is_none() && data.is_some() {
             let method = self.reflected(&url, &reached).await?;
             described = Some((method.clone(), sent(&method)?));
@@ -149,6 +155,22 @@ impl GrpcLoadArgs {
         })
     }
 
+    /// Reads the files of the load. Those of `--proto` and what they import become one, which `--protoset` names.
+    pub(in crate::load) fn read_files(&mut self, files: &Files) -> io::Result<()> {
+        let url = Url::parse(&self.url)?;
+        let data = self.call.data.as_deref().map(|text| files.data(text)).transpose()?;
+        self.tls.authorities(files)?;
+        let Some(pool) = self.call.pool_of_files(files)? else { return Ok(()) };
+        messages::encode(&schema::method(&pool, &url, "the files")?, data.as_deref().unwrap_or(b"{}"))?;
+        if self.call.protoset.is_none() {
+            files.keep(COMPILED, pool.encode_to_vec());
+            self.call.protos.clear();
+            self.call.import_paths.clear();
+            self.call.protoset = Some(PathBuf::from(COMPILED));
+        }
+        Ok(())
+    }
+
     /// Asks the server for the method in the URL.
     async fn reflected(&self, url: &Url, reached: &Reached) -> io::Result<MethodDescriptor> {
         let source = self.common.sources.first().copied();
@@ -168,9 +190,9 @@ impl GrpcLoadArgs {
 
 impl CallArgs {
     /// What the files of the command line describe, if there are any.
-    fn pool_of_files(&self) -> io::Result<Option<prost_reflect::DescriptorPool>> {
+    fn pool_of_files(&self, files: &Files) -> io::Result<Option<DescriptorPool>> {
         match &self.protoset {
-            Some(file) => schema::of_protoset(file).map(Some),
+            Some(file) => schema::of_protoset(file, &files.read(file)?).map(Some),
             None if self.protos.is_empty() => Ok(None),
             None => schema::of_protos(&self.protos, &self.import_paths).map(Some),
         }

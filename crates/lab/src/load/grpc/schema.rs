@@ -49,15 +49,16 @@ fn why_not_compiled(file: &Path, error: &protox::Error) -> io::Error {
     invalid(format!("--proto: {why}{hint}"))
 }
 
-/// Reads a `google.protobuf.FileDescriptorSet`.
+/// Reads a `google.protobuf.FileDescriptorSet`, from the contents of this file.
 ///
 /// # Errors
-/// The file cannot be read, or is no such set.
-pub(super) fn of_protoset(file: &Path) -> io::Result<DescriptorPool> {
-    let named = |why: String| invalid(format!("--protoset {}: {why}", file.display()));
-    let bytes = std::fs::read(file).map_err(|error| named(error.to_string()))?;
-    DescriptorPool::decode(bytes.as_slice()).map_err(|error| {
-        named(format!("{error}: write the file with protoc --include_imports --descriptor_set_out={}", file.display()))
+/// It is no such set.
+pub(super) fn of_protoset(file: &Path, bytes: &[u8]) -> io::Result<DescriptorPool> {
+    DescriptorPool::decode(bytes).map_err(|error| {
+        let file = file.display();
+        invalid(format!(
+            "--protoset {file}: {error}: write the file with protoc --include_imports --descriptor_set_out={file}"
+        ))
     })
 }
 
@@ -201,10 +202,9 @@ message Order { common.Item item = 1; google.protobuf.Timestamp at = 2; }
         refused("x:1/shop.Orders/Cancel", "shop.Orders has no method Cancel; it has Create, Watch");
         refused("x:1/Orders/Watch", "there is no service Orders in the files; there is shop.Orders");
         // protoc writes the same as a set.
-        let set = folder.write("set.binpb", pool.encode_to_vec());
-        assert!(method(&of_protoset(&set).unwrap(), &url("x:1/shop.Orders/Create"), "the files").is_ok());
-        folder.write("set.binpb", "no set");
-        let why = of_protoset(&set).unwrap_err().to_string();
+        let of_set = of_protoset(Path::new("set.binpb"), &pool.encode_to_vec()).unwrap();
+        assert!(method(&of_set, &url("x:1/shop.Orders/Create"), "the files").is_ok());
+        let why = of_protoset(Path::new("set.binpb"), b"no set").unwrap_err().to_string();
         assert!(why.contains("--include_imports"), "{why}");
     }
 
