@@ -20,7 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
-use cases::{Case, Cases};
+use cases::Case;
 use serde_json::{Value, json};
 use support::{Scratch, get, skip, steelyard};
 use testkit::netns::Netns;
@@ -71,19 +71,19 @@ fn nginx_and_steelyard_answer_alike() {
     let scratch = Scratch::new();
     let pki = Pki::new(&scratch.path().join("pki"));
     pki.issue("site", &["*.example"]);
-    let objects = cases::objects(&cases.all, &pki);
+    let objects = cases::objects(&cases, &pki);
     netns.inside(|| {
         endpoint::start(port_80(MAIN), "main");
         endpoint::start(port_80(OTHER), "other");
         endpoint::start(port_80(AUTH), "auth");
         api::start(API.parse().unwrap(), objects);
     });
-    let mut nginx = nginx(&netns, &scratch, &cases.all);
+    let mut nginx = nginx(&netns, &scratch, &cases);
     nginx.until("listening", || netns.inside(|| std::net::TcpStream::connect(port_80(NGINX)).ok())).unwrap();
     let mut controller = controller(&netns, &scratch);
     let ready = || netns.inside(|| get(ADMIN.parse().unwrap(), "/readyz")).filter(|response| response.status == 200);
     controller.until("ready", ready).unwrap();
-    let requests = scratch.write("requests.har", &cases::har(&cases.all).to_string());
+    let requests = scratch.write("requests.har", &cases::har(&cases).to_string());
     let words = ["migrate", "compare", "--old", NGINX, "--new", STEELYARD, "--requests", &requests, "--all-methods"];
     let more = ["--marker", "x-endpoint", "--format", "json"];
     let found = netns.spawn("compare", steelyard().args(words).args(more)).unwrap().finish().unwrap();
@@ -171,7 +171,7 @@ fn a_case_can_fail() {
     };
     let known = json!([{"what": "body", "old": "1", "new": "2", "why": "it is a test"}]);
     let check = |case: Case, found: Value, part: &str| {
-        let wrong = cases::judge(&Cases { all: vec![case], known: Vec::new() }, &found).join("\n");
+        let wrong = cases::judge(&[case], &found).join("\n");
         assert!(if part.is_empty() { wrong.is_empty() } else { wrong.contains(part) }, "{part}: {wrong}");
     };
     check(case(known.clone()), found(200, "body"), "");

@@ -612,6 +612,7 @@ mod tests {
             trusted_proxies: Vec::new(),
             forwarded: ForwardedHeaders::Off,
             x_real_ip: false,
+            header_names: model::HeaderNames::Any,
             http2: true,
             request_id: None,
             paths: PathRules::default(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{Encoding, ForwardedHeaders, TlsVersion, VipAlgorithm};
+use model::{Encoding, ForwardedHeaders, HeaderNames, TlsVersion, VipAlgorithm};
 
 use crate::raw::Facility;
 
@@ -40,6 +40,9 @@ pub const EXPECTED_STATUSES: (u16, u16) = (200, 399);
 
 /// The headers that most origins can read.
 pub const FORWARDED: ForwardedHeaders = ForwardedHeaders::XForwarded;
+
+/// HTTP allows them, and most software keeps names with `_` and `-` apart. Those that stand for a header of this hop are dropped in any case.
+pub const HEADER_NAMES: HeaderNames = HeaderNames::Any;
 
 /// The facility that nginx uses for access logs.
 pub const FACILITY: Facility = Facility(23);

@@ -6,8 +6,8 @@
 use std::sync::LazyLock;
 
 use model::{
-    Algorithm, Cluster, ClusterLimits, ClusterProtocol, Dns, ForwardPath, ForwardedHeaders, HashKey, ListenerLimits,
-    MinRate, PathRules, ProxyProtocol, TlsVersion,
+    Algorithm, Cluster, ClusterLimits, ClusterProtocol, Dns, ForwardPath, ForwardedHeaders, HashKey, HeaderNames,
+    ListenerLimits, MinRate, PathRules, ProxyProtocol, TlsVersion,
 };
 
 use crate::defaults;
@@ -137,6 +137,9 @@ keys! {
         optional http2: Flag, default "true", only "http";
         /// The endpoint gets the client's address in `X-Real-IP`, as trusted proxies report it.
         optional x_real_ip: Flag, default "false", only "http";
+        /// The names that headers of requests may have. Headers with other names are dropped before anything looks at them: software that
+        /// takes `_` for `-` (CGI, WSGI) would take `X_User` for the `X-User` that a proxy sets.
+        optional header_names: OneOf<HeaderNames>, default word(&defaults::HEADER_NAMES), only "http";
         /// What requests say of their way through this hop, on every route that does not say otherwise.
         optional via: RawVia, default "none: `Via` is a header like any other", only "http";
         /// Gives every request an id.
@@ -592,7 +595,20 @@ impl Choice for ForwardedHeaders {
         ("x_forwarded", Self::XForwarded, "`X-Forwarded-For`, `-Proto` and `-Host`"),
         ("rfc7239", Self::Rfc7239, "`Forwarded`"),
         ("both", Self::Both, "all four"),
+        (
+            "ingress_nginx",
+            Self::IngressNginx,
+            "`X-Forwarded-For`, `-Proto`, `-Host`, `-Port` and `-Scheme`, `X-Scheme`, `X-Original-Forwarded-For` and `-Host`, as ingress-nginx sends them",
+        ),
         ("off", Self::Off, "none"),
+    ];
+}
+
+impl Choice for HeaderNames {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("any", Self::Any, "all names of HTTP"),
+        ("underscores", Self::Underscores, "letters, digits, `-` and `_`"),
+        ("strict", Self::Strict, "letters, digits and `-`, as with nginx"),
     ];
 }
 

@@ -23,12 +23,43 @@ pub struct ExternalAuth {
     pub response_headers: AnswerHeaders,
     /// The headers of a refusal that the client gets, in lower case.
     pub refusal_headers: Vec<String>,
+    /// Whether the client gets the cookies of a positive answer.
+    pub set_cookie: SetCookie,
+    /// A refusal with 403 has no `WWW-Authenticate`, as with nginx's `auth_request`.
+    pub is_403_bare: bool,
     /// How much of the request's body the service gets; `None` means nothing.
     pub body: Option<AuthBody>,
     /// Which answers are remembered; `None` means none.
     pub cache: Option<AuthCache>,
     /// Where clients go that the service answers with 401; `None` means that they get that answer.
     pub sign_in: Option<SignIn>,
+}
+
+/// When the client gets the cookies that a service sets with a positive answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SetCookie {
+    /// Never.
+    #[default]
+    Off,
+    /// With a response that has one of [`SetCookie::SUCCESS`].
+    Success,
+    /// With any response.
+    Always,
+}
+
+impl SetCookie {
+    /// The statuses with which nginx adds a header.
+    pub const SUCCESS: [u16; 10] = [200, 201, 204, 206, 301, 302, 303, 304, 307, 308];
+
+    /// Whether a response with this status gets them.
+    pub fn is_with(self, status: u16) -> bool {
+        match self {
+            Self::Off => false,
+            Self::Success => Self::SUCCESS.contains(&status),
+            // What comes before the response has none of its fields.
+            Self::Always => status >= 200 || status == 101,
+        }
+    }
 }
 
 /// The page on which clients sign in.

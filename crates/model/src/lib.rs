@@ -80,15 +80,15 @@ pub use compression::{Compression, Encoding, MediaRange};
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
 pub use credentials::{Credential, WrongLine, parse_credentials};
 pub use external_auth::{
-    AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ExternalAuth, GrpcAuth, HttpAuth, SignIn,
+    AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ExternalAuth, GrpcAuth, HttpAuth, SetCookie, SignIn,
 };
 pub use field_value::{FieldPart, FieldValue, Variable};
 pub use global_rate_limit::{DescriptorEntry, DescriptorSource, GlobalRateLimit};
 pub use jwk::{Jwk, JwkSet, KeyMaterial};
 pub use jwt::{Jwks, JwksUrl, JwtAlgorithm, JwtAuth, claim_path};
 pub use listener::{
-    Bandwidth, ClientLimits, ForwardPath, ForwardedHeaders, HttpListener, KeepRequestId, Listener, ListenerLimits,
-    MinRate, PathRules, Ping, Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute,
+    Bandwidth, ClientLimits, ForwardPath, ForwardedHeaders, HeaderNames, HttpListener, KeepRequestId, Listener,
+    ListenerLimits, MinRate, PathRules, Ping, Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute,
 };
 pub use masked::HIDDEN;
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};

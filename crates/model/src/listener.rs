@@ -111,6 +111,8 @@ pub struct HttpListener {
     pub forwarded: ForwardedHeaders,
     /// The endpoint gets the client's address in `X-Real-IP`.
     pub x_real_ip: bool,
+    /// The names that header fields of a request may have. Fields with other names are dropped before anything looks at them.
+    pub header_names: HeaderNames,
     /// Clients may speak HTTP/2.
     pub http2: bool,
     /// Every request gets an id; `None` means that `X-Request-ID` is a header like any other.
@@ -144,8 +146,35 @@ pub enum ForwardedHeaders {
     Rfc7239,
     /// All four.
     Both,
+    /// Those that ingress-nginx sends: `X-Forwarded-For`, `-Proto`, `-Host`, `-Port` and `-Scheme`, `X-Scheme`, and what the client has sent
+    /// in `X-Forwarded-For` and `-Host` in `X-Original-Forwarded-For` and `-Host`. The port of a client with TLS is 443.
+    IngressNginx,
     /// None. Headers from a client are removed unless it is a trusted proxy.
     Off,
+}
+
+/// Names of header fields. Software that maps `-` and `_` to the same character (CGI, WSGI) takes one name for another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HeaderNames {
+    /// All that are allowed in HTTP.
+    #[default]
+    Any,
+    /// Letters, digits, `-` and `_`.
+    Underscores,
+    /// Letters, digits and `-`.
+    Strict,
+}
+
+impl HeaderNames {
+    /// Whether a field may have this name.
+    pub fn allows(self, name: &[u8]) -> bool {
+        let underscores = match self {
+            Self::Any => return true,
+            Self::Underscores => true,
+            Self::Strict => false,
+        };
+        name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-' || underscores && *byte == b'_')
+    }
 }
 
 /// How requests get their ids, which endpoints get as `X-Request-ID`.

@@ -137,6 +137,7 @@ impl FieldId {
             19 => &[(b"proxy-authorization", Self::ProxyAuthorization), (b"x-cluster-client-ip", Self::Claim)],
             20 => &[(b"x-http-host-override", Self::Claim)],
             24 => &[(b"x-envoy-external-address", Self::Claim), (b"x-original-forwarded-for", Self::Claim)],
+            25 => &[(b"x-original-forwarded-host", Self::Claim)],
             _ => &[],
         };
         let ends = lower_ends(name);
@@ -180,7 +181,7 @@ const ALIAS_BYTES_MIN: usize = 8;
 
 /// This many bytes of a name are searched for aliases, with everything but letters and digits replaced by `-`. No known name is longer, except those that begin with
 /// `x-forwarded-`.
-const ALIAS_BYTES_MAX: usize = 24;
+const ALIAS_BYTES_MAX: usize = 25;
 
 /// Measured: CGI and WSGI (Python 3.11) take `_` for `-`, PHP 8.2 also `.`, and lighttpd 1.4.69 everything that is neither a letter nor a digit. Node
 /// 20 keeps names apart.
@@ -378,6 +379,8 @@ mod tests {
         }
         check("x_forwarded-tls_client_cert_info", FieldId::Alias);
         check("x_original_forwarded_form", FieldId::Other);
+        check("x_original_forwarded_host", FieldId::Alias);
+        check("x_original_forwarded_hosts", FieldId::Other);
         check("x_scheme", FieldId::Alias);
         check("x-forwardedness", FieldId::Other);
         check("x_trace", FieldId::Other);

@@ -31,6 +31,7 @@ proxy_set_header X-Forwarded-Proto $scheme;
 proxy_set_header X-Forwarded-Scheme $scheme;
 proxy_set_header X-Scheme $scheme;
 proxy_set_header X-Original-Forwarded-For $http_x_forwarded_for;
+proxy_set_header X-Original-Forwarded-Host $http_x_forwarded_host;
 proxy_set_header Proxy \"\";
 proxy_connect_timeout 5s;
 proxy_send_timeout 60s;
@@ -78,15 +79,6 @@ client_max_body_size 1m;
 #[serde(deny_unknown_fields)]
 struct File {
     cases: Vec<Case>,
-    /// Differences that any case may have, and at least one has.
-    #[serde(default)]
-    differs: Vec<Known>,
-}
-
-/// All cases, and the differences that any of them may have.
-pub struct Cases {
-    pub all: Vec<Case>,
-    pub known: Vec<Known>,
 }
 
 /// One case. Its host is `NAME.example`.
@@ -164,11 +156,11 @@ struct Request {
 }
 
 /// All of `e2e/nginx`.
-pub fn all() -> Cases {
+pub fn all() -> Vec<Case> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("nginx");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    let (mut all, mut known): (Vec<Case>, Vec<Known>) = (Vec::new(), Vec::new());
+    let mut all: Vec<Case> = Vec::new();
     for path in files {
         let text = std::fs::read_to_string(&path).unwrap();
         let file: File = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -177,9 +169,8 @@ pub fn all() -> Cases {
             assert!(!case.requests.is_empty(), "{} has no requests", case.name);
             all.push(case);
         }
-        known.extend(file.differs);
     }
-    Cases { all, known }
+    all
 }
 
 impl Case {
@@ -369,12 +360,11 @@ pub fn har(cases: &[Case]) -> Value {
 }
 
 /// What is wrong: differences that no case knows, known ones that are not there, and statuses that nginx does not answer.
-pub fn judge(cases: &Cases, found: &Value) -> Vec<String> {
+pub fn judge(cases: &[Case], found: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let compared = found["compared"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut seen_anywhere = vec![false; cases.known.len()];
-    for case in &cases.all {
+    for case in cases {
         let mut seen = vec![false; case.differs.len()];
         for (number, written) in case.requests.iter().enumerate() {
             let name = format!("{}#{number}", case.name);
@@ -390,17 +380,14 @@ pub fn judge(cases: &Cases, found: &Value) -> Vec<String> {
                 let [what, old, new] = ["what", "old", "new"].map(|key| text(&difference[key]));
                 let is_it = |known: &Known| known.is(number, &what, &old, &new);
                 let place = case.differs.iter().position(is_it);
-                let anywhere = cases.known.iter().position(is_it);
-                match (place, anywhere) {
-                    (Some(place), _) => seen[place] = true,
-                    (None, Some(place)) => seen_anywhere[place] = true,
-                    (None, None) => wrong.push(format!("{name}: {what}: nginx {old:?}, Steelyard {new:?} ({written})")),
+                match place {
+                    Some(place) => seen[place] = true,
+                    None => wrong.push(format!("{name}: {what}: nginx {old:?}, Steelyard {new:?} ({written})")),
                 }
             }
         }
         wrong.extend(unseen(&case.differs, &seen).map(|why| format!("{}: {why}", case.name)));
     }
-    wrong.extend(unseen(&cases.known, &seen_anywhere));
     wrong
 }
 

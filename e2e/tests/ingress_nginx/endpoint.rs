@@ -9,6 +9,9 @@ use testkit::strict::{Request, values};
 /// Headers that differ from request to request, or belong to the connection.
 const NOT_SHOWN: [&str; 4] = ["connection", "x-request-id", "content-length", "transfer-encoding"];
 
+/// The one that is asked who may use a route.
+const AUTH: &str = "auth";
+
 /// Starts one, on threads of this process.
 pub fn start(address: SocketAddr, name: &'static str) {
     let listener = TcpListener::bind(address).unwrap();
@@ -23,7 +26,9 @@ fn serve(stream: TcpStream, name: &str) {
     let Ok(mut conn) = Conn::new(name, stream) else { return };
     // It ends when the other side does.
     while let Ok(request) = conn.request() {
-        match asked(&request, "x-echo").as_deref() {
+        // The question of a request has its headers, too.
+        let how = asked(&request, "x-echo").filter(|_| name != AUTH);
+        match how.as_deref() {
             Some("close") => return,
             // Until the other side gives up.
             Some("silent") => drop(conn.expect_end()),
@@ -40,7 +45,7 @@ fn asked(request: &Request, name: &str) -> Option<String> {
 }
 
 fn response(request: &Request, name: &str) -> Vec<u8> {
-    let is_auth = name == "auth";
+    let is_auth = name == AUTH;
     let status =
         asked(request, if is_auth { "x-auth-status" } else { "x-echo-status" }).unwrap_or_else(|| "200".into());
     let mut head = format!("HTTP/1.1 {status} Said\r\nx-endpoint: {name}\r\ncontent-type: text/plain\r\n");
@@ -49,7 +54,7 @@ fn response(request: &Request, name: &str) -> Vec<u8> {
         head.push_str(&format!("x-user: {} {} {host}\r\nx-team: red\r\n", request.method, request.target));
         head.push_str("www-authenticate: Bearer\r\nset-cookie: auth=1\r\n");
     }
-    if let Some(field) = asked(request, "x-echo-set") {
+    if let Some(field) = asked(request, "x-echo-set").filter(|_| !is_auth) {
         head.push_str(&format!("{field}\r\n"));
     }
     for field in request.headers.iter().filter(|field| !NOT_SHOWN.contains(&field.name.to_ascii_lowercase().as_str())) {

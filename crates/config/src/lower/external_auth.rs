@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use model::{
-    AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ClusterId, ExternalAuth, GrpcAuth, HttpAuth, SignIn,
+    AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ClusterId, ExternalAuth, GrpcAuth, HttpAuth,
+    SetCookie, SignIn,
 };
 
 use super::inherited::{self, or_inherited};
@@ -48,6 +49,8 @@ pub fn usual_external_auth(to: ClusterId, protocol: AuthProtocol) -> ExternalAut
         request_headers: None,
         response_headers: AnswerHeaders::Named(Vec::new()),
         refusal_headers: defaults::REFUSAL_HEADERS.map(str::to_owned).into(),
+        set_cookie: SetCookie::Off,
+        is_403_bare: false,
         body: None,
         cache: None,
         sign_in: None,
@@ -100,6 +103,10 @@ fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -
         let bytes_max = count(body.value.bytes.as_ref()?.value.0);
         Some(AuthBody { bytes_max, partial: is_set(&body.value.partial) })
     });
+    if let (Some(set_cookie), Some(_)) = (&raw.set_cookie, &raw.grpc) {
+        let wrong = Wrong::new("`set_cookie` has no effect beside `grpc`: cookies are those of an answer over HTTP");
+        report.add(set_cookie.location, wrong.hint("remove it"));
+    }
     let cache = raw.cache.as_ref().and_then(|written| cache(written, raw, report));
     let status = raw.failure_status.as_ref().map_or(defaults::EXTERNAL_AUTH_STATUS, |status| {
         u16::try_from(status.value.0).unwrap_or(defaults::EXTERNAL_AUTH_STATUS)
@@ -113,6 +120,8 @@ fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -
         request_headers,
         response_headers: AnswerHeaders::Named(response_headers),
         refusal_headers,
+        set_cookie: raw.set_cookie.as_ref().map_or(SetCookie::Off, |when| when.value.0),
+        is_403_bare: false,
         body,
         cache,
         sign_in: raw.sign_in.as_ref().and_then(|written| sign_in(&written.value, report)),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use model::{
-    ClientLimits, ClusterId, ForwardedHeaders, HostMatcher, HttpListener, Listener, ListenerLimits, MinRate, PathRules,
-    Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
+    ClientLimits, ClusterId, ForwardedHeaders, HeaderNames, HostMatcher, HttpListener, Listener, ListenerLimits,
+    MinRate, PathRules, Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
 };
 
 use super::route::Inherited;
@@ -217,6 +217,7 @@ fn bare_http(routes: Vec<model::Route>) -> HttpListener {
         trusted_proxies: Vec::new(),
         forwarded: defaults::FORWARDED,
         x_real_ip: false,
+        header_names: HeaderNames::Any,
         http2: true,
         request_id: None,
         paths: PathRules::default(),
@@ -265,6 +266,7 @@ fn http(raw: &RawListener, routes: Vec<model::Route>, base: &Path, report: &mut 
     }
     http.http2 = raw.http2.as_ref().is_none_or(|flag| flag.value.0);
     http.x_real_ip = raw.x_real_ip.as_ref().is_some_and(|flag| flag.value.0);
+    http.header_names = raw.header_names.as_ref().map_or(HeaderNames::Any, |names| names.value.0);
     http.request_id = raw.request_id.as_ref().map(|id| request_id(&id.value));
     if http.request_id.is_none() && !raw.written().iter().any(|written| written.key == "request_id") {
         refuse_request_ids(raw, report);

@@ -1,10 +1,12 @@
 //! The keys of external authorization.
 
+use model::SetCookie;
+
 use super::Off;
 use crate::defaults;
 use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
-use crate::read::{Flag, Int, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
+use crate::read::{Choice, Flag, Int, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
 use crate::text::{
     ByteSize, ChangedHeader, CookieName, HeaderName, HeaderValue, HostHeader, HttpPath, Label, Positive, QueryName,
     SignInUrl, duration_text,
@@ -34,6 +36,9 @@ keys! {
         optional response_headers: OneOrMany<ChangedHeader>, default "none";
         /// The headers of a refusal that the client gets, in addition to those that describe its body.
         optional refusal_headers: OneOrMany<ChangedHeader>, default format!("[{}]", defaults::REFUSAL_HEADERS.join(", "));
+        /// When clients get the cookies (`Set-Cookie`) of a positive answer, in addition to those of the endpoint. An answer with cookies is not
+        /// remembered then.
+        optional set_cookie: OneOf<SetCookie>, default "off";
         /// Hold back the body of a request, and send it to the service, too.
         optional body: RawAuthBody, default "the service gets no body";
         /// Remember positive answers.
@@ -102,6 +107,14 @@ keys! {
         /// How long an answer holds.
         required ttl: Positive;
     }
+}
+
+impl Choice for SetCookie {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("off", Self::Off, "never"),
+        ("success", Self::Success, "with responses of 200, 201, 204, 206, 301 to 304, 307 and 308, as with nginx"),
+        ("always", Self::Always, "with all responses"),
+    ];
 }
 
 text_or_object! {

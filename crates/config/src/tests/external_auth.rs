@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AuthBody, AuthProtocol, AuthTarget};
+use model::{AuthBody, AuthProtocol, AuthTarget, SetCookie};
 
 use super::refused::routes;
 use super::{http, load};
@@ -13,7 +13,7 @@ fn routes_take_the_service_of_their_listener() {
         {path: /b, to: web, external_auth: off}, {path: /c, to: web, external_auth: {to: policy, grpc: {context: {a: b}},
         timeout: 1s, fail_open: true, request_headers: X-A, response_headers: [X-B], refusal_headers: x-c,
         body: {bytes: 1KiB, partial: true}}}, {path: /d, to: web, external_auth: {to: login, http: {path: /x, host: h},
-        cache: {cookie: s, ttl: 1s}}}]}}
+        cache: {cookie: s, ttl: 1s}, set_cookie: success}}]}}
 clusters: {web: {endpoints: [a:1]}, login: {endpoints: [a:2]}, policy: {endpoints: [a:3], protocol: h2c}}";
     let snapshot = load(text);
     let services: Vec<_> =
@@ -40,6 +40,7 @@ clusters: {web: {endpoints: [a:1]}, login: {endpoints: [a:2]}, policy: {endpoint
     assert!(
         matches!(&cached.protocol, AuthProtocol::Http(http) if http.target == AuthTarget::Path("/x".to_owned()) && http.host.as_deref() == Some("h"))
     );
+    assert_eq!((first.set_cookie, cached.set_cookie), (SetCookie::Off, SetCookie::Success));
     assert!(cached.cache.as_ref().is_some_and(|cache| cache.cookies == ["s"] && !cache.any_request));
     // A listener without routes.
     let to = "listeners: {l: {bind: :1, protocol: http, to: web, external_auth: {to: web, http: {}}}}\n\
@@ -58,6 +59,7 @@ fn what_a_service_cannot_be() {
             "to: web, path: /e, external_auth: {to: web, http: {}, response_headers: [cookie, host]}",
             "to: web, path: /f, external_auth: {to: web, http: {}, cache: {ttl: 25h}}",
             "to: web, path: /g, external_auth: {to: web, http: {}, body: {bytes: 2MiB}, cache: {header: a, ttl: 1s}}",
+            "to: web, path: /h, external_auth: {to: web, grpc: {}, set_cookie: always}",
         ],
         r#"7:41: `external_auth: off` has no effect: the listener has no `external_auth`; remove it
 8:41: an external authorization needs `http` or `grpc`
@@ -69,7 +71,9 @@ fn what_a_service_cannot_be() {
 12:68: the cache does not say what its answers depend on; add `header: authorization` or `cookie: NAME_OF_THE_SESSION`
 12:74: `ttl` is 25h; the limit is 1d
 13:67: `cache` has no effect beside `body`: an answer depends on the body, which is no part of the key; remove one of the two
-13:75: `bytes`: "2MiB" is out of range; write 1B to 1MiB"#,
+13:75: `bytes`: "2MiB" is out of range; write 1B to 1MiB
+14:57: the cluster `web` speaks HTTP/1.1, and a gRPC service needs HTTP/2; add `protocol: h2` to `web`
+14:73: `set_cookie` has no effect beside `grpc`: cookies are those of an answer over HTTP; remove it"#,
     );
 }
 

@@ -323,7 +323,7 @@ fn listeners() {
     listener(
         "bind: ':1', protocol: http, to: web, trusted_proxies: [10.0.0.0/33], forwarded: x-forwarded, proxy_protocol: yes",
         r#"2:72: an entry of `trusted_proxies`: "10.0.0.0/33" is not an address or network; "33" is not a prefix length for it
-2:97: `forwarded`: "x-forwarded" is not valid; it must be x_forwarded, rfc7239, both or off; did you mean x_forwarded?
+2:97: `forwarded`: "x-forwarded" is not valid; it must be x_forwarded, rfc7239, both, ingress_nginx or off; did you mean x_forwarded?
 2:126: `proxy_protocol` must be true or false, not "yes"; write true, without quotes"#,
     );
     listener(

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use model::{
     AccessLog, Algorithm, Announce, Announcing, Cluster, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts,
-    ForwardPath, ForwardedHeaders, HashKey, HostMatcher, LogFormat, LogTarget, MinRate, OnUnhealthy, Outlier,
-    PathMatcher, PathRules, Ping, PortRange, Probe, Protocol, ProxyProtocol, SourceRate, TextMatcher, Transport,
-    VipAlgorithm, VipMode,
+    ForwardPath, ForwardedHeaders, HashKey, HeaderNames, HostMatcher, LogFormat, LogTarget, MinRate, OnUnhealthy,
+    Outlier, PathMatcher, PathRules, Ping, PortRange, Probe, Protocol, ProxyProtocol, SourceRate, TextMatcher,
+    Transport, VipAlgorithm, VipMode,
 };
 
 use super::{http, load, tcp};
@@ -28,6 +28,7 @@ listeners:
     proxy_protocol: true
     trusted_proxies: [10.1.2.3/8, "::1", "::ffff:192.168.0.0/112"]
     forwarded: both
+    header_names: strict
     paths: {merge_slashes: false, forward: normal, refuse_ambiguous: true}
     abort_on_half_close: true
     header_timeout: 1s
@@ -82,7 +83,7 @@ fn every_key_of_the_file_and_the_listener() {
     let http = http(&snapshot);
     let networks = ["10.0.0.0/8", "::1/128", "192.168.0.0/16"].map(|network| network.parse().unwrap());
     assert_eq!(http.trusted_proxies, networks);
-    assert_eq!(http.forwarded, ForwardedHeaders::Both);
+    assert_eq!((http.forwarded, http.header_names), (ForwardedHeaders::Both, HeaderNames::Strict));
     let paths = PathRules { merge_slashes: false, forward: ForwardPath::Normal, refuse_ambiguous: true };
     assert_eq!(http.paths, paths);
     let limits = &http.limits;

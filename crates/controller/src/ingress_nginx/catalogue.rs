@@ -531,11 +531,13 @@ pub const KEYS: &[Key] = &[
         "the service gets the headers of the request and no others",
     )),
     refused("auth-request-redirect", Text, Default, "the service gets `X-Forwarded-Uri` with the client's path"),
-    refused(
+    differs(
         "auth-always-set-cookie",
         Bool,
         Default,
-        "cookies of the service reach the client if it refuses the request",
+        "cookies with which the service lets a request pass reach the client with all responses, and without it with 200, 201, 204, 206, 301 to \
+         304, 307 and 308; those of a refusal always do",
+        "ingress-nginx-access",
     ),
     no_effect(
         "auth-cache-key",

@@ -57,6 +57,11 @@ pub const OPTIONS: &[Opt] = &[
     opt("proxy-buffers-number", Int, NoEffect, TUNING),
     opt("proxy-next-upstream", Tokens, Differs, "the default of the annotation"),
     opt("proxy-next-upstream-tries", Int, Served, "the default of the annotation"),
+    opt("proxy-next-upstream-timeout", Int, Refused, "see the annotation"),
+    opt("proxy-cookie-domain", Text, Refused, "see the annotation"),
+    opt("proxy-cookie-path", Text, Refused, "see the annotation"),
+    opt("proxy-redirect-from", Text, Refused, "see the annotation"),
+    opt("proxy-redirect-to", Text, Refused, "see the annotation"),
     opt("retry-non-idempotent", Bool, Served, "as non_idempotent of proxy-next-upstream"),
     opt("load-balance", Word(&["round_robin", "ewma"]), Served, "the default of the annotation"),
     opt("service-upstream", Bool, Differs, "as of the annotation"),
@@ -83,6 +88,11 @@ pub const OPTIONS: &[Opt] = &[
     )),
     opt("global-auth-response-headers", Tokens, Served, "auth-response-headers with it"),
     opt("global-auth-signin", Url, Served, "see auth-signin"),
+    opt("global-auth-signin-redirect-param", Token, Refused, "the parameter is `rd`"),
+    opt("global-auth-request-redirect", Text, Refused, "see auth-request-redirect"),
+    opt("global-auth-cache-key", Text, NoEffect, "see auth-cache-key"),
+    opt("global-auth-cache-duration", Text, NoEffect, "see auth-cache-key"),
+    opt("global-auth-always-set-cookie", Bool, Served, "see auth-always-set-cookie"),
     secures(opt("global-auth-method", Token, Served, "see auth-method")),
     secures(opt("global-auth-snippet", Text, Refused, "see auth-snippet")),
     opt(
@@ -114,8 +124,18 @@ pub const OPTIONS: &[Opt] = &[
         Refused,
         "endpoints get the path in the request and nowhere else, unless it is rewritten",
     ),
-    opt("enable-underscores-in-headers", Bool, NoEffect, "such headers pass"),
-    opt("ignore-invalid-headers", Bool, NoEffect, "invalid headers are refused with 400"),
+    opt(
+        "enable-underscores-in-headers",
+        Bool,
+        Served,
+        "without it, request headers with `_` in their names are dropped",
+    ),
+    opt(
+        "ignore-invalid-headers",
+        Bool,
+        Served,
+        "request headers whose names have other characters than letters, digits and `-` are dropped; with `false` they pass",
+    ),
     opt("ssl-protocols", Text, Differs, "TLS 1.2 and 1.3; `minTlsVersion` of GatewayParameters can be 1.3"),
     opt(
         "ssl-ciphers",
@@ -251,7 +271,10 @@ impl Globals {
                 globals.findings.push(Finding::unknown(name, &text, None));
                 continue;
             };
-            let off = matches!(opt.form, Bool) && value::boolean(&text) == Some(false);
+            let off = match opt.form {
+                Bool => value::boolean(&text) == Some(false),
+                _ => !opt.security && text == "off",
+            };
             let mut finding = Finding::new(opt.name, &text, opt.verdict, opt.says.to_owned());
             match opt.form.check(&text) {
                 Ok(()) if off && opt.verdict == Refused => {
@@ -364,6 +387,10 @@ mod tests {
         check("enable-modsecurity", "false", false);
         check("enable-modsecurity", "true", true);
         check("use-gzip", "true", false);
+        // `off` may be the name of a program.
+        check("block-user-agents", "off", true);
+        let found = |value: &str| Globals::of([("proxy-cookie-path", value)]).findings.remove(0).verdict;
+        assert_eq!((found("off"), found("/a /b")), (NoEffect, Refused));
     }
 
     #[test]

@@ -77,10 +77,12 @@ pub struct ClientSettings {
     pub proxy_protocol: Option<String>,
     /// Addresses and networks.
     pub trusted_proxies: Option<Vec<String>>,
-    /// `XForwarded`, `Forwarded`, `Both` or `Off`.
+    /// `XForwarded`, `Forwarded`, `Both`, `IngressNginx` or `Off`.
     pub forwarded_headers: Option<String>,
     /// Endpoints get the client's address in `X-Real-IP`.
     pub x_real_ip: Option<bool>,
+    /// `Any`, `Underscores` or `Strict`.
+    pub header_names: Option<String>,
     /// Requests get ids.
     pub request_id: Option<RequestIdSettings>,
     /// `1.2` or `1.3`.

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use model::{
-    Changes, Endpoint, EndpointAddress, ForwardedHeaders, HostMatcher, Listener, ListenerLimits, PathMatcher,
-    PathRules, Protocol, Retry, Route, RouteAction, Snapshot, TextMatcher, TlsMode, TlsVersion, Vip, VipMode, Zone,
+    Changes, Endpoint, EndpointAddress, ForwardedHeaders, HeaderNames, HostMatcher, Listener, ListenerLimits,
+    PathMatcher, PathRules, Protocol, Retry, Route, RouteAction, Snapshot, TextMatcher, TlsMode, TlsVersion, Vip,
+    VipMode, Zone,
 };
 
 use crate::objects::{Condition, GatewayStatus, ParentRef};
@@ -145,6 +146,9 @@ fn clients(listener: &Listener) -> String {
             }
             if http.x_real_ip {
                 text.push_str(" x-real-ip");
+            }
+            if http.header_names != HeaderNames::Any {
+                let _ = write!(text, " names={:?}", http.header_names);
             }
             if let Some(id) = &http.request_id {
                 let _ = write!(text, " {id:?}");

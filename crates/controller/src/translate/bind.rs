@@ -337,6 +337,7 @@ impl Bind {
                 trusted_proxies: self.policy.trusted_proxies,
                 forwarded: self.policy.forwarded,
                 x_real_ip: self.policy.x_real_ip,
+                header_names: self.policy.header_names,
                 http2: true,
                 request_id: self.policy.request_id,
                 paths: self.policy.paths,

@@ -6,7 +6,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use model::{ForwardPath, ForwardedHeaders, KeepRequestId, ListenerLimits, PathRules, RequestId, TlsVersion};
+use model::{
+    ForwardPath, ForwardedHeaders, HeaderNames, KeepRequestId, ListenerLimits, PathRules, RequestId, TlsVersion,
+};
 
 use super::reference;
 use crate::objects::{ClientLimits, ClientSettings, NamespacedName, Others};
@@ -28,6 +30,7 @@ pub(crate) struct ClientPolicy {
     pub(crate) trusted_proxies: Vec<IpNet>,
     pub(crate) forwarded: ForwardedHeaders,
     pub(crate) x_real_ip: bool,
+    pub(crate) header_names: HeaderNames,
     pub(crate) request_id: Option<RequestId>,
     pub(crate) paths: PathRules,
     pub(crate) limits: ListenerLimits,
@@ -46,6 +49,7 @@ impl ClientPolicy {
             trusted_proxies: settings.trusted_proxies.clone(),
             forwarded: ForwardedHeaders::XForwarded,
             x_real_ip: false,
+            header_names: HeaderNames::Any,
             request_id: None,
             paths: PathRules::default(),
             limits: ListenerLimits::default(),
@@ -67,10 +71,14 @@ impl ClientPolicy {
             ("XForwarded", ForwardedHeaders::XForwarded),
             ("Forwarded", ForwardedHeaders::Rfc7239),
             ("Both", ForwardedHeaders::Both),
+            ("IngressNginx", ForwardedHeaders::IngressNginx),
             ("Off", ForwardedHeaders::Off),
         ];
         wrong.word("forwardedHeaders", set.forwarded_headers.as_deref(), &headers, &mut self.forwarded);
         self.x_real_ip = set.x_real_ip.unwrap_or(self.x_real_ip);
+        let names =
+            [("Any", HeaderNames::Any), ("Underscores", HeaderNames::Underscores), ("Strict", HeaderNames::Strict)];
+        wrong.word("headerNames", set.header_names.as_deref(), &names, &mut self.header_names);
         if let Some(set) = &set.request_id {
             wrong.within("requestId", |wrong| {
                 wrong.unknown(&set.others);

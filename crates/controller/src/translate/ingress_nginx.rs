@@ -11,7 +11,9 @@ pub(super) mod ports;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
-use model::{ClusterId, ForwardPath, HostMatcher, KeepRequestId, RequestId, Route, RouteAction};
+use model::{
+    ClusterId, ForwardPath, ForwardedHeaders, HeaderNames, HostMatcher, KeepRequestId, RequestId, Route, RouteAction,
+};
 
 use super::bind::{Ask, Rank};
 use super::clients::ClientPolicy;
@@ -137,6 +139,13 @@ pub(super) fn translate(
 /// How clients of both ports are treated.
 fn clients(globals: &Globals, compat: Compat, policy: &mut ClientPolicy) {
     policy.x_real_ip = true;
+    if policy.forwarded == ForwardedHeaders::XForwarded {
+        policy.forwarded = ForwardedHeaders::IngressNginx;
+    }
+    if globals.bool("ignore-invalid-headers", true) && policy.header_names == HeaderNames::Any {
+        let underscores = globals.bool("enable-underscores-in-headers", false);
+        policy.header_names = if underscores { HeaderNames::Underscores } else { HeaderNames::Strict };
+    }
     policy.request_id.get_or_insert(RequestId { keep: KeepRequestId::Always, in_response: false });
     policy.accept_proxy_protocol |= globals.bool("use-proxy-protocol", false);
     policy.paths.forward = ForwardPath::Received;

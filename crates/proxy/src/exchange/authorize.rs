@@ -129,6 +129,7 @@ impl Exchange {
 
     fn granted(&mut self, env: &Env<'_>, number: usize, route: &Route, grant: &Grant) {
         grant.apply(&mut self.request);
+        self.cookies = route.policy.external_auth.as_deref().and_then(|policy| Cookies::of(policy, grant));
         if route.policy.global_rate_limit.is_some() {
             return self.limit(env, number, route);
         }

@@ -8,6 +8,7 @@ use wire::h1::{Parsed, parse_request};
 use wire::message::RequestHead;
 
 use super::route::{Router, normal_target};
+use crate::http::headers;
 use crate::worker::snapshot::ListenerPlan;
 
 /// Header fields of a question.
@@ -75,7 +76,8 @@ impl ListenerPlan {
         let Protocol::Http(http) = &self.policy.protocol else {
             return Err(format!("{} does not speak HTTP, so it has no routes", self.policy.name));
         };
-        let (head, buffer) = head(question)?;
+        let (mut head, buffer) = head(question)?;
+        headers::drop_names(http.header_names, &mut head, &buffer);
         let target = head.path.get(&buffer);
         let normal = normal_target(target, &http.paths).map_err(|error| {
             format!("the listener refuses this path before it looks for a route: {}", error.reason.meaning())
@@ -166,6 +168,7 @@ mod tests {
             trusted_proxies: Vec::new(),
             forwarded: model::ForwardedHeaders::Off,
             x_real_ip: false,
+            header_names: model::HeaderNames::Any,
             http2: true,
             request_id: None,
             paths: PathRules::default(),

@@ -85,6 +85,7 @@ use crate::auth::{self, Authenticator, Judged};
 use crate::compression::{Compressions, EncodeFailed};
 use crate::deadline::Deadline;
 use crate::error::{Error, Side};
+use crate::external_auth::Cookies;
 use crate::external_auth::cache::Remembered;
 use crate::grpc::{self, Ongoing};
 use crate::h2;
@@ -268,6 +269,8 @@ pub(crate) struct Exchange {
     bearer: Option<Rc<Verified>>,
     /// What the client is told about its limits.
     quotas: Option<Box<Quotas>>,
+    /// The cookies with which a service has let it pass.
+    cookies: Option<Box<Cookies>>,
     /// Set if the upstream connection can be reused.
     reuse: Option<Reuse>,
 }

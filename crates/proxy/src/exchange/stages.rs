@@ -20,7 +20,7 @@ impl Exchange {
         self.room = None;
         self.shares = None;
         self.paced_until_ms = None;
-        (self.quotas, self.bearer) = (None, None);
+        (self.quotas, self.bearer, self.cookies) = (None, None, None);
         self.reuse = None;
         self.response.take()
     }
@@ -30,6 +30,8 @@ impl Exchange {
         self.record.begin(env.now_us);
         self.record.has_head = true;
         self.record.bytes_in = self.request.bytes.len() as u64;
+        let Request { head, bytes, .. } = &mut self.request;
+        headers::drop_names(env.http.header_names, head, bytes);
         self.call = Ongoing::of(&self.request.head, &self.request.bytes);
         if let Some(rules) = &env.http.request_id {
             let id = request_id::of(rules, &self.request.head, &self.request.bytes, is_trusted(env));
@@ -381,6 +383,7 @@ impl Exchange {
         if !claims.is_empty() {
             upload.hide_trailers(claims.clone());
         }
+        upload.allow_trailers(env.http.header_names);
         if mirror.is_some() {
             upload.keep_copy(MIRROR_BODY_BYTES_MAX);
         }
@@ -519,6 +522,7 @@ impl Exchange {
             request_id: request_id.filter(|_| responds_with_id(env)),
             cors: cors(env, Some(routed.number), &self.request),
             quotas: self.quotas.as_deref(),
+            cookies: self.cookies.as_deref(),
             session: session.as_ref(),
             compressed: None,
             via: routed.policy(env).via.as_deref(),
@@ -670,7 +674,7 @@ impl Exchange {
         let keep_alive = self.keeps_alive(may_stay);
         let is_h2 = self.is_h2();
         let response = self.response.get_or_insert_with(|| env.storage.response());
-        let additions = additions(env, &self.record, &self.request, self.quotas.as_deref());
+        let additions = additions(env, &self.record, &self.request, (self.quotas.as_deref(), self.cookies.as_deref()));
         let version = self.request.head.version;
         respond::write_call(response.download.start_own(is_h2), call, version, keep_alive, &additions);
         response.download.send_once();
@@ -699,7 +703,7 @@ impl Exchange {
         let to = headers::ResponseContext { method, version, keep_alive, web: None };
         let is_h2 = self.is_h2();
         let response = self.response.get_or_insert_with(|| env.storage.response());
-        let additions = additions(env, &self.record, &self.request, self.quotas.as_deref());
+        let additions = additions(env, &self.record, &self.request, (self.quotas.as_deref(), self.cookies.as_deref()));
         if let Some(body) = respond::write_own(response.download.start_own(is_h2), own, &to, &additions) {
             response.download.put_body(&body);
         }
@@ -747,10 +751,10 @@ fn additions<'e>(
     env: &Env<'e>,
     record: &'e AccessRecord,
     request: &'e Request,
-    quotas: Option<&'e Quotas>,
+    (quotas, cookies): (Option<&'e Quotas>, Option<&'e Cookies>),
 ) -> Additions<'e> {
     let request_id = record.request_id.as_deref().filter(|_| responds_with_id(env));
-    Additions { cors: cors(env, record.route, request), request_id, quotas }
+    Additions { cors: cors(env, record.route, request), request_id, quotas, cookies }
 }
 
 /// Whether clients get the ids of their requests.

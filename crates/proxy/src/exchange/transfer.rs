@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use model::HeaderNames;
 use net::buffer::{Buffer, SMALL_BYTES};
 use wire::h1::{self, ChunkedDecoder, Decoded};
 use wire::message::{Body, Field};
@@ -141,6 +142,8 @@ pub(crate) struct Transfer {
     coding: Option<Box<Coding>>,
     /// Trailers with these names are dropped: as headers they would say who the client is.
     hidden: Option<Arc<[Box<str>]>>,
+    /// The names that trailers may have.
+    allowed: HeaderNames,
 }
 
 /// Trailers of HTTP/2: as received, and as sent.
@@ -247,7 +250,7 @@ impl Transfer {
         self.call = None;
         self.coding = None;
         self.copy = None;
-        self.hidden = None;
+        (self.hidden, self.allowed) = (None, HeaderNames::Any);
         self.clear_out();
         match to {
             Framing::H1(body) => {
@@ -288,6 +291,11 @@ impl Transfer {
     /// Drops the trailers with these names, which are in lower case.
     pub(crate) fn hide_trailers(&mut self, names: Arc<[Box<str>]>) {
         self.hidden = Some(names);
+    }
+
+    /// Drops the trailers whose names are not allowed.
+    pub(crate) fn allow_trailers(&mut self, allowed: HeaderNames) {
+        self.allowed = allowed;
     }
 
     /// Begins our own message. For HTTP/1, the caller writes head and body to the returned output; for HTTP/2 only the head, and passes the
@@ -994,9 +1002,11 @@ impl Transfer {
         let fields = if faults::is_injected(InjectedFault::DropsTrailers) { &[] } else { fields };
         let fields = if self.finish_call(fields, section)? { &[] } else { fields };
         let shown: Vec<Field>;
-        let fields = if let Some(hidden) = &self.hidden {
+        let fields = if self.hidden.is_some() || self.allowed != HeaderNames::Any {
+            let hidden = self.hidden.as_deref().unwrap_or_default();
             let is_hidden = |name: &[u8]| hidden.iter().any(|hidden| is_alike(name, hidden.as_bytes()));
-            shown = fields.iter().filter(|field| !is_hidden(field.name.get(section))).copied().collect();
+            let is_shown = |name: &[u8]| self.allowed.allows(name) && !is_hidden(name);
+            shown = fields.iter().filter(|field| is_shown(field.name.get(section))).copied().collect();
             shown.as_slice()
         } else {
             fields

@@ -82,6 +82,10 @@ impl Remembered {
     }
 
     pub(crate) fn put(&self, key: &Key, grant: &Grant, now_ms: u64) {
+        // A cookie is for one client.
+        if !grant.cookies.is_empty() {
+            return;
+        }
         if grant.bytes() > ANSWER_BYTES_MAX {
             return;
         }
@@ -153,7 +157,7 @@ mod tests {
         let key = |number: usize| {
             key(1, &cache(false), &format!("GET /{number} HTTP/1.1\r\nHost: a\r\nAuthorization: x\r\n")).unwrap()
         };
-        let grant = Grant { set: vec![("x-user".into(), (*b"joe").into())], remove: Vec::new() };
+        let grant = Grant { set: vec![("x-user".into(), (*b"joe").into())], ..Grant::default() };
         remembered.put(&key(0), &grant, 10);
         assert_eq!(remembered.find(&key(0), 1009).as_deref(), Some(&grant));
         assert_eq!((remembered.find(&key(0), 1010), remembered.find(&key(1), 10)), (None, None));
@@ -166,7 +170,7 @@ mod tests {
         let table = remembered.0.borrow();
         assert!(table.answers.len() <= ANSWERS_MAX && table.order.len() == ANSWERS_MAX);
         drop(table);
-        let large = Grant { set: vec![("x-user".into(), vec![b'a'; ANSWER_BYTES_MAX].into())], remove: Vec::new() };
+        let large = Grant { set: vec![("x-user".into(), vec![b'a'; ANSWER_BYTES_MAX].into())], ..Grant::default() };
         remembered.put(&key(ANSWERS_MAX + 1), &large, 20);
         assert!(remembered.find(&key(ANSWERS_MAX + 1), 20).is_none());
     }

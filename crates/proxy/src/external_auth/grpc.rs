@@ -290,10 +290,10 @@ fn grant(policy: &ExternalAuth, ok: Allowed) -> Result<Grant, Error> {
 
 fn refusal(policy: &ExternalAuth, denied: Denied) -> Refusal {
     let fields = denied.headers.iter().filter_map(pair).map(|(key, value)| (key.as_bytes(), value));
-    let (headers, content_type) = passed_on(policy, fields);
     let code = denied.status.and_then(|status| u16::try_from(status.code).ok());
     // Envoy's default, and what becomes of a status that could not be a refusal.
     let status = code.filter(|code| (300..=599).contains(code)).unwrap_or(403);
+    let (headers, content_type) = passed_on(policy, status, fields);
     let body = (!denied.body.is_empty()).then_some(denied.body);
     Refusal { status, headers, content_type, body }
 }

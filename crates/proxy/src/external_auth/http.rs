@@ -159,7 +159,7 @@ pub(crate) fn verdict(policy: &ExternalAuth, answer: Answer) -> Result<Verdict, 
             let Answer { response, body, .. } = answer;
             let Response { head, bytes, .. } = &response;
             let fields = head.fields.iter().map(|field| (field.name.get(bytes), field.value.get(bytes)));
-            let (headers, content_type) = passed_on(policy, fields);
+            let (headers, content_type) = passed_on(policy, status, fields);
             let body = body.unwrap_or_default();
             Ok(Verdict::Denied(Box::new(Refusal { status, headers, content_type, body })))
         }
@@ -174,6 +174,7 @@ fn grant(policy: &ExternalAuth, response: &Response) -> Result<Grant, Error> {
 
 #[cfg(test)]
 mod tests {
+    use model::SetCookie;
     use wire::h1::parse_response;
 
     use super::super::tests::policy as of;
@@ -200,6 +201,43 @@ mod tests {
         let Ok(Verdict::Allowed(grant)) = verdict(&policy(), answer(text, Ok(None))) else { panic!("a yes") };
         let set: Vec<_> = grant.set.iter().map(|(name, value)| (&**name, &**value)).collect();
         assert_eq!(set, [("x-user", &b"joe"[..]), ("x-user", b"ann")]);
+    }
+
+    #[test]
+    fn the_client_gets_the_cookies_of_a_yes_if_it_is_to() {
+        let text =
+            "HTTP/1.1 200 OK\r\nSet-Cookie: a=b; Path=/\r\nSET-COOKIE: c=d\r\nX-User: joe\r\nContent-Length: 0\r\n\r\n";
+        let check = |set_cookie: SetCookie, status: u16, expect: &str| {
+            let policy = ExternalAuth { set_cookie, ..policy() };
+            let Ok(Verdict::Allowed(grant)) = verdict(&policy, answer(text, Ok(None))) else { panic!("a yes") };
+            let mut out = Vec::new();
+            if let Some(cookies) = super::super::Cookies::of(&policy, &grant) {
+                cookies.write(&mut out, status);
+            }
+            assert_eq!(String::from_utf8(out).unwrap(), expect, "{set_cookie:?} {status}");
+        };
+        let both = "set-cookie: a=b; Path=/\r\nset-cookie: c=d\r\n";
+        check(SetCookie::Off, 200, "");
+        check(SetCookie::Success, 200, both);
+        check(SetCookie::Success, 308, both);
+        check(SetCookie::Success, 404, "");
+        check(SetCookie::Success, 101, "");
+        check(SetCookie::Always, 502, both);
+        check(SetCookie::Always, 101, both);
+        check(SetCookie::Always, 103, "");
+    }
+
+    #[test]
+    fn a_403_may_be_bare() {
+        let check = |is_403_bare, status: u16, expect: usize| {
+            let text = format!("HTTP/1.1 {status} No\r\nWWW-Authenticate: Bearer\r\nContent-Length: 0\r\n\r\n");
+            let policy = ExternalAuth { is_403_bare, refusal_headers: vec!["www-authenticate".into()], ..policy() };
+            let Ok(Verdict::Denied(refusal)) = verdict(&policy, answer(&text, Ok(None))) else { panic!("a no") };
+            assert_eq!(refusal.headers.len(), expect, "{status}");
+        };
+        check(true, 401, 1);
+        check(true, 403, 0);
+        check(false, 403, 1);
     }
 
     #[test]

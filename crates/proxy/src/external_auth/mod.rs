@@ -19,13 +19,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use model::{AnswerHeaders, AuthProtocol, ExternalAuth, Route};
+use model::{AnswerHeaders, AuthProtocol, ExternalAuth, Route, SetCookie};
 use wire::message::{Field, FieldId};
 
 use self::cache::Key;
 use crate::auth::present;
 use crate::error::Error;
 use crate::exchange::Request;
+use crate::http::headers::Out;
 use crate::policy::RequestView;
 use crate::policy::headers::is_alike;
 use crate::question::call::bad;
@@ -154,6 +155,30 @@ pub(crate) struct Grant {
     pub(crate) set: Vec<(Box<str>, Box<[u8]>)>,
     /// Names of fields that it does not get.
     pub(crate) remove: Vec<Box<str>>,
+    /// The cookies that the client gets with the response.
+    pub(crate) cookies: Vec<Box<[u8]>>,
+}
+
+/// The cookies of a positive answer, on their way to the client.
+#[derive(Debug)]
+pub(crate) struct Cookies {
+    when: SetCookie,
+    values: Vec<Box<[u8]>>,
+}
+
+impl Cookies {
+    /// Those of the answer of a service with this policy; `None` if there are none.
+    pub(crate) fn of(policy: &ExternalAuth, grant: &Grant) -> Option<Box<Self>> {
+        let is_none = grant.cookies.is_empty();
+        (!is_none).then(|| Box::new(Self { when: policy.set_cookie, values: grant.cookies.clone() }))
+    }
+
+    /// Writes them into a response with this status.
+    pub(crate) fn write(&self, out: &mut impl Out, status: u16) {
+        if self.when.is_with(status) {
+            self.values.iter().for_each(|value| out.field(b"set-cookie", value, true));
+        }
+    }
 }
 
 /// What the client gets of a refusal.
@@ -192,6 +217,13 @@ impl Grant {
         remove: Vec<Box<str>>,
     ) -> Result<Self, Error> {
         let (mut set, mut remove) = (Vec::new(), remove);
+        let cookies: Vec<Box<[u8]>> = match policy.set_cookie {
+            SetCookie::Off => Vec::new(),
+            SetCookie::Success | SetCookie::Always => {
+                let of_name = fields.clone().filter(|(found, _)| found.eq_ignore_ascii_case(b"set-cookie"));
+                of_name.map(|(_, value)| value.into()).collect()
+            }
+        };
         match &policy.response_headers {
             // In the order of the names.
             AnswerHeaders::Named(names) => {
@@ -209,16 +241,18 @@ impl Grant {
                 }
             }
         }
-        if set.iter().any(|(_, value): &(Box<str>, Box<[u8]>)| !is_value(value)) {
+        let mut values = set.iter().map(|(_, value): &(Box<str>, Box<[u8]>)| value).chain(&cookies);
+        if !values.all(|value| is_value(value)) {
             return Err(bad("a header of the answer is malformed"));
         }
-        Self { set, remove }.checked()
+        Self { set, remove, cookies }.checked()
     }
 
     /// Bytes of all names and values.
     fn bytes(&self) -> usize {
         let set = self.set.iter().map(|(name, value)| name.len() + value.len());
-        set.chain(self.remove.iter().map(|name| name.len())).sum()
+        let rest = self.remove.iter().map(|name| name.len()).chain(self.cookies.iter().map(|value| value.len()));
+        set.chain(rest).sum()
     }
 
     /// # Errors
@@ -283,9 +317,10 @@ fn is_value(value: &[u8]) -> bool {
         && value.last().is_none_or(|byte| !matches!(byte, b' ' | b'\t'))
 }
 
-/// What the client gets of these fields of a refusal: their names, in any case, and values. The type of the body is apart.
+/// What the client gets of these fields of a refusal with this status: their names, in any case, and values. The type of the body is apart.
 fn passed_on<'f>(
     policy: &ExternalAuth,
+    status: u16,
     fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
 ) -> (Vec<(String, String)>, Option<String>) {
     let (mut headers, mut content_type, mut bytes) = (Vec::new(), None, 0);
@@ -293,7 +328,8 @@ fn passed_on<'f>(
         let (Ok(name), Ok(value)) = (std::str::from_utf8(name), std::str::from_utf8(value)) else { continue };
         let name = name.to_ascii_lowercase();
         let is_of_body = matches!(name.as_str(), "content-encoding" | "content-language");
-        let is_named = policy.refusal_headers.contains(&name);
+        let is_bare = policy.is_403_bare && status == 403 && name == "www-authenticate";
+        let is_named = !is_bare && policy.refusal_headers.contains(&name);
         bytes += name.len() + value.len();
         if !is_value(value.as_bytes()) || bytes > CHANGES_BYTES_MAX {
             continue;
@@ -323,6 +359,8 @@ mod tests {
             request_headers: None,
             response_headers: AnswerHeaders::Named(vec!["x-user".into(), "authorization".into()]),
             refusal_headers: vec!["location".into(), "set-cookie".into()],
+            set_cookie: SetCookie::Off,
+            is_403_bare: false,
             body: None,
             cache: None,
             sign_in: None,
@@ -360,6 +398,7 @@ mod tests {
         let grant = Grant {
             set: vec![("x-user".into(), (*b"joe").into()), ("authorization".into(), (*b"Bearer yours").into())],
             remove: vec!["x-debug".into(), "content-length".into(), "host".into(), "x-user".into()],
+            cookies: Vec::new(),
         };
         grant.apply(&mut request);
         assert_eq!(fields(&request), "Cookie: a=b, Content-Length: 1, x-user: joe, authorization: Bearer yours");

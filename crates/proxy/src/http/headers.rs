@@ -8,7 +8,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use model::ForwardedHeaders;
+use model::{ForwardedHeaders, HeaderChanges, HeaderNames};
 use net::clock;
 use smallvec::SmallVec;
 use wire::h1;
@@ -18,6 +18,7 @@ use crate::exchange::transfer::Head;
 use crate::grpc::{Call, Outgoing};
 use crate::h2::HeaderList;
 use crate::http::client_address::known_client_ip;
+use crate::http::ingress_nginx;
 use crate::policy::headers::{RequestEdits, ResponseEdits, added, decides, drops, is_alike, puts};
 use crate::policy::{request_id, via};
 use crate::tcp::upgrade::Upgrade;
@@ -55,6 +56,14 @@ const NOT_HOP_BY_HOP: [&[u8]; 4] = [b"authorization", b"cookie", b"set-cookie", 
 
 /// The field of the client's address that nginx made customary.
 const REAL_IP: &[u8] = b"x-real-ip";
+
+/// Removes the fields whose names are not allowed.
+#[inline]
+pub(crate) fn drop_names(allowed: HeaderNames, head: &mut RequestHead, buffer: &[u8]) {
+    if allowed != HeaderNames::Any {
+        head.fields.retain(|field| allowed.allows(field.name.get(buffer)));
+    }
+}
 
 pub(crate) type Named<'b> = SmallVec<[&'b [u8]; 4]>;
 
@@ -123,7 +132,7 @@ fn write_h1_request(
     if head.body == Body::Chunked {
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
     }
-    write_forwarded(out, head, buffer, client);
+    write_forwarded(out, head, buffer, client, edits.headers);
     if let Some(upgrade) = head.upgrade {
         out.extend_from_slice(b"connection: upgrade\r\n");
         h1::field(out, b"upgrade", upgrade.get(buffer));
@@ -158,7 +167,7 @@ fn write_h2_request(
         // The only allowed value (RFC 9113 section 8.2.2). gRPC endpoints refuse calls without it.
         out.field(b"te", b"trailers", false);
     }
-    write_forwarded(out, head, buffer, client);
+    write_forwarded(out, head, buffer, client, edits.headers);
 }
 
 fn write_authority(
@@ -198,6 +207,9 @@ fn write_request_fields(
             FieldId::Claim if !client.is_trusted => {}
             // Written below.
             FieldId::Claim if client.x_real_ip && field.name.get(buffer).eq_ignore_ascii_case(REAL_IP) => {}
+            FieldId::Claim
+                if client.forwarded == ForwardedHeaders::IngressNginx
+                    && ingress_nginx::replaces(field.name.get(buffer)) => {}
             FieldId::Other if client.request_id.is_some() && is_alike(field.name.get(buffer), request_id::NAME) => {}
             FieldId::Other | FieldId::Cookie | FieldId::Date | FieldId::Trailer | FieldId::Claim => {
                 let name = field.name.get(buffer);
@@ -256,10 +268,16 @@ fn write_display(out: &mut Vec<u8>, text: impl std::fmt::Display) {
 }
 
 /// Writes `X-Forwarded-*` or `Forwarded` (RFC 7239): extends the values of a trusted proxy, or else starts new ones.
-fn write_forwarded(out: &mut impl Out, head: &RequestHead, buffer: &[u8], client: &Client<'_>) {
+fn write_forwarded(
+    out: &mut impl Out,
+    head: &RequestHead,
+    buffer: &[u8],
+    client: &Client<'_>,
+    changes: &HeaderChanges,
+) {
     let (ip, scheme) = (client.address.ip(), client.scheme);
     let (x_forwarded, rfc7239) = match client.forwarded {
-        ForwardedHeaders::XForwarded => (true, false),
+        ForwardedHeaders::XForwarded | ForwardedHeaders::IngressNginx => (true, false),
         ForwardedHeaders::Rfc7239 => (false, true),
         ForwardedHeaders::Both => (true, true),
         ForwardedHeaders::Off => (false, false),
@@ -316,6 +334,9 @@ fn write_forwarded(out: &mut impl Out, head: &RequestHead, buffer: &[u8], client
         for value in received(FieldId::Forwarded) {
             out.field(b"forwarded", value, false);
         }
+    }
+    if client.forwarded == ForwardedHeaders::IngressNginx {
+        ingress_nginx::write(out, head, buffer, client, changes);
     }
 }
 
@@ -514,6 +535,9 @@ fn write_response_fields(
     if let Some(quotas) = edits.quotas {
         quotas.write(out);
     }
+    if let Some(cookies) = edits.cookies {
+        cookies.write(out, head.status);
+    }
     if let Some(session) = edits.session {
         out.field(session.name.as_bytes(), &session.value, true);
     }
@@ -593,7 +617,6 @@ pub(crate) mod testing {
 
 #[cfg(test)]
 mod tests {
-    use model::HeaderChanges;
     use wire::h1::parse_response;
 
     use super::testing::{client, request};

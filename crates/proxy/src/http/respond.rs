@@ -9,6 +9,7 @@ use wire::message::{Method, Version};
 
 use crate::error::Error;
 use crate::exchange::transfer::Head;
+use crate::external_auth::Cookies;
 use crate::grpc::Answer;
 use crate::http::headers::{self, Out};
 use crate::http::pages::Page;
@@ -281,17 +282,22 @@ pub(crate) struct Additions<'o> {
     pub(crate) request_id: Option<&'o str>,
     /// What the client is told about its limits.
     pub(crate) quotas: Option<&'o Quotas>,
+    /// The cookies of external authorization.
+    pub(crate) cookies: Option<&'o Cookies>,
 }
 
 impl Additions<'_> {
-    pub(crate) const NONE: Self = Self { cors: None, request_id: None, quotas: None };
+    pub(crate) const NONE: Self = Self { cors: None, request_id: None, quotas: None, cookies: None };
 
-    fn write(&self, out: &mut impl Out, headers: &[(String, String)]) {
+    fn write(&self, out: &mut impl Out, status: u16, headers: &[(String, String)]) {
         if let Some(cors) = &self.cors {
             cors.write_own(out);
         }
         if let Some(quotas) = self.quotas {
             quotas.write(out);
+        }
+        if let Some(cookies) = self.cookies {
+            cookies.write(out, status);
         }
         let is_set = |name: &[u8]| headers.iter().any(|(set, _)| set.as_bytes() == name);
         if let Some(id) = self.request_id.filter(|_| !is_set(request_id::NAME)) {
@@ -335,7 +341,7 @@ fn write_own_fields<'o>(out: &mut impl Out, own: &Own<'o>, additions: &Additions
     if let Content::Problem(_) | Content::Negotiated(_) = own.content {
         out.field(b"vary", b"accept", false);
     }
-    additions.write(out, own.headers);
+    additions.write(out, own.status, own.headers);
     if let Some(body) = &body {
         h1::decimal(out.value(b"content-length"), body.len() as u64);
         out.end(false);
@@ -358,7 +364,7 @@ pub(crate) fn write_call(
                 h1::field(out, name, value);
             }
             h1::field(out, b"date", &clock::http_date());
-            additions.write(out, &[]);
+            additions.write(out, 200, &[]);
             h1::field(out, b"content-length", b"0");
             write_persistence(out, keep_alive, version);
             out.extend_from_slice(b"\r\n");
@@ -369,7 +375,7 @@ pub(crate) fn write_call(
                 out.field(name, value, false);
             }
             out.field(b"date", &clock::http_date(), false);
-            additions.write(out, &[]);
+            additions.write(out, 200, &[]);
         }
     }
 }

@@ -10,6 +10,7 @@ use super::request_id;
 use super::sticky::SessionField;
 use super::values::{Values, made};
 use crate::compression::CompressedHead;
+use crate::external_auth::Cookies;
 
 /// A route's changes to a request.
 pub(crate) struct RequestEdits<'e> {
@@ -35,6 +36,8 @@ pub(crate) struct ResponseEdits<'e> {
     pub(crate) cors: Option<CorsEdits<'e>>,
     /// Replaces the fields about limits, if the client is told about its own.
     pub(crate) quotas: Option<&'e Quotas>,
+    /// Those of external authorization, in addition to the endpoint's.
+    pub(crate) cookies: Option<&'e Cookies>,
     /// An additional `Set-Cookie`, or a header that replaces the endpoint's.
     pub(crate) session: Option<&'e SessionField<'e>>,
     /// For a route that compresses responses.
@@ -53,6 +56,7 @@ impl ResponseEdits<'static> {
         request_id: None,
         cors: None,
         quotas: None,
+        cookies: None,
         session: None,
         compressed: None,
         via: None,

@@ -40,6 +40,7 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
         trusted_proxies: Vec::new(),
         forwarded: ForwardedHeaders::XForwarded,
         x_real_ip: false,
+        header_names: model::HeaderNames::Any,
         http2: true,
         request_id: None,
         paths: PathRules::default(),

@@ -173,6 +173,11 @@ impl Reading<'_> {
         if !headers.is_empty() {
             asked["responseHeaders"] = json!(headers);
         }
+        let always = match is_own {
+            true => self.bool("auth-always-set-cookie", false),
+            false => self.globals.bool("global-auth-always-set-cookie", false),
+        };
+        asked["setCookie"] = json!(if always { "always" } else { "success" });
         if let Some(page) = self.sign_in(is_own) {
             asked["signIn"] = page;
         }

@@ -137,9 +137,13 @@ fn what_annotations_about_access_become() {
             "timeout": "60s",
             "failureStatus": 500,
             "responseHeaders": ["x-user", "x-group"],
+            "setCookie": "success",
         }),
     );
     let asks = ("auth-url", "https://$host/oauth2/auth");
+    for (value, expect) in [("true", "always"), ("false", "success"), ("nonsense", "success")] {
+        check(&[asks, ("auth-always-set-cookie", value)], "/route/externalAuth/setCookie", json!(expect));
+    }
     check(&[asks], "/route/externalAuth/http", json!({"path": "/oauth2/auth"}));
     assert_eq!(plan(&[asks]).location.asks_host.as_deref(), Some("/oauth2/auth"));
     let signs_in = |url: &str, expect: Value| {

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    FieldPart, FieldValue, HostMatcher, IngressNginxSessions, Mirror, PathMatcher, PathRewrite, Redirect, Route,
-    RouteAction, Scheme, Template, TemplatePart, TextMatcher, ValueMatcher, Variable, WeightedCluster,
+    ExternalAuth, FieldPart, FieldValue, HostMatcher, IngressNginxSessions, Mirror, PathMatcher, PathRewrite, Redirect,
+    Route, RouteAction, Scheme, Template, TemplatePart, TextMatcher, ValueMatcher, Variable, WeightedCluster,
 };
 
 use super::super::bind::Ask;
@@ -493,7 +493,8 @@ impl<'t> Making<'t, '_, '_> {
         if !changes.set.iter().any(|(name, _)| name == "proxy") {
             changes.remove.push("proxy".to_owned());
         }
-        if let Some(policy) = route.policy.external_auth.clone() {
+        if let Some(policy) = route.policy.external_auth.as_deref().cloned() {
+            let policy = ExternalAuth { is_403_bare: true, ..policy };
             if self.client_tls.is_some() {
                 return Err("auth-url beside auth-tls-secret: the service would not learn who the client is".to_owned());
             }

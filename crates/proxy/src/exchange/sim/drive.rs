@@ -263,7 +263,7 @@ impl World {
                 })))),
                 (_, false) => {
                     let set = vec![("x-service".into(), (*b"yes").into())];
-                    Ok(Reply::Authorization(Verdict::Allowed(Grant { set, remove: Vec::new() })))
+                    Ok(Reply::Authorization(Verdict::Allowed(Grant { set, ..Grant::default() })))
                 }
             };
             self.clients[index].answer = Some((at_us, answer));
