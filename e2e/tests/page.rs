@@ -175,32 +175,7 @@ impl Shown {
         let check = |shown: &str, name: &str, labels: &[(&str, &str)]| {
             assert_eq!(number(shown), sum(metrics, name, labels), "{name} {labels:?}: {shown:?}");
         };
-        assert_eq!(self.routes.len(), 4, "{:?}", self.routes);
-        for row in &self.routes {
-            let name = row[0].split(" more").next().unwrap().trim();
-            let escaped = name.replace('\\', "\\\\").replace('"', "\\\"");
-            let route = [("route", escaped.as_str())];
-            // All requests were made in the last minute.
-            check(&row[2], "steelyard_route_responses_total", &route);
-            check(&row[3], "steelyard_route_responses_total", &[route[0], ("class", "5xx")]);
-            check(&row[6], "steelyard_route_responses_total", &route);
-            for status in row[7].split(", ") {
-                let (count, class) = status.split_once(' ').unwrap();
-                check(count, "steelyard_route_responses_total", &[route[0], ("class", class)]);
-            }
-            for refused in row[8].split(", ").filter(|refused| !refused.is_empty()) {
-                let (count, reason) = refused.split_once(' ').unwrap();
-                check(count, "steelyard_route_refused_total", &[route[0], ("reason", reason)]);
-            }
-            let refused: f64 = row[8].split(", ").filter(|refused| !refused.is_empty()).map(number).sum();
-            assert_eq!(refused, sum(metrics, "steelyard_route_refused_total", &route), "{row:?}");
-            check(&row[9], "steelyard_route_retries_total", &route);
-            quantiles(&row[4], metrics, "steelyard_route_added_seconds", &route);
-            quantiles(&row[5], metrics, "steelyard_route_upstream_seconds", &route);
-        }
-        assert!(self.routes.iter().any(|row| row[0].starts_with(NASTY)), "{:?}", self.routes);
-        let gone = self.routes.iter().find(|row| row[0].starts_with("/gone"));
-        assert_eq!(gone.map(|row| row[8].as_str()), Some("7 connect_refused"), "{:?}", self.routes);
+        self.compare_routes(metrics);
         for row in &self.endpoints {
             let labels = [("cluster", row[1].as_str()), ("endpoint", row[0].as_str())];
             check(&row[5], "steelyard_endpoint_requests_total", &labels);
@@ -246,6 +221,38 @@ impl Shown {
         )));
         let generation = sum(metrics, "steelyard_generation", &[]);
         assert!(self.head.contains(&format!("generation {generation}")), "{}", self.head);
+    }
+
+    fn compare_routes(&self, metrics: &str) {
+        let check = |shown: &str, name: &str, labels: &[(&str, &str)]| {
+            assert_eq!(number(shown), sum(metrics, name, labels), "{name} {labels:?}: {shown:?}");
+        };
+        assert_eq!(self.routes.len(), 4, "{:?}", self.routes);
+        for row in &self.routes {
+            let name = row[0].split(" more").next().unwrap().trim();
+            let escaped = name.replace('\\', "\\\\").replace('"', "\\\"");
+            let route = [("route", escaped.as_str())];
+            // All requests were made in the last minute.
+            check(&row[2], "steelyard_route_responses_total", &route);
+            check(&row[3], "steelyard_route_responses_total", &[route[0], ("class", "5xx")]);
+            check(&row[6], "steelyard_route_responses_total", &route);
+            for status in row[7].split(", ") {
+                let (count, class) = status.split_once(' ').unwrap();
+                check(count, "steelyard_route_responses_total", &[route[0], ("class", class)]);
+            }
+            for refused in row[8].split(", ").filter(|refused| !refused.is_empty()) {
+                let (count, reason) = refused.split_once(' ').unwrap();
+                check(count, "steelyard_route_refused_total", &[route[0], ("reason", reason)]);
+            }
+            let refused: f64 = row[8].split(", ").filter(|refused| !refused.is_empty()).map(number).sum();
+            assert_eq!(refused, sum(metrics, "steelyard_route_refused_total", &route), "{row:?}");
+            check(&row[9], "steelyard_route_retries_total", &route);
+            quantiles(&row[4], metrics, "steelyard_route_added_seconds", &route);
+            quantiles(&row[5], metrics, "steelyard_route_upstream_seconds", &route);
+        }
+        assert!(self.routes.iter().any(|row| row[0].starts_with(NASTY)), "{:?}", self.routes);
+        let gone = self.routes.iter().find(|row| row[0].starts_with("/gone"));
+        assert_eq!(gone.map(|row| row[8].as_str()), Some("7 connect_refused"), "{:?}", self.routes);
     }
 }
 
