@@ -240,7 +240,8 @@ impl LoadReport {
 
     /// The first line of the text, which describes the load.
     fn title(&self) -> String {
-        let Self { protocol, connections, streams, .. } = self;
+        let Self { connections, streams, .. } = self;
+        let protocol = visible(self.protocol.as_bytes());
         let connections =
             if *connections == 1 { "1 connection".to_owned() } else { format!("{connections} connections") };
         let streams = if *streams > 1 { format!(" x {streams} streams") } else { String::new() };
@@ -265,7 +266,8 @@ impl LoadReport {
             writeln!(to, "messages    {messages} received, {:.0}/s", per_second(messages, self.elapsed))?;
         }
         for (reason, count) in &self.reasons {
-            writeln!(to, "            {count} x {reason}")?;
+            // Another host may have told it.
+            writeln!(to, "            {count} x {}", visible(reason.as_bytes()))?;
         }
         Ok(())
     }

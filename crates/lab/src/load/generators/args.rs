@@ -20,8 +20,9 @@ pub struct GeneratorArgs {
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', value_parser = host, conflicts_with_all = ["find_capacity", "sources", "announce"], help_heading = HEADING)]
     pub generators: Vec<String>,
 
-    /// With --generators: the command that runs another one on a host. The host replaces {}, or is appended
-    #[arg(long, value_name = "COMMAND", default_value = "ssh -o BatchMode=yes -o ServerAliveInterval=5", requires = "generators", help_heading = HEADING)]
+    /// With --generators: the command that runs another one on a host. The host replaces {}, or is appended. Its words are separated by spaces,
+    /// and quotes are not understood
+    #[arg(long, value_name = "COMMAND", value_parser = rsh, default_value = "ssh -o BatchMode=yes -o ServerAliveInterval=5", requires = "generators", help_heading = HEADING)]
     pub rsh: String,
 
     /// With --generators: where Steelyard is on these hosts
@@ -60,6 +61,17 @@ impl GeneratorArgs {
     }
 }
 
+/// A command. The host would be the program if there were none.
+fn rsh(text: &str) -> Result<String, String> {
+    match text.split_ascii_whitespace().next() {
+        None => Err("write the command that runs another one on a host, such as ssh".to_owned()),
+        Some(program) if program.contains("{}") => {
+            Err("the host cannot be the program: write a command first".to_owned())
+        }
+        Some(_) => Ok(text.to_owned()),
+    }
+}
+
 /// A host that ssh does not take for an option.
 fn host(text: &str) -> Result<String, String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || ".-_:@[]%/".contains(c);
@@ -86,6 +98,13 @@ mod tests {
         };
         check("ssh -p 22", "ssh -p 22 me@one /opt/steelyard load generator");
         check("kubectl exec -i {} --", "kubectl exec -i me@one -- /opt/steelyard load generator");
+    }
+
+    #[test]
+    fn a_host_is_never_the_program() {
+        for (text, is_command) in [("ssh", true), (" ssh -p 22 ", true), ("", false), ("  ", false), ("{} x", false)] {
+            assert_eq!(rsh(text).is_ok(), is_command, "{text}");
+        }
     }
 
     #[test]

@@ -205,8 +205,11 @@ struct Driver<'a> {
 impl Driver<'_> {
     async fn run(mut self) -> io::Result<LoadReport> {
         let begun = Instant::now();
-        while !self.generators.iter().all(|generator| generator.is_ready) {
-            self.step(READY.saturating_sub(begun.elapsed()), "it was not ready").await?;
+        while let Some(waiting) = self.generators.iter().find(|generator| !generator.is_ready) {
+            if begun.elapsed() > READY {
+                return Err(waiting.failed(&format!("it was not ready for {} s", READY.as_secs())));
+            }
+            self.step().await?;
             if self.shape.stop.at().is_some() {
                 return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted before the load began"));
             }
@@ -214,13 +217,23 @@ impl Driver<'_> {
         let timeline = Timeline::new(self.shape, Instant::now());
         self.order(GO).await?;
         self.generators.iter_mut().for_each(|generator| generator.heard = timeline.start);
+        // A load of requests ends with the last of them, whenever that is.
+        let mut end = timeline.deadline;
         let mut is_stopped = false;
-        while !self.generators.iter().all(|generator| generator.part.is_some()) {
+        while let Some(waiting) = self.generators.iter().find(|generator| generator.part.is_none()) {
+            if end.is_some_and(|end| end.elapsed() > self.shape.timeout + self.shape.hold + SILENCE) {
+                return Err(waiting.failed("it goes on after the end of the load"));
+            }
+            let silent = |generator: &&Generator| generator.part.is_none() && generator.heard.elapsed() > SILENCE;
+            if let Some(silent) = self.generators.iter().find(silent) {
+                return Err(silent.failed(&format!("it has said nothing for {} s", SILENCE.as_secs())));
+            }
             if !is_stopped && self.shape.stop.at().is_some() {
                 is_stopped = true;
+                end = Some(Instant::now());
                 self.order(STOP).await?;
             }
-            self.step(SILENCE, "it has said nothing").await?;
+            self.step().await?;
             self.draw(&timeline);
         }
         if live::is_shown(self.shape) {
@@ -241,16 +254,15 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Waits a moment for something that a generator says. Fails if one has ended early, or has said nothing for so long.
-    async fn step(&mut self, patience: Duration, what: &str) -> io::Result<()> {
+    /// Waits a moment for something that a generator says. Fails if one has ended early.
+    async fn step(&mut self) -> io::Result<()> {
         let received = tokio::select! {
             received = self.events.recv() => received,
             () = tokio::time::sleep(TICK) => None,
         };
-        let now = Instant::now();
         if let Some((index, event)) = received {
             let Some(generator) = self.generators.get_mut(index) else { return Ok(()) };
-            generator.heard = now;
+            generator.heard = Instant::now();
             match event {
                 Event::Said(Said::Ready) => generator.is_ready = true,
                 Event::Said(Said::Progress(seen)) => generator.seen = Some(seen),
@@ -260,17 +272,7 @@ impl Driver<'_> {
                 Event::Ended(why) => return Err(generator.failed(&why)),
             }
         }
-        let is_silent = |generator: &&Generator| {
-            let waits = if generator.is_ready { generator.part.is_none() } else { true };
-            waits && now.saturating_duration_since(generator.heard) > patience
-        };
-        match self.generators.iter().find(is_silent) {
-            Some(generator) => {
-                let waited = now.saturating_duration_since(generator.heard).as_secs();
-                Err(generator.failed(&format!("{what} for {waited} s")))
-            }
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Shows what all have seen.
@@ -291,7 +293,8 @@ impl Driver<'_> {
         let (mut remotes, mut protocols) = (Vec::<Remote>::new(), Vec::<&str>::new());
         for generator in &self.generators {
             let Some(part) = &generator.part else { continue };
-            let end = part.end.map(|end| timeline.start + end);
+            // A time beyond what this host can express is no time.
+            let end = part.end.and_then(|end| timeline.start.checked_add(end));
             total.add(&Tally { end, ..part.tally.clone() });
             if !protocols.contains(&part.protocol.as_str()) {
                 protocols.push(&part.protocol);

@@ -79,16 +79,24 @@ fn wrong(input: &MessageDescriptor, error: &serde_json::Error) -> io::Error {
 
 /// The type of a field, as `.proto` files have it.
 fn kind(field: &prost_reflect::FieldDescriptor) -> String {
-    let kind = match field.kind() {
-        prost_reflect::Kind::Message(message) if field.is_map() => {
-            let of = |name: &str| message.get_field_by_name(name).map_or(String::new(), |field| self::kind(&field));
-            return format!("map<{}, {}>", of("key"), of("value"));
-        }
+    if let prost_reflect::Kind::Message(entry) = field.kind()
+        && field.is_map()
+    {
+        // A server may describe an entry whose value is the entry itself, so this does not follow it.
+        let of = |name: &str| entry.get_field_by_name(name).map_or(String::new(), |field| element(&field));
+        return format!("map<{}, {}>", of("key"), of("value"));
+    }
+    let element = element(field);
+    if field.is_list() { format!("repeated {element}") } else { element }
+}
+
+/// The type of one element of a field.
+fn element(field: &prost_reflect::FieldDescriptor) -> String {
+    match field.kind() {
         prost_reflect::Kind::Message(message) => message.full_name().to_owned(),
         prost_reflect::Kind::Enum(values) => values.full_name().to_owned(),
         scalar => format!("{scalar:?}").to_ascii_lowercase(),
-    };
-    if field.is_list() { format!("repeated {kind}") } else { kind }
+    }
 }
 
 /// Counts the messages of a response as its bytes arrive.
@@ -184,6 +192,47 @@ service S { rpc Unary(In) returns (Out); rpc Upload(stream In) returns (Out); }\
         check("[{}] x", "trailing characters");
         check("", "there is no message in it");
         check("7", "at line 1 column 1");
+    }
+
+    /// No `.proto` file can say this, but a server can.
+    #[test]
+    fn an_entry_of_a_map_whose_value_is_the_entry() {
+        use prost_reflect::prost_types::field_descriptor_proto::{Label, Type};
+        use prost_reflect::prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, MessageOptions};
+        let field = |name: &str, number, label: Label, kind: Type| FieldDescriptorProto {
+            name: Some(name.to_owned()),
+            number: Some(number),
+            label: Some(label as i32),
+            r#type: Some(kind as i32),
+            type_name: (kind == Type::Message).then(|| ".p.M.E".to_owned()),
+            ..FieldDescriptorProto::default()
+        };
+        let entry = DescriptorProto {
+            name: Some("E".to_owned()),
+            field: vec![
+                field("key", 1, Label::Optional, Type::String),
+                field("value", 2, Label::Repeated, Type::Message),
+            ],
+            options: Some(MessageOptions { map_entry: Some(true), ..MessageOptions::default() }),
+            ..DescriptorProto::default()
+        };
+        let message = DescriptorProto {
+            name: Some("M".to_owned()),
+            field: vec![field("m", 1, Label::Repeated, Type::Message)],
+            nested_type: vec![entry],
+            ..DescriptorProto::default()
+        };
+        let file = FileDescriptorProto {
+            name: Some("p.proto".to_owned()),
+            package: Some("p".to_owned()),
+            syntax: Some("proto3".to_owned()),
+            message_type: vec![message],
+            ..FileDescriptorProto::default()
+        };
+        let mut pool = prost_reflect::DescriptorPool::new();
+        pool.add_file_descriptor_protos([file]).unwrap();
+        let field = pool.get_message_by_name("p.M").unwrap().get_field_by_name("m").unwrap();
+        assert_eq!(kind(&field), "map<string, p.M.E>");
     }
 
     #[test]

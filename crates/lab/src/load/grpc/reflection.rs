@@ -27,6 +27,9 @@ const VERSIONS: [&str; 2] = ["grpc.reflection.v1", "grpc.reflection.v1alpha"];
 /// The most files that a server may need to describe a method.
 const FILES_MAX: usize = 4_096;
 
+/// The most bytes of these files. A message without anything in it has two bytes, and takes some 250 once it is read.
+const FILES_BYTES_MAX: usize = 2 << 20;
+
 /// The most services whose methods are listed.
 const SERVICES_MAX: usize = 32;
 
@@ -138,6 +141,8 @@ struct Asked<'a> {
     metadata: &'a [(String, String)],
     /// The package that the server has, once an answer has told.
     version: Option<&'static str>,
+    /// Bytes of all files so far.
+    bytes: usize,
 }
 
 impl<'a> Asked<'a> {
@@ -153,7 +158,7 @@ impl<'a> Asked<'a> {
         // The calls notice when the connection ends.
         tokio::spawn(async move { connection.await.is_ok() });
         let scheme = if reached.tls.is_some() { "https" } else { "http" };
-        Ok(Self { sender, place, scheme, metadata, version: None })
+        Ok(Self { sender, place, scheme, metadata, version: None, bytes: 0 })
     }
 
     /// Adds the files of the answer. Returns false if the server does not know what it was asked for.
@@ -164,6 +169,10 @@ impl<'a> Asked<'a> {
             Answer::Refused(Refused { code, message }) => return Err(self.refused(code, &message)),
             Answer::Services(_) => return Err(self.broken("it answers another question")),
         };
+        self.bytes += found.protos.iter().map(Vec::len).sum::<usize>();
+        if self.bytes > FILES_BYTES_MAX {
+            return Err(self.broken(&format!("its files have more than {} MiB", FILES_BYTES_MAX >> 20)));
+        }
         for bytes in found.protos {
             let file = FileDescriptorProto::decode(bytes.as_slice())
                 .map_err(|error| self.broken(&format!("a description cannot be read: {error}")))?;
