@@ -359,6 +359,10 @@ fn advice(reason: Reason) -> &'static str {
         Reason::ClientConnectionsFull => {
             "a client opens more connections than `client_limits` allows; proxies and NAT put many users behind one address"
         }
+        Reason::ConcurrencyLimited => {
+            "a client has more requests in progress than `concurrency_limit` of the route allows; proxies and NAT put many users behind one \
+             address"
+        }
         Reason::BuffersFull => {
             "too many bodies of requests were collected or decompressed at once: lower `max_size` of `buffer`, or add workers"
         }

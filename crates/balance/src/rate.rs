@@ -241,7 +241,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
-    use model::{RateHeaders, RateKey, RateLimit};
+    use model::{LimitTerms, RateHeaders, RateKey, RateLimit};
     use proptest::prelude::*;
 
     use super::*;
@@ -256,6 +256,7 @@ mod tests {
             by: RateKey::ClientIp,
             burst,
             headers: RateHeaders::default(),
+            terms: LimitTerms::default(),
         })
     }
 

@@ -15,9 +15,9 @@ use crate::define::{Kind, Object, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
-    Admin, Bind, ByteSize, ClaimName, ClientNetwork, CookieName, EndpointText, GrpcName, HeaderName, HostText, Label,
-    Method, Network, Pattern, Percent, Positive, QueryName, RouteName, RoutePath, Server, ServiceName, SpiffeText,
-    Text, Wait, duration_text, percent_text, size_text,
+    Admin, Bind, ByteSize, ClaimName, ClientNetwork, CookieName, EndpointText, GrpcName, HashTemplate, HeaderName,
+    HostText, Label, Method, Network, Pattern, Percent, Positive, QueryName, RouteName, RoutePath, Server, ServiceName,
+    SpiffeText, Text, Wait, duration_text, percent_text, size_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -228,6 +228,10 @@ keys! {
         optional external_auth: RawExternalAuth, default "that of the listener", only "http";
         /// How many requests one client may make.
         optional rate_limit: RawRateLimit, default "no limit", only "http";
+        /// How many requests of one client are served at once.
+        optional concurrency_limit: RawConcurrencyLimit, default "no limit", only "http";
+        /// How fast each response of an endpoint goes to its client.
+        optional response_bandwidth: RawResponseBandwidth, default "no limit", only "http";
         /// A service that counts requests for all instances, asked after `external_auth`. `off`: none, although the listener has
         /// `global_rate_limit`.
         optional global_rate_limit: RawGlobalRateLimit, default "that of the listener", only "http";
@@ -357,19 +361,23 @@ keys! {
 keys! {
     /// What is hashed.
     pub struct RawMaglev as "the settings of maglev" {
-        /// What to hash: the client's address as trusted proxies report it, a header or a cookie. If the header or cookie is missing, the
-        /// address counts.
+        /// What to hash: the client's address as trusted proxies report it, or a part of the request. If the part is missing, the address
+        /// counts.
         optional key: RawHashKey, default word(&KeyWord);
     }
 }
 
 keys! {
     /// The part of the request to hash.
-    pub struct RawHashKeyObject as "a hash key", one of [header, cookie] {
+    pub struct RawHashKeyObject as "a hash key", one of [header, cookie, template] {
         /// The value of this header.
         optional header: HeaderName;
         /// The value of this cookie.
         optional cookie: CookieName;
+        /// Text with variables: `${client_ip}`, `${method}`, `${scheme}`, `${host}` (in lower case, without a port), `${authority}` (as the client
+        /// wrote it), `${port}` (of the listener), `${target}` (path and query as the client wrote them), `${path}` (as routes see it), `${query}`,
+        /// and the values of `${query.NAME}`, `${header.NAME}` and `${cookie.NAME}`. `$$` is a dollar sign.
+        optional template: HashTemplate;
     }
 }
 
@@ -436,8 +444,9 @@ pub use limits::{
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use otlp::{OtlpCompression, OtlpName, RawSecretValue};
 pub use policy::{
-    AffinityMode, RateHeader, RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit,
-    RawRedirect, RawRespond, RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
+    AffinityMode, RateHeader, RawConcurrencyLimit, RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey,
+    RawRateLimit, RawRedirect, RawRespond, RawResponseBandwidth, RawRetry, RawRetryObject, RawRewrite, RawShare,
+    RawSticky, RawTo,
 };
 pub use request_body::{RawBuffer, RawDecompress};
 pub use sidecar::{ModeOfSidecar, RawBind, RawCaptureObject, RawSidecar, RawSidecarTls};
@@ -699,7 +708,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 76);
+        assert_eq!(found.len(), 78);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

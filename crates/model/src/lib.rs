@@ -73,8 +73,8 @@ pub use addresses::AddressRules;
 pub use admin::{AdminAccess, AdminAddress, AdminRole, AdminTls, HolderMatcher, UNIX_PREFIX};
 pub use auth::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, PasswordHash, Secret, Users};
 pub use cluster::{
-    Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,
-    HttpProbe, Outlier, Probe, Zone,
+    Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HashPart,
+    HealthCheck, HttpProbe, Outlier, Probe, Zone,
 };
 pub use compression::{Compression, Encoding, MediaRange};
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
@@ -94,9 +94,9 @@ pub use masked::HIDDEN;
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use otlp::{Otlp, OtlpHeader, OtlpProtocol};
 pub use policy::{
-    Changes, CookieScope, HeaderChanges, IngressNginxSessions, Mirror, PathRewrite, RateHeaders, RateKey, RateLimit,
-    Redirect, Retry, Rewrite, RouteAction, RoutePolicy, SameSite, Scheme, SharedPolicy, Sticky, StickyToken, Template,
-    TemplatePart, WeightedCluster,
+    Changes, ConcurrencyLimit, CookieScope, HeaderChanges, IngressNginxSessions, LimitTerms, Mirror, PathRewrite,
+    RateHeaders, RateKey, RateLimit, Redirect, ResponseBandwidth, Retry, Rewrite, RouteAction, RoutePolicy, SameSite,
+    Scheme, SharedPolicy, Sticky, StickyToken, Template, TemplatePart, WeightedCluster,
 };
 pub use reason::REASON_NAMES;
 pub use request_body::{Decompression, RequestBody, RequestBuffer};

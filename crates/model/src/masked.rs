@@ -297,6 +297,8 @@ fn mask_policy(policy: &mut RoutePolicy) {
         body_bytes_max: _,
         changes,
         rate_limit: _,
+        concurrency_limit: _,
+        response_bandwidth: _,
         cors: _,
         compression: _,
         request_body: _,

@@ -6,6 +6,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use crate::{
     AddressRules, Auth, ClusterId, Compression, Cors, ErrorPage, ExternalAuth, FieldValue, FixedResponse,
     GlobalRateLimit, RequestBody, Secret, Variable, Via,
@@ -68,6 +70,10 @@ pub struct RoutePolicy {
     pub changes: Changes,
     /// How many requests one client may make.
     pub rate_limit: Option<RateLimit>,
+    /// How many requests of one client are served at once.
+    pub concurrency_limit: Option<Box<ConcurrencyLimit>>,
+    /// How fast each response of an endpoint goes to its client; `None` means as fast as it can.
+    pub response_bandwidth: Option<ResponseBandwidth>,
     /// Which scripts of other origins may use the route; `None` means that the endpoints decide it.
     pub cors: Option<Box<Cors>>,
     /// How responses are compressed; `None` means not at all.
@@ -185,6 +191,8 @@ pub struct Retry {
     pub budget: f64,
     /// From the beginning of a try to the end of the response's headers. `None` means only the other timeouts.
     pub per_try_timeout: Option<Duration>,
+    /// No try begins later than this after the first one has begun. `None` means that only `attempts` counts.
+    pub within: Option<Duration>,
     /// The wait before a try is at least this long, unless the endpoint received nothing and another endpoint takes work.
     pub backoff: Duration,
 }
@@ -204,6 +212,7 @@ impl Default for Retry {
             // If a part of the cluster fails completely, the rest gets at most a fifth more load. Linkerd and Envoy use the same value.
             budget: 0.2,
             per_try_timeout: None,
+            within: None,
             backoff: Duration::ZERO,
         }
     }
@@ -341,7 +350,7 @@ impl Scheme {
     }
 }
 
-/// How many requests one client may make, counted over all workers. A request above the limit is answered 429.
+/// How many requests one client may make, counted over all workers. A request above the limit is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     /// Requests in each `per`, in the long run.
@@ -354,6 +363,52 @@ pub struct RateLimit {
     pub burst: u32,
     /// The fields that tell a client about the limit.
     pub headers: RateHeaders,
+    /// What it has in common with other limits on clients.
+    pub terms: LimitTerms,
+}
+
+/// How many requests of one client are served at once, counted over all workers. A request above the limit is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConcurrencyLimit {
+    /// Requests at once: from the end of their headers to the end of their responses, or of their tunnels.
+    pub requests: u32,
+    /// What identifies a client.
+    pub by: RateKey,
+    /// What it has in common with other limits on clients.
+    pub terms: LimitTerms,
+}
+
+/// For whom a limit on the requests of clients holds, and what they get above it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitTerms {
+    /// The networks of clients that are not limited.
+    pub except: Vec<IpNet>,
+    /// The status of a request above the limit.
+    pub status: u16,
+    /// The routes whose limit has the same group count together, on all listeners; `None` means that the route counts alone.
+    pub group: Option<String>,
+}
+
+impl LimitTerms {
+    /// RFC 6585 section 4: too many requests.
+    pub const STATUS: u16 = 429;
+}
+
+impl Default for LimitTerms {
+    fn default() -> Self {
+        Self { except: Vec::new(), status: Self::STATUS, group: None }
+    }
+}
+
+/// How fast a response goes to its client. The first bytes go as fast as they can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseBandwidth {
+    /// Bytes in each `per`.
+    pub bytes: u64,
+    /// See `bytes`.
+    pub per: Duration,
+    /// Bytes that are not slowed down, from the beginning of the response.
+    pub after: u64,
 }
 
 /// The fields of a response that tell a client about its limits. The default is none.

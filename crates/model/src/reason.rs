@@ -111,6 +111,7 @@ pub const REASON_NAMES: &[&str] = &[
     "global_rate_limited",
     "rate_limit_failed",
     "client_connections_full",
+    "concurrency_limited",
     "not_captured",
     "unknown_destination",
     "plain_text",

@@ -34,6 +34,7 @@
 
 mod auth;
 mod compression;
+mod counts;
 mod deadline;
 mod downstream;
 mod driver;

@@ -97,7 +97,7 @@ fn listeners(text: &mut Text, totals: &BTreeMap<String, ListenerTotals>) {
     family(
         "steelyard_listener_bandwidth_waits_total",
         Counter,
-        "Waits of connections for the bandwidth of their client.",
+        "Waits of connections for the bandwidth of their client, or of a response.",
         |total| total.bandwidth_waits,
     );
     let help = "Requests and connections that were refused, failed or cut short, by reason.";

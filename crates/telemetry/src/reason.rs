@@ -187,6 +187,8 @@ reasons! {
         all the same.";
     142 ClientConnectionsFull "client_connections_full" Downstream "The client has as many open connections as `client_limits` of the \
         listener allows.";
+    143 ConcurrencyLimited "concurrency_limited" Downstream "The client has as many requests in progress as `concurrency_limit` of the route \
+        allows.";
     150 NotCaptured "not_captured" Downstream "A connection arrived at the sidecar itself: it was not redirected there, so it has no other \
         destination.";
     151 UnknownDestination "unknown_destination" Routing "The application's connection goes to a destination that no listener captures, \

@@ -25,6 +25,8 @@ const ROUTE: &[(&str, Put<RoutePart, Route>)] = &[
     ("deny", |of, route| route.policy.addresses.deny = of.policy.addresses.deny.clone()),
     ("auth", |of, route| route.policy.auth = of.policy.auth.clone()),
     ("rate_limit", |of, route| route.policy.rate_limit = of.policy.rate_limit.clone()),
+    ("concurrency_limit", |of, route| route.policy.concurrency_limit = of.policy.concurrency_limit.clone()),
+    ("response_bandwidth", |of, route| route.policy.response_bandwidth = of.policy.response_bandwidth),
     ("cors", |of, route| {
         if route.policy.cors.is_none() {
             route.policy.cors = of.policy.cors.clone();

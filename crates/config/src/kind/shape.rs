@@ -37,6 +37,8 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("the limits on a client", "connections", "limits.connectionsPerClient of GatewayParameters says it, also for TCP"),
     ("a sticky session", "secret", SECRET),
     ("a sticky session", "ingress_nginx", "the controller knows the backends of Ingresses"),
+    ("a rate limit", "group", ALONE),
+    ("a concurrency limit", "group", ALONE),
     ("the basic authentication", "users", SECRET),
     ("the API key authentication", "keys", SECRET),
 ];
@@ -62,6 +64,7 @@ const REFERENCES: &[(&str, &str, &str, &str)] = &[
 ];
 
 const SERVICE: &str = "The service: a port of a Service. In another namespace, it needs a ReferenceGrant there.";
+const ALONE: &str = "a name that others may use as well would let them use up the limit";
 const MATCHES: &str = "the route's matches say it";
 const FILTER: &str = "routes have a filter for it";
 const SECRET: &str = "a secret does not belong into an object that many may read";

@@ -213,10 +213,11 @@ fn algorithm(raw: RawBalance) -> Algorithm {
         RawBalance::Object(object) => object.maglev,
     };
     let key = match maglev.and_then(|maglev| maglev.value.key).map(|key| key.value) {
-        Some(RawHashKey::Object(object)) => match (object.header, object.cookie) {
-            (Some(header), _) => HashKey::Header(header.value.0),
-            (None, Some(cookie)) => HashKey::Cookie(cookie.value.0),
-            (None, None) => HashKey::ClientIp,
+        Some(RawHashKey::Object(object)) => match (object.header, object.cookie, object.template) {
+            (Some(header), ..) => HashKey::Header(header.value.0),
+            (None, Some(cookie), _) => HashKey::Cookie(cookie.value.0),
+            (None, None, Some(template)) => HashKey::Template(template.value.0.into()),
+            (None, None, None) => HashKey::ClientIp,
         },
         Some(RawHashKey::Text(_)) | None => HashKey::ClientIp,
     };

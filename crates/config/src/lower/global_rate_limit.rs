@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::{Auth, DescriptorEntry, DescriptorSource, GlobalRateLimit};
 
 use super::inherited::{self, or_inherited};
-use super::policy::rate_headers;
+use super::limits::rate_headers;
 use super::{ClusterIds, positive};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong, ticked};

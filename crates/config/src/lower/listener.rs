@@ -13,8 +13,8 @@ use model::{
 use super::route::Inherited;
 use super::sidecar::Sidecar;
 use super::{
-    ClusterIds, addresses, auth, bandwidth, count, external_auth, global_rate_limit, policy, positive, respond, route,
-    tls, via,
+    ClusterIds, addresses, auth, bandwidth, count, external_auth, global_rate_limit, limits, policy, positive, respond,
+    route, tls, via,
 };
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
@@ -101,7 +101,7 @@ pub fn listener(name: &str, raw: RawListener, context: &Context<'_>, report: &mu
 pub fn client_limits(raw: &RawClientLimits, report: &mut Report) -> ClientLimits {
     ClientLimits {
         connections_max: raw.connections.as_ref().map(|connections| count(connections.value.0)),
-        requests: raw.requests.as_ref().and_then(|rate| policy::client_rate(&rate.value, report)),
+        requests: raw.requests.as_ref().and_then(|rate| limits::client_rate(&rate.value, report)),
         request_bandwidth: bandwidth::bandwidth(&raw.request_bandwidth, report),
         response_bandwidth: bandwidth::bandwidth(&raw.response_bandwidth, report),
     }

@@ -12,6 +12,7 @@ mod files;
 mod global_rate_limit;
 mod inherited;
 mod jwt;
+mod limits;
 mod listener;
 mod otlp;
 mod part;

@@ -5,18 +5,18 @@ use std::path::Path;
 
 use model::{
     Changes, CookieScope, Cors, CorsNames, CorsOrigins, FieldValue, HeaderChanges, IngressNginxSessions, Mirror,
-    PathMatcher, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy,
-    SameSite, Secret, Sticky, StickyToken, Variable, WeightedCluster,
+    PathMatcher, PathRewrite, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, SameSite, Secret, Sticky,
+    StickyToken, Variable, WeightedCluster,
 };
 
-use super::{ClusterIds, addresses, compression, request_body, respond, template, via};
+use super::{ClusterIds, addresses, bandwidth, compression, limits, request_body, respond, template, via};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
-    AffinityMode, RateHeader, RawClientRate, RawCors, RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit,
-    RawRedirect, RawRetry, RawRetryObject, RawRewrite, RawRoute, RawShare, RawSticky, RawTo,
+    AffinityMode, RawCors, RawHeaderChanges, RawMirror, RawRedirect, RawRetry, RawRetryObject, RawRewrite, RawRoute,
+    RawShare, RawSticky, RawTo,
 };
-use crate::read::{Keyed, Located, Named, NamedEntry, OneOf, OneOrMany};
+use crate::read::{Keyed, Located, Named, NamedEntry, OneOrMany};
 use crate::text::{
     AllowedOrigin, ChangedHeader, CorsName, HeaderTemplate, HeaderValue, HttpPath, Label, RetryOn, duration_text,
 };
@@ -160,7 +160,12 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         mirrors: mirrors(raw, ids, report),
         retry: raw.retry.as_ref().map_or_else(Retry::default, |retry| self::retry(&retry.value, raw, report)),
         changes: changes(&raw.request_headers, &raw.response_headers, &raw.rewrite, Some(path), report),
-        rate_limit: raw.rate_limit.as_ref().and_then(|limit| rate_limit(&limit.value, report)),
+        rate_limit: raw.rate_limit.as_ref().and_then(|limit| limits::rate_limit(&limit.value, report)),
+        concurrency_limit: raw
+            .concurrency_limit
+            .as_ref()
+            .and_then(|limit| limits::concurrency_limit(&limit.value, report)),
+        response_bandwidth: bandwidth::of_responses(raw, report),
         cors: raw.cors.as_ref().and_then(|written| cors(&written.value, raw, report)).map(Box::new),
         compression: raw.compress.as_ref().map(|written| Box::new(compression::compression(written, raw, report))),
         body_bytes_max: request_body::body_bytes_max(raw, report),
@@ -300,6 +305,7 @@ fn retry(raw: &RawRetry, route: &RawRoute, report: &mut Report) -> Retry {
         retry.budget = budget.value.0;
     }
     retry.per_try_timeout = raw.per_try_timeout.as_ref().map(|timeout| timeout.value.0);
+    retry.within = raw.within.as_ref().map(|within| within.value.0);
     if let Some(backoff) = &raw.backoff {
         retry.backoff = backoff.value.0;
         if retry.backoff > Retry::BACKOFF_MAX {
@@ -406,43 +412,6 @@ fn path_rewrite(
 /// The rewrite of a whole path. Returns `None` if it names groups that the route does not have; the report says so.
 fn replaced(text: &str, location: Location, matched: &PathMatcher, report: &mut Report) -> Option<PathRewrite> {
     template::full_path(text, matched).map_err(|wrong| report.add(location, wrong)).ok()
-}
-
-/// Returns `None` if a required key is missing; the report says so.
-fn rate_limit(raw: &RawRateLimit, report: &mut Report) -> Option<RateLimit> {
-    let headers = rate_headers(&raw.headers, report);
-    let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    let requests = number(raw.requests.as_ref()?.value.0);
-    let by = match raw.by.as_ref().map(|by| &by.value) {
-        Some(RawRateKey::Object(object)) => RateKey::Header(object.header.as_ref()?.value.0.clone()),
-        Some(RawRateKey::Text(_)) | None => RateKey::ClientIp,
-    };
-    let burst = raw.burst.as_ref().map_or(requests, |burst| number(burst.value.0));
-    Some(RateLimit { requests, per: raw.per.as_ref()?.value.0, by, burst, headers })
-}
-
-/// The rate of each client of a listener. Returns `None` if a required key is missing; the report says so.
-pub fn client_rate(raw: &RawClientRate, report: &mut Report) -> Option<RateLimit> {
-    let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    let headers = rate_headers(&raw.headers, report);
-    let requests = number(raw.requests.as_ref()?.value.0);
-    let burst = raw.burst.as_ref().map_or(requests, |burst| number(burst.value.0));
-    Some(RateLimit { requests, per: raw.per.as_ref()?.value.0, by: RateKey::ClientIp, burst, headers })
-}
-
-/// The fields that tell clients about their limits.
-pub fn rate_headers(raw: &Option<Located<OneOrMany<OneOf<RateHeader>>>>, report: &mut Report) -> RateHeaders {
-    let mut headers = RateHeaders::default();
-    for form in raw.iter().flat_map(|forms| &forms.value.0) {
-        let flag = match form.value.0 {
-            RateHeader::XRateLimit => &mut headers.x_ratelimit,
-            RateHeader::RateLimit => &mut headers.ratelimit,
-        };
-        if std::mem::replace(flag, true) {
-            report.add(form.location, Wrong::new("this form is listed twice").hint("remove it"));
-        }
-    }
-    headers
 }
 
 /// Returns `None` if it has no valid cookie; the report says why.

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use model::{Retry, SameSite, Scheme};
+use model::{LimitTerms, Retry, SameSite, Scheme};
 
 use super::{KeyWord, Off, word};
 use crate::defaults;
@@ -10,9 +10,9 @@ use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
 use crate::text::{
-    BodyText, ChangedHeader, CookieName, CorsName, FileName, HeaderName, HeaderTemplate, HeaderValue, HostHeader,
-    HttpPath, Label, OriginText, Percent, PlainHost, Positive, RedirectStatus, RedirectUrl, RetryOn, StatusRange, Text,
-    duration_text, percent_text,
+    BodyText, ByteSize, ChangedHeader, ClientNetwork, CookieName, CorsName, FileName, HeaderName, HeaderTemplate,
+    HeaderValue, HostHeader, HttpPath, Label, OriginText, Percent, PlainHost, Positive, RedirectStatus, RedirectUrl,
+    RetryOn, StatusRange, Text, duration_text, percent_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -138,6 +138,8 @@ keys! {
         /// From the beginning of one try to the end of the response's headers. When it passes, the try counts as `timeout`; the client gets
         /// 504 if there is no further try.
         optional per_try_timeout: Positive, default "only the other timeouts";
+        /// No try begins later than this after the first one has begun. A try that has begun may take longer.
+        optional within: Positive, default "only `attempts` counts";
     }
 }
 
@@ -181,8 +183,8 @@ keys! {
 }
 
 keys! {
-    /// How many requests one client may make on this route, counted over all workers; each request above the limit is answered with 429 and
-    /// `Retry-After`. At most 262,144 clients are remembered at once.
+    /// How many requests one client may make on this route, counted over all workers; each request above the limit is answered with 429, or
+    /// `status`, and `Retry-After`. At most 262,144 clients are remembered at once.
     pub struct RawRateLimit as "a rate limit" {
         /// How many requests a client may make in each `per`, in the long run.
         required requests: Int<1, 1_000_000>;
@@ -195,6 +197,42 @@ keys! {
         optional burst: Int<1, 1_000_000>, default "as many as `requests`";
         /// The headers of each response that tell the client about its limit.
         optional headers: OneOrMany<OneOf<RateHeader>>, default "none";
+        /// Networks of clients that are not limited: `10.0.0.0/8`, or single addresses. At most 1,024.
+        optional except: OneOrMany<ClientNetwork>, default "none";
+        /// What a request above the limit is answered. A gRPC client gets RESOURCE_EXHAUSTED.
+        optional status: Int<400, 599>, default LimitTerms::STATUS.to_string();
+        /// The routes whose `rate_limit` has the same group, `requests`, `per`, `by` and `burst` count together, on all listeners.
+        optional group: Label, default "the route counts alone";
+    }
+}
+
+keys! {
+    /// How many requests of one client the route serves at once, counted over all workers: from the end of a request's headers to the end of its
+    /// response, or of the tunnel that it opened. A request above the limit is answered 429, or `status`.
+    pub struct RawConcurrencyLimit as "a concurrency limit" {
+        /// Requests at once. Each stream of an HTTP/2 connection is one.
+        required requests: Int<1, 1_000_000>;
+        /// What identifies a client; see `rate_limit`.
+        optional by: RawRateKey, default word(&KeyWord);
+        /// Networks of clients that are not limited: `10.0.0.0/8`, or single addresses. At most 1,024.
+        optional except: OneOrMany<ClientNetwork>, default "none";
+        /// What a request above the limit is answered. A gRPC client gets RESOURCE_EXHAUSTED.
+        optional status: Int<400, 599>, default LimitTerms::STATUS.to_string();
+        /// The routes whose `concurrency_limit` has the same group and the same `by` count together, on all listeners.
+        optional group: Label, default "the route counts alone";
+    }
+}
+
+keys! {
+    /// How fast each response of an endpoint goes to its client. The endpoint has to wait, and nothing is collected. A client may have several
+    /// responses at once; `client_limits` of the listener bounds all of them together.
+    pub struct RawResponseBandwidth as "the bandwidth of a response" {
+        /// The bytes in each `per`. At least 1KiB in a second.
+        required bytes: ByteSize<1, { 1 << 40 }>;
+        /// See `bytes`.
+        optional per: Positive, default duration_text(defaults::BANDWIDTH_PER);
+        /// The first bytes of each response, with its headers, which go as fast as the client takes them.
+        optional after: ByteSize<0, { 1 << 40 }>, default "what one second allows";
     }
 }
 

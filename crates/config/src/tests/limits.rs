@@ -151,3 +151,53 @@ fn claims_need_a_token() {
     refused(&format!(", global_rate_limit: {claims}"), "");
     refused(&format!(", auth: {jwt}"), &format!(", auth: off, global_rate_limit: {claims}"));
 }
+
+#[test]
+fn limits_of_routes() {
+    let policy = |keys: &str| {
+        let text = format!(
+            "listeners: {{l: {{bind: :1, protocol: http, routes: [{{{keys}}}]}}}}\nclusters: {{web: {{endpoints: [a:1]}}}}"
+        );
+        crate::parse("f", &text, model::Generation(1)).map(|snapshot| http(&snapshot).routes[0].policy.clone())
+    };
+    let limited = policy(
+        "to: web, rate_limit: {requests: 1, per: 1s, except: 10.0.0.0/8, status: 503, group: a}, \
+         concurrency_limit: {requests: 2, by: {header: X-Key}, except: [\"::1\", 10.0.0.1]}, \
+         response_bandwidth: {bytes: 10KiB}, retry: {within: 3s}",
+    )
+    .unwrap();
+    let terms = &limited.rate_limit.as_ref().unwrap().terms;
+    let except = |limit: &model::LimitTerms| limit.except.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    assert_eq!((except(terms), terms.status, terms.group.as_deref()), ("10.0.0.0/8".to_owned(), 503, Some("a")));
+    let concurrency = limited.concurrency_limit.as_ref().unwrap();
+    assert_eq!((concurrency.requests, &concurrency.by), (2, &model::RateKey::Header("x-key".into())));
+    assert_eq!((except(&concurrency.terms), concurrency.terms.status), ("::1/128 10.0.0.1/32".to_owned(), 429));
+    let pace = |bytes, after| Some(model::ResponseBandwidth { bytes, per: Duration::from_secs(1), after });
+    assert_eq!(limited.response_bandwidth, pace(10 << 10, 10 << 10));
+    assert_eq!(
+        policy("to: web, response_bandwidth: {bytes: 2KiB, after: 0B}").unwrap().response_bandwidth,
+        pace(2048, 0)
+    );
+    assert_eq!(limited.retry.within, Some(Duration::from_secs(3)));
+    let refused = |keys: &str, part: &str| {
+        let found = policy(keys).unwrap_err().to_string();
+        assert!(found.contains(part), "{keys}: {found}");
+    };
+    refused("to: web, concurrency_limit: {requests: 0}", "1 to 1000000");
+    refused("to: web, concurrency_limit: {requests: 1, status: 200}", "400 to 599");
+    refused(
+        "to: web, concurrency_limit: {requests: 1, except: [10.0.0.0/8, 10.0.0.0/8]}",
+        "10.0.0.0/8 is twice in `except`",
+    );
+    let many: Vec<String> = (0..1025).map(|number| format!("10.0.{}.{}", number / 256, number % 256)).collect();
+    let many = many.join(", ");
+    refused(
+        &format!("to: web, rate_limit: {{requests: 1, per: 1s, except: [{many}]}}"),
+        "has 1025 networks; the limit is 1024",
+    );
+    refused("to: web, response_bandwidth: {bytes: 10KiB, per: 11s}", "in a second is less than 1KiB");
+    refused(
+        "redirect: {to: 'https://a'}, response_bandwidth: {bytes: 10KiB}",
+        "only responses of endpoints are slowed down",
+    );
+}

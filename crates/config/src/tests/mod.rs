@@ -187,7 +187,14 @@ fn the_canary_example_means_what_it_says() {
     assert_eq!(shop.timeout, Some(Duration::from_secs(10)));
     let retry = Retry { on_statuses: vec![(503, 503)], same_endpoint: true, ..Retry::default() };
     let (by, headers) = (RateKey::ClientIp, RateHeaders::default());
-    let rate_limit = RateLimit { requests: 100, per: Duration::from_secs(1), by, burst: 50, headers };
+    let rate_limit = RateLimit {
+        requests: 100,
+        per: Duration::from_secs(1),
+        by,
+        burst: 50,
+        headers,
+        terms: model::LimitTerms::default(),
+    };
     let expect = RoutePolicy {
         mirrors: vec![Mirror { to: v2, share: 0.1, only: None }],
         retry,

@@ -147,7 +147,17 @@ fn every_other_policy() {
         policy("rate_limit: {requests: 3, per: 1m, by: {header: X-Key}, headers: ratelimit}").rate_limit.clone();
     let headers = RateHeaders { x_ratelimit: false, ratelimit: true };
     let by = RateKey::Header("x-key".to_owned());
-    assert_eq!(limit, Some(RateLimit { requests: 3, per: Duration::from_secs(60), by, burst: 3, headers }));
+    assert_eq!(
+        limit,
+        Some(RateLimit {
+            requests: 3,
+            per: Duration::from_secs(60),
+            by,
+            burst: 3,
+            headers,
+            terms: model::LimitTerms::default()
+        })
+    );
 }
 
 #[test]

@@ -476,7 +476,7 @@ fn clusters_and_their_endpoints() {
     );
     cluster(
         "endpoints: ['a:1'], balance: {maglev: {key: ip}}, outlier: {max_ejected: 200%}",
-        r#"2:62: `key`: "ip" is not valid; it must be client_ip; it can also be a mapping with `header` or `cookie`
+        r#"2:62: `key`: "ip" is not valid; it must be client_ip; it can also be a mapping with `header`, `cookie` or `template`
 2:91: `max_ejected`: "200%" is more than 100%"#,
     );
     cluster(

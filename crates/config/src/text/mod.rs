@@ -3,6 +3,7 @@
 mod address;
 pub mod dollar;
 mod grpc;
+mod hash;
 mod http;
 mod jwt;
 mod log;
@@ -19,6 +20,7 @@ pub use address::{
     parse_endpoint,
 };
 pub use grpc::{GrpcName, GrpcService};
+pub use hash::HashTemplate;
 pub use http::{
     BodyText, CertificateName, CookieName, FileName, Folder, HeaderName, HolderText, HostHeader, HostText, HttpPath,
     Label, LogFile, Method, Pattern, ProbeText, QueryName, RouteName, RoutePath, StatusRange, Text,

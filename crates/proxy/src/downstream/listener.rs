@@ -22,9 +22,10 @@ use tokio::sync::Notify;
 use wire::message::{Method, Version};
 use wire::proxy_protocol::{self, Parsed};
 
-use crate::downstream::client_connections::ClientPermit;
+use crate::counts::Permit;
 use crate::error::Error;
 use crate::policy::addresses::AddressTable;
+use crate::policy::rate_limit::network;
 use crate::stream::Stream;
 use crate::upstream::connect::OnBehalfOf;
 use crate::worker::connection_balance::AcceptedConnection;
@@ -160,12 +161,12 @@ pub(crate) fn begin(worker: &Rc<Worker>, active: &Rc<ActiveListener>, stream: Tc
 ///
 /// # Errors
 /// [`Reason::ClientConnectionsFull`].
-pub(crate) fn client_permit(view: &ListenerView, client: IpAddr) -> Result<Option<ClientPermit>, Reason> {
+pub(crate) fn client_permit(view: &ListenerView, client: IpAddr) -> Result<Option<Permit>, Reason> {
     let (Some(counts), Some(max)) = (&view.plan.client_connections, view.plan.policy.client_limits.connections_max)
     else {
         return Ok(None);
     };
-    counts.acquire(client, max).map(Some).ok_or(Reason::ClientConnectionsFull)
+    counts.acquire(network(client), max).map(Some).ok_or(Reason::ClientConnectionsFull)
 }
 
 /// A permit for one connection of the listener that accepted it.
@@ -236,7 +237,7 @@ async fn serve(
     mut stream: TcpStream,
     address: SocketAddr,
     connection: &ConnectionGuard,
-    mut client: Option<ClientPermit>,
+    mut client: Option<Permit>,
 ) {
     let view = active.view();
     let local = stream.local_addr().map_or(address, canonical);

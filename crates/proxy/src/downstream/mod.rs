@@ -4,7 +4,6 @@
 //! |---|---|
 //! | accept, PROXY protocol, TLS handshake, limits on connections | `listener` |
 //! | connections that the kernel redirects to a sidecar | `captured` |
-//! | how many connections each client has | `client_connections` |
 //! | an HTTP/1 connection: one exchange after another | `session` |
 //! | an HTTP/2 connection, from its preface to GOAWAY | `h2_session` |
 //! | the exchanges on its streams, polled by the connection's task | `exchange_set` |
@@ -13,7 +12,6 @@
 //! What an HTTP/2 connection has in common with one to an endpoint is in [`crate::h2`].
 
 pub(crate) mod captured;
-pub(crate) mod client_connections;
 mod exchange_set;
 pub(crate) mod h2_session;
 pub(crate) mod listener;

@@ -32,7 +32,7 @@ use crate::exchange::{
 };
 use crate::grpc;
 use crate::http::receive;
-use crate::policy::bandwidth::{Share, Shares};
+use crate::policy::bandwidth::Share;
 use crate::stream::Stream;
 use crate::tcp::relay::{self, End, Moved};
 use crate::upstream::closing::Unhealthy;
@@ -144,9 +144,18 @@ impl ExchangeContext<'_> {
         if last_us == before_us { self.now() } else { self.env(last_us) }
     }
 
-    /// What makes a message wait for the bandwidth of its client. `moved`: bytes of it that were charged before.
-    fn pace(&self, share: &Share, timer: &Timer, moved: u64) -> Box<Pace> {
-        Box::new(Pace::new(share.clone(), timer.sibling(), self.listener.counters.clone(), moved))
+    /// What makes a request wait for the bandwidth of its client. `received`: bytes of it that were charged before.
+    fn pace_request(&self, share: &Share, timer: &Timer, received: u64) -> Box<Pace> {
+        Box::new(Pace::of_request(share.clone(), timer.sibling(), self.listener.counters.clone(), received))
+    }
+
+    /// What makes a response wait for the bandwidth of its client and for its own; `None` if neither is limited.
+    fn pace_response(&self, exchange: &Exchange, timer: &Timer) -> Option<Box<Pace>> {
+        let share = exchange.shares().and_then(|shares| shares.response.clone());
+        let response = exchange.response_pace().copied();
+        let is_any = share.is_some() || response.is_some();
+        let make = || Pace::of_response(share, response, timer.sibling(), self.listener.counters.clone());
+        is_any.then(|| Box::new(make()))
     }
 
     fn watched<'w>(&self, stream: &'w Stream) -> Watched<'w> {
@@ -184,9 +193,9 @@ async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchang
             (Action::Await | Action::Relay, Some(upstream)) => {
                 turn.begin();
                 let is_plain = downstream.stream.plain().is_some() && upstream.stream.plain().is_some();
-                exchange.set_splice(is_plain && exchange.shares().is_none());
-                if let Some(shares) = exchange.shares() {
-                    turn.set_paces(context, shares, exchange.received(), &downstream.timer);
+                exchange.set_splice(is_plain && !exchange.is_paced());
+                if exchange.is_paced() {
+                    turn.set_paces(context, exchange, &downstream.timer);
                 }
                 pass(context, downstream, upstream, exchange, &mut turn, action == Action::Await).await;
             }
@@ -261,7 +270,7 @@ async fn hold_body(context: &ExchangeContext<'_>, downstream: &mut Downstream, e
     }
     let mut lane = Lane::default();
     if let Some(share) = exchange.shares().and_then(|shares| shares.request.as_ref()) {
-        lane.pace = Some(context.pace(share, timer, exchange.received()));
+        lane.pace = Some(context.pace_request(share, timer, exchange.received()));
     }
     let mut watch = ClientWatch::default();
     let read = timer.guard(poll_held(context, (&mut *stream, &mut *input), exchange, &mut lane, &mut watch));
@@ -446,13 +455,14 @@ impl Turn {
         (self.watch, self.armed, self.was_asked) = (ClientWatch::default(), None, false);
     }
 
-    /// Makes both messages wait for the bandwidth of their client, if they do not yet. `received`: bytes of the request that were charged before.
-    fn set_paces(&mut self, context: &ExchangeContext<'_>, shares: &Shares, received: u64, timer: &Timer) {
+    /// Makes both messages wait for their bandwidths, if they do not yet: the response once it has begun.
+    fn set_paces(&mut self, context: &ExchangeContext<'_>, exchange: &Exchange, timer: &Timer) {
         let Self { lanes: [upload, download], .. } = self;
-        for (lane, share, moved) in [(upload, &shares.request, received), (download, &shares.response, 0)] {
-            if let (None, Some(share)) = (&lane.pace, share) {
-                lane.pace = Some(context.pace(share, timer, moved));
-            }
+        if let (None, Some(share)) = (&upload.pace, exchange.shares().and_then(|shares| shares.request.as_ref())) {
+            upload.pace = Some(context.pace_request(share, timer, exchange.received()));
+        }
+        if exchange.action() == Action::Relay && download.pace.is_none() {
+            download.pace = context.pace_response(exchange, timer);
         }
     }
 }
@@ -493,7 +503,7 @@ fn poll_await(
         exchange.handle_client_gone(&context.now(), error);
         return Poll::Ready(());
     }
-    if exchange.shares().is_some() {
+    if exchange.is_paced() {
         exchange.set_paced(upload_lane.waits_until_ms());
     }
     exchange.handle_moved(&context.moved(before_us), input, &upstream.input, false);
@@ -535,7 +545,7 @@ fn poll_relay(
     {
         exchange.handle_upload_failure(&context.now(), TransferError::Write(error));
     }
-    if exchange.shares().is_some() {
+    if exchange.is_paced() {
         exchange.set_paced(upload_lane.waits_until_ms().max(download_lane.waits_until_ms()));
     }
     exchange.handle_moved(&context.moved(before_us), input, &upstream.input, is_overdue);

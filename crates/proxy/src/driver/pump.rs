@@ -41,17 +41,17 @@ pub(super) struct Lane {
     pub(super) pipe: Option<Pipe>,
     /// The place in the queue for compression, or for decompression.
     ticket: Ticket,
-    /// Set if the listener limits the bandwidth of its clients in this direction.
+    /// Set if a bandwidth is limited in this direction: that of the client, or of the response.
     pub(super) pace: Option<Box<Pace>>,
 }
 
 impl Lane {
-    /// Whether it waits for the bandwidth of the client, and reads nothing until then.
+    /// Whether it waits for a bandwidth, and reads nothing until then.
     pub(super) fn is_paced(&self) -> bool {
         self.waits_until_ms().is_some()
     }
 
-    /// Until when it waits for the bandwidth of the client, in milliseconds; `None` if it does not.
+    /// Until when it waits for a bandwidth, in milliseconds; `None` if it does not.
     pub(super) fn waits_until_ms(&self) -> Option<u64> {
         self.pace.as_ref()?.waits_until_ms()
     }
@@ -119,14 +119,14 @@ fn poll_turn(
                 Poll::Pending => return Poll::Pending,
             },
             Moved::Emptied(bytes_max) => match splice_bytes(writer, lane.pipe.as_mut()) {
-                0 => ready!(poll_read(cx, transfer, reader, input, Some(writer)))?,
+                0 => ready!(poll_read(cx, transfer, reader, input, |transfer| read_bytes(transfer, writer)))?,
                 bytes => ready!(poll_fill_pipe(cx, transfer, reader, input, &mut lane.pipe, bytes_max.min(bytes)))?,
             },
         }
     }
 }
 
-/// Reads as [`poll_read`] does, once the bandwidth of the client allows more.
+/// Reads as [`poll_read`] does, once the bandwidth allows more.
 fn poll_paced_read(
     cx: &mut Context<'_>,
     transfer: &mut Transfer,
@@ -135,10 +135,12 @@ fn poll_paced_read(
     writer: &Stream,
     lane: &mut Lane,
 ) -> Poll<Result<(), TransferError>> {
-    let Some(pace) = &mut lane.pace else { return poll_read(cx, transfer, reader, input, Some(writer)) };
+    let Some(pace) = &mut lane.pace else {
+        return poll_read(cx, transfer, reader, input, |transfer| read_bytes(transfer, writer));
+    };
     ready!(pace.poll(cx));
     // In small pieces: what is read is written without a wait.
-    poll_read(cx, transfer, reader, input, None)
+    poll_read(cx, transfer, reader, input, |_| pace.piece_bytes())
 }
 
 /// Writes the part of a message that is already read.
@@ -232,7 +234,7 @@ fn poll_held_read(
     if let Some(pace) = &mut lane.pace {
         ready!(pace.poll(cx));
     }
-    poll_read(cx, transfer, reader, input, None)
+    poll_read(cx, transfer, reader, input, |_| buffer::piece_bytes())
 }
 
 /// Reads a message to its end and discards it.
@@ -257,7 +259,7 @@ pub(crate) fn poll_discard(
                 let written = bytes.len() + count;
                 transfer.handle_written_and_forwarded(written, count, false, input, clock::now_us)?;
             }
-            TransferStep::Read => ready!(poll_read(cx, transfer, reader, input, None))?,
+            TransferStep::Read => ready!(poll_read(cx, transfer, reader, input, |_| buffer::piece_bytes()))?,
             TransferStep::Done => return Poll::Ready(Ok(())),
             TransferStep::SendHead { .. }
             | TransferStep::SendTrailers(_)
@@ -304,15 +306,17 @@ fn poll_step(
             transfer.handle_written(count, writer.is_buffering(), clock::now_us);
         }
         TransferStep::Forward { count, ends } => {
-            let piece = input.filled().get(..count).unwrap_or_default();
-            let written = ready!(write(cx, writer, piece, ends)).map_err(failed)?;
+            let now = ready!(poll_piece(cx, lane, count));
+            let piece = input.filled().get(..now).unwrap_or_default();
+            let written = ready!(write(cx, writer, piece, ends && now == count)).map_err(failed)?;
             if written == 0 {
                 return Poll::Ready(Err(failed(io::ErrorKind::WriteZero.into())));
             }
             transfer.handle_forwarded(written, (count, ends), writer.is_buffering(), input)?;
         }
         TransferStep::WriteAndForward { bytes, count } => {
-            let piece = input.filled().get(..count).unwrap_or_default();
+            let now = ready!(poll_piece(cx, lane, count));
+            let piece = input.filled().get(..now).unwrap_or_default();
             let both = [IoSlice::new(bytes), IoSlice::new(piece)];
             let written = ready!(Pin::new(&mut *writer).poll_write_vectored(cx, &both)).map_err(failed)?;
             if written == 0 {
@@ -355,6 +359,14 @@ fn poll_step(
     Poll::Ready(Ok(Moved::Written))
 }
 
+/// Ready when more may move, with how much of these bytes may be sent now.
+fn poll_piece(cx: &mut Context<'_>, lane: &mut Lane, count: usize) -> Poll<usize> {
+    match &mut lane.pace {
+        Some(pace) => pace.poll_piece(cx, count),
+        None => Poll::Ready(count),
+    }
+}
+
 fn write(cx: &mut Context<'_>, writer: &mut Stream, bytes: &[u8], ends: bool) -> Poll<io::Result<usize>> {
     match writer {
         // END_STREAM on the last piece of the body saves a separate frame.
@@ -392,13 +404,13 @@ fn poll_fill_pipe(
     Poll::Ready(transfer.handle_pipe_filled(count).map_err(TransferError::Body))
 }
 
-/// Reads into `input`, which is empty. `writer` is the receiver of the bytes; `None` if they are discarded.
+/// Reads into `input`, which is empty: over HTTP/1 as much as `bytes_max` says.
 fn poll_read(
     cx: &mut Context<'_>,
     transfer: &mut Transfer,
     reader: &mut Stream,
     input: &mut Buffer,
-    writer: Option<&Stream>,
+    bytes_max: impl FnOnce(&Transfer) -> usize,
 ) -> Poll<Result<(), TransferError>> {
     if let Stream::H2(handle) = reader {
         if ready!(handle.poll_data(cx, input)).map_err(TransferError::Read)? {
@@ -407,7 +419,7 @@ fn poll_read(
         note_stream_end(transfer, reader);
         return Poll::Ready(Ok(()));
     }
-    let bytes = writer.map_or_else(buffer::piece_bytes, |writer| read_bytes(transfer, writer));
+    let bytes = bytes_max(transfer);
     if input.capacity() != bytes {
         *input = Buffer::of_bytes(bytes);
     }

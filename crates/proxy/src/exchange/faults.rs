@@ -70,6 +70,12 @@ pub(crate) enum InjectedFault {
     BuffersTooMuch,
     /// A body that is being decompressed counts as complete when the compressed one has ended.
     EndsDecodedEarly,
+    /// A request counts among those of its client for ever.
+    LeaksCount,
+    /// A response whose bandwidth is limited does not wait.
+    ForgetsPace,
+    /// A request is sent again however long ago its first try began.
+    RetriesLate,
 }
 
 /// Whether this fault is injected.
@@ -91,7 +97,7 @@ pub(crate) mod test {
 
     use super::InjectedFault;
 
-    pub(crate) const ALL: [InjectedFault; 33] = [
+    pub(crate) const ALL: [InjectedFault; 36] = [
         InjectedFault::ResetIsProof,
         InjectedFault::ReusedIsStale,
         InjectedFault::RetriesPost,
@@ -125,6 +131,9 @@ pub(crate) mod test {
         InjectedFault::LeaksRoom,
         InjectedFault::BuffersTooMuch,
         InjectedFault::EndsDecodedEarly,
+        InjectedFault::LeaksCount,
+        InjectedFault::ForgetsPace,
+        InjectedFault::RetriesLate,
     ];
 
     thread_local! {

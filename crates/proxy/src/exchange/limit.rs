@@ -1,5 +1,5 @@
 //! The stage at which a service says whether the request is within the limits that it counts for all instances. The limit of the route itself
-//! was checked long before, so the service is not asked about requests that exceed that.
+//! was checked long before, so the service is not asked about requests that exceed that. What clients get above a limit of the route.
 
 use super::ask::{Subject, view};
 use super::*;
@@ -64,6 +64,15 @@ impl Exchange {
             }
         }
         self.pass(env, number, route);
+    }
+
+    /// What a client gets above a limit that its route counts; `None` if the limit is the listener's.
+    pub(super) fn status_above_limit(&self, env: &Env<'_>, reason: Reason) -> Option<u16> {
+        let policy = &env.route(self.record.route?)?.policy;
+        if reason == Reason::ConcurrencyLimited {
+            return Some(policy.concurrency_limit.as_ref()?.terms.status);
+        }
+        Some(policy.rate_limit.as_ref()?.terms.status)
     }
 
     /// Nothing stands between the request and its destination.

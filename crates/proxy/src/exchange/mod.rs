@@ -18,6 +18,7 @@
 //! | holding a body back, for a service or for an endpoint | `hold` |
 //! | a body on its way | `transfer` |
 //! | its compression or decompression | `coding` |
+//! | choosing an endpoint, and trying another | `tries` |
 //! | one try at one endpoint | `attempt` |
 //! | the response, relayed | `relay` |
 //! | whether it is compressed | `compress` |
@@ -50,6 +51,7 @@ mod storage;
 mod tokens;
 mod traced;
 pub(crate) mod transfer;
+mod tries;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -83,6 +85,7 @@ use crate::auth::jwt::{Bearing, Identity, Verified, Verifier};
 use crate::auth::passwords::Check;
 use crate::auth::{self, Authenticator, Judged};
 use crate::compression::{Compressions, EncodeFailed};
+use crate::counts::Permit;
 use crate::deadline::Deadline;
 use crate::error::{Error, Side};
 use crate::external_auth::Cookies;
@@ -92,7 +95,7 @@ use crate::h2;
 use crate::http::headers::{self, Client};
 use crate::http::respond::{self, Additions, Own};
 use crate::http::{client_address, pages, receive};
-use crate::policy::bandwidth::Shares;
+use crate::policy::bandwidth::{ResponsePace, Shares};
 use crate::policy::cors::CorsEdits;
 use crate::policy::headers::{RequestEdits, ResponseEdits};
 use crate::policy::mirror::{Copies, InFlight, MIRROR_BODY_BYTES_MAX};
@@ -263,7 +266,7 @@ pub(crate) struct Exchange {
     room: Option<Room>,
     /// The bandwidths of the client, if the listener limits them.
     shares: Option<Box<Shares>>,
-    /// Until when it waits for the bandwidth of its client, in milliseconds.
+    /// Until when it waits for a bandwidth, of its client or of the response, in milliseconds.
     paced_until_ms: Option<u64>,
     /// What its token says, if the route demands one.
     bearer: Option<Rc<Verified>>,
@@ -271,6 +274,10 @@ pub(crate) struct Exchange {
     quotas: Option<Box<Quotas>>,
     /// The cookies with which a service has let it pass.
     cookies: Option<Box<Cookies>>,
+    /// Counts it among those of its client that are in progress, if the route limits them.
+    permit: Option<Permit>,
+    /// How fast its response goes to the client, if the route limits that and the response has begun.
+    pace: Option<Box<ResponsePace>>,
     /// Set if the upstream connection can be reused.
     reuse: Option<Reuse>,
 }
@@ -422,7 +429,11 @@ impl Routed {
         upload: &mut Transfer,
         begun_us: Option<u64>,
     ) -> bool {
-        let is_repeatable = request.method.is_idempotent() || self.policy(env).retry.non_idempotent;
+        let retry = &self.policy(env).retry;
+        if self.tries.is_late(retry, env.now_ms()) {
+            return false;
+        }
+        let is_repeatable = request.method.is_idempotent() || retry.non_idempotent;
         self.tries.again_fresh(&self.cluster, is_repeatable, cause, upload, begun_us)
     }
 
@@ -548,12 +559,22 @@ impl Exchange {
         self.shares.as_deref()
     }
 
+    /// How fast its response goes to the client, if the route limits that and the response has begun.
+    pub(crate) fn response_pace(&self) -> Option<&ResponsePace> {
+        self.pace.as_deref()
+    }
+
+    /// Whether a bandwidth makes it wait now and then.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.shares.is_some() || self.pace.is_some()
+    }
+
     /// Bytes of the request's body that were taken from the client.
     pub(crate) fn received(&self) -> u64 {
         self.upload.received()
     }
 
-    /// Says until when it waits for the bandwidth of its client, in milliseconds; `None` if it does not.
+    /// Says until when it waits for a bandwidth, in milliseconds; `None` if it does not.
     pub(crate) fn set_paced(&mut self, until_ms: Option<u64>) {
         self.paced_until_ms = until_ms;
     }

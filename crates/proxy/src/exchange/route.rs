@@ -90,6 +90,16 @@ pub(crate) fn normal_target(target: &[u8], rules: &PathRules) -> Result<Option<V
 impl Router {
     /// `isolated`: as [`model::HttpListener::isolated_hosts`]. `merge_slashes`: as in [`PathRules`].
     pub(crate) fn new(routes: &[Route], isolated: &[HostMatcher], merge_slashes: bool) -> Self {
+        Self::replacing(None, routes, isolated, merge_slashes)
+    }
+
+    /// The same. Hosts whose regular expressions are those of `old` keep what was compiled of them.
+    pub(crate) fn replacing(
+        old: Option<&Self>,
+        routes: &[Route],
+        isolated: &[HostMatcher],
+        merge_slashes: bool,
+    ) -> Self {
         let mut by_host: HashMap<&HostMatcher, Vec<usize>> = HashMap::new();
         for (index, route) in routes.iter().enumerate() {
             let any = route.hosts.is_empty().then_some(&HostMatcher::Any);
@@ -108,12 +118,22 @@ impl Router {
             conditions: routes.iter().map(Conditions::new).collect(),
         };
         for (host, members) in by_host {
-            *router.table_mut(host) = Table::new(routes, members, merge_slashes);
+            let old = old.and_then(|old| old.table(host)?.regexes.as_ref());
+            *router.table_mut(host) = Table::new(old, routes, members, merge_slashes);
         }
         for (number, host) in isolated.iter().enumerate() {
             router.table_mut(host).isolated = Some(number);
         }
         router
+    }
+
+    fn table(&self, host: &HostMatcher) -> Option<&Table> {
+        match host {
+            HostMatcher::Exact(host) => self.exact.get(host.as_str()),
+            HostMatcher::OneLabel(domain) => self.one_label.get(domain.as_str()),
+            HostMatcher::Suffix(domain) => self.suffix.get(domain.as_str()),
+            HostMatcher::Any => Some(&self.any),
+        }
     }
 
     fn table_mut(&mut self, host: &HostMatcher) -> &mut Table {
@@ -215,7 +235,7 @@ impl HostText {
 }
 
 impl Table {
-    fn new(routes: &[Route], members: Vec<usize>, merge_slashes: bool) -> Self {
+    fn new(old: Option<&Regexes>, routes: &[Route], members: Vec<usize>, merge_slashes: bool) -> Self {
         // The path of a route may be written in another form than the normal one.
         let normal = |path: &str| path::normalize(path.as_bytes(), merge_slashes).unwrap_or(path.as_bytes().to_vec());
         let mut table = Self::default();
@@ -234,10 +254,11 @@ impl Table {
             }
         }
         if !patterns.is_empty() {
+            let known = old.filter(|old| old.set.patterns().iter().eq(patterns.iter())).map(|old| old.set.clone());
             // Each of them was compiled when the configuration was read. Together they may exceed the set's default limit (10 MiB), which
             // is no reason to refuse them now.
-            let set = regex::RegexSetBuilder::new(patterns).size_limit(usize::MAX).build();
-            table.regexes = set.ok().map(|set| Regexes { set, routes: pattern_routes });
+            let set = known.or_else(|| regex::RegexSetBuilder::new(patterns).size_limit(usize::MAX).build().ok());
+            table.regexes = set.map(|set| Regexes { set, routes: pattern_routes });
         }
         table
     }
@@ -426,6 +447,22 @@ mod tests {
             let normal = normal_target(target, &rules).unwrap();
             assert_eq!(router.route(&head, b"", normal.as_deref().unwrap_or(target)), expect, "{target:?}");
         }
+    }
+
+    #[test]
+    fn expressions_that_stay_keep_what_was_compiled() {
+        let regex = |text: &str| Route { path: PathMatcher::Regex(regex::Regex::new(text).unwrap()), ..prefix("/") };
+        let old = Router::new(&[regex("/a.*"), regex("/b.*")], &[], true);
+        let check = |routes: &[Route], expect: [Option<usize>; 3]| {
+            let router = Router::replacing(Some(&old), routes, &[], true);
+            let head = RequestHead::default();
+            let found = [&b"/a1"[..], b"/b1", b"/c1"].map(|target| router.route(&head, b"", target));
+            assert_eq!(found, expect);
+        };
+        check(&[prefix("/c1"), regex("/a.*"), regex("/b.*")], [Some(1), Some(2), Some(0)]);
+        check(&[regex("/b.*"), regex("/a.*")], [Some(1), Some(0), None]);
+        check(&[regex("/a.*"), regex("/b.*"), regex("/c.*")], [Some(0), Some(1), Some(2)]);
+        check(&[prefix("/c1")], [None, None, Some(0)]);
     }
 
     #[test]

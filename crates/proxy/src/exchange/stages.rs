@@ -21,6 +21,10 @@ impl Exchange {
         self.shares = None;
         self.paced_until_ms = None;
         (self.quotas, self.bearer, self.cookies) = (None, None, None);
+        if faults::is_injected(InjectedFault::LeaksCount) {
+            std::mem::forget(self.permit.take());
+        }
+        (self.permit, self.pace) = (None, None);
         self.reuse = None;
         self.response.take()
     }
@@ -167,7 +171,9 @@ impl Exchange {
         let Request { head, bytes, normal_target, .. } = &self.request;
         let target = normal_target.as_deref().unwrap_or(head.path.get(bytes));
         let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
-        if let Some(answer) = policy::admit(env.listener, number, route, &view, env.now_us, &mut self.quotas)? {
+        if let Some(answer) =
+            policy::admit(env.listener, number, route, &view, env.now_us, &mut self.quotas, &mut self.permit)?
+        {
             return Ok((number, route, answer));
         }
         if route.policy.auth.is_some() {
@@ -330,7 +336,7 @@ impl Exchange {
         let target = normal_target.as_deref().unwrap_or(received);
         let view = RequestView { head, buffer, target, paths: env.http.paths, client: &client };
         let prepared = Prepared {
-            key: cluster.hash_key().map_or(0, |key| crate::upstream::hash::key(key, head, buffer, &client)),
+            key: cluster.hash_key().map_or(0, |key| crate::upstream::hash::key(key, &view)),
             preferred: cluster.plan.sticky.as_ref().and_then(|sticky| sticky.endpoint(head, buffer)),
             is_https: cluster.plan.sticky.is_some() && policy::scheme(&view) == Scheme::Https,
         };
@@ -397,98 +403,6 @@ impl Exchange {
         Ok(prepared)
     }
 
-    /// Chooses an endpoint: the one to which the client returns, or wherever the cluster chooses.
-    pub(super) fn lease(&mut self, env: &Env<'_>) {
-        if env.is_drain_over {
-            return self.fail(env, Error::internal(Reason::Draining));
-        }
-        let Phase::Upstream(routed, step) = &mut self.phase else { return };
-        *step = UpstreamPhase::Queue;
-        self.deadline_ms = None;
-        loop {
-            match routed.try_lease(env.now_ms()) {
-                Ok(lease) => return self.connect(env, lease),
-                Err(Full::NoRoom) => return,
-                Err(Full::NoEndpoint) if routed.may_return(env) => {}
-                Err(Full::NoEndpoint) => {
-                    let nobody = Error::internal(routed.cluster.nobody());
-                    let error = routed.tries.take_failure().unwrap_or(nobody);
-                    return self.fail(env, error);
-                }
-            }
-        }
-    }
-
-    /// An endpoint was chosen.
-    pub(super) fn connect(&mut self, env: &Env<'_>, lease: Lease) {
-        let Phase::Upstream(routed, step) = &mut self.phase else { return };
-        let attempt = Attempt::new(env, routed, lease, self.call.is_some());
-        let Lease { endpoint, at_ms, .. } = &attempt.lease;
-        endpoint.counters.requests.inc();
-        let is_late = self.record.begun_us().is_some_and(|begun_us| *at_ms > begun_us / 1000);
-        if let (true, Deadline::At(ends_ms)) = (self.call.is_some() && is_late, routed.deadline) {
-            self.upload.set_grpc_timeout(ends_ms.saturating_sub(*at_ms));
-        }
-        self.record.handle_attempt(endpoint);
-        if let Some(trace) = &mut self.trace {
-            let address = endpoint.state.address();
-            trace.begin_try(&routed.cluster, address, &mut self.upload, &env.storage.ids, env.now_us);
-        }
-        *step = UpstreamPhase::Connect(attempt);
-        self.deadline_ms = None;
-    }
-
-    /// Handles a failed try.
-    pub(super) fn handle_failed_attempt(&mut self, env: &Env<'_>, awaiting: Awaiting, error: Error, ending: Ending) {
-        let Phase::Upstream(routed, _) = &mut self.phase else { return };
-        let error = routed.name(error, env.now_ms());
-        let cause = awaiting.retry_cause_of_failure(&error, ending);
-        let begun_us = self.record.begun_us();
-        let was_stale = awaiting.is_reused && matches!(ending, Ending::Unseen | Ending::Crossed);
-        if was_stale && routed.again_fresh(env, cause, &self.request.head, &mut self.upload, begun_us) {
-            drop(awaiting);
-            self.end_try(env, Some(error.reason));
-            return self.lease(env);
-        }
-        awaiting.attempt.judge_failure(&routed.cluster, &error, true, env.now_ms());
-        if awaiting.is_reused && awaiting.is_connection_over {
-            routed.tries.set_fresh_since(begun_us);
-        }
-        let Awaiting { attempt, is_reused, .. } = awaiting;
-        self.try_again(env, attempt.lease, is_reused, cause, error);
-    }
-
-    /// Sends the request once more, if that is safe and wanted.
-    pub(super) fn try_again(&mut self, env: &Env<'_>, lease: Lease, was_reused: bool, cause: RetryCause, error: Error) {
-        let Phase::Upstream(routed, _) = &mut self.phase else { return };
-        let is_final = error.side != Side::Upstream || error.reason == Reason::RequestTimeout;
-        let (method, now_ms) = (self.request.head.method, env.now_ms());
-        let failed = Failed { lease: &lease, was_reused, cause, method, now_ms };
-        if !is_final && routed.again(env, &mut self.upload, &mut self.record, &failed) {
-            // Returns its room for the next try.
-            drop(lease);
-            let reason = error.reason;
-            routed.tries.failed(Some(error));
-            self.end_try(env, Some(reason));
-            self.next_try(env);
-        } else {
-            self.fail(env, error);
-        }
-    }
-
-    /// The next try comes at once, or after a pause in which only the client's connection is held.
-    pub(super) fn next_try(&mut self, env: &Env<'_>) {
-        let Phase::Upstream(routed, step) = &mut self.phase else { return };
-        match routed.tries.take_wait_ms() {
-            _ if env.is_drain_over => self.lease(env),
-            0 => self.lease(env),
-            wait_ms => {
-                *step = UpstreamPhase::BackOff;
-                self.deadline_ms = Some(env.now_ms().saturating_add(wait_ms));
-            }
-        }
-    }
-
     /// An endpoint has begun its final response, which is sent to the client.
     pub(super) fn answered(&mut self, env: &Env<'_>, awaiting: Awaiting) {
         let may_stay = self.may_stay(env);
@@ -553,6 +467,9 @@ impl Exchange {
         let relay = Relay::begin(awaiting, env.now_us, &self.request, &self.upload, response, &terms);
         if let Some(compressing) = compressing {
             response.download.compress(compressing);
+        }
+        if let Some(limit) = &routed.policy(env).response_bandwidth {
+            self.pace = Some(Box::new(ResponsePace::new(limit, env.now_us)));
         }
         *step = UpstreamPhase::Relay(relay);
         self.deadline_ms = None;
@@ -628,6 +545,9 @@ impl Exchange {
         let status = match error.reason {
             reason @ (Reason::ExternalAuthFailed | Reason::RateLimitFailed) => {
                 self.status_without_answer(env, reason).or_else(|| respond::status(&error))
+            }
+            reason @ (Reason::RateLimited | Reason::ConcurrencyLimited) => {
+                self.status_above_limit(env, reason).or_else(|| respond::status(&error))
             }
             _ => respond::status(&error),
         };

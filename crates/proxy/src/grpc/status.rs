@@ -80,6 +80,8 @@ impl Status {
             (Reason::ConnectTimeout, _) => Self::Unavailable,
             // Whatever status the configuration gives other clients, the call may be tried again.
             (Reason::ExternalAuthFailed | Reason::RateLimitFailed, _) => Self::Unavailable,
+            // A limit of this hop on clients, whatever status it gives others.
+            (Reason::RateLimited | Reason::ConcurrencyLimited, _) => Self::ResourceExhausted,
             // A redirect to a login, or any other way in which a service refuses.
             (Reason::ExternalAuthDenied, Some(status)) if !matches!(status, 401 | 429) => Self::PermissionDenied,
             // The client is gone or does not read, so nothing receives the code.

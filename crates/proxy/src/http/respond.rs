@@ -36,8 +36,12 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         Reason::BodyTooLarge | Reason::DecompressedTooLarge => 413,
         // RFC 9110 section 15.5.16.
         Reason::EncodingUnsupported => 415,
-        // RFC 6585 section 4.
-        Reason::RateLimited | Reason::GlobalRateLimited | Reason::ClientConnectionsFull | Reason::TokenAttempts => 429,
+        // RFC 6585 section 4. A route may say otherwise of the first two (`Exchange::status_above_limit`).
+        Reason::RateLimited
+        | Reason::ConcurrencyLimited
+        | Reason::GlobalRateLimited
+        | Reason::ClientConnectionsFull
+        | Reason::TokenAttempts => 429,
         Reason::HeaderTimeout | Reason::BodyTimeout | Reason::BodyTooSlow => 408,
         Reason::ExpectationFailed => 417,
         Reason::CredentialsMissing

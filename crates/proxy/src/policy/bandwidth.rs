@@ -1,4 +1,5 @@
-//! The bandwidths of each client of a listener: how long bytes wait, over all its connections and all workers.
+//! The bandwidths of each client of a listener: how long bytes wait, over all its connections and all workers. And the bandwidth of one response,
+//! which a route may limit.
 //!
 //! Bytes are charged when they have moved, and the answer says how long the connection has to wait before it moves more. So connections of one
 //! client take turns, and none has to ask again. A connection moves one small buffer between two waits. The table is that of rate limits.
@@ -10,6 +11,7 @@ use balance::Bandwidth;
 use model::Listener;
 
 use super::rate_limit::{Clients, network};
+use crate::exchange::faults::{self, InjectedFault};
 
 /// The direction in which bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,6 +89,41 @@ impl Share {
     }
 }
 
+/// Less is not sent at once, if there is more.
+const PIECE_BYTES_MIN: usize = 1024;
+
+/// How fast one response goes to its client. After the first bytes, what is sent is never ahead of the bandwidth by more than one piece; a
+/// response that falls behind, because its endpoint or its client is slow, may catch up, as with nginx.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResponsePace {
+    bandwidth: Bandwidth,
+    /// Bytes that are not slowed down.
+    after: u64,
+    begun_us: u64,
+}
+
+impl ResponsePace {
+    /// Of a response that begins now.
+    pub(crate) fn new(limit: &model::ResponseBandwidth, now_us: u64) -> Self {
+        let model::ResponseBandwidth { bytes, per, after } = *limit;
+        Self { bandwidth: Bandwidth::new(&model::Bandwidth { bytes, per, burst: 0 }), after, begun_us: now_us }
+    }
+
+    /// When more may be sent, in microseconds, after these bytes of it.
+    pub(crate) fn due_us(&self, sent: u64) -> u64 {
+        if faults::is_injected(InjectedFault::ForgetsPace) {
+            return 0;
+        }
+        let Some(slowed) = sent.checked_sub(self.after) else { return 0 };
+        self.begun_us.saturating_add(self.bandwidth.cost_ns(slowed).div_ceil(1000))
+    }
+
+    /// How much to send at once: what a quarter of a second allows, as a client that gets nothing for long may give up.
+    pub(crate) fn piece_bytes(&self) -> usize {
+        usize::try_from(self.bandwidth.bytes_in(250_000_000)).unwrap_or(usize::MAX).max(PIECE_BYTES_MIN)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -119,5 +156,16 @@ mod tests {
         let again = self::shapers(1_000_000, 100_000, &clients);
         assert_eq!(share(&again, "10.0.0.1").charge(0, 80_000), 0);
         assert_eq!(share(&again, "10.0.0.1").charge(1_000, 80_000), 1_000);
+    }
+
+    #[test]
+    fn a_response_has_a_pace_of_its_own() {
+        let limit = model::ResponseBandwidth { bytes: 1000, per: Duration::from_secs(1), after: 5000 };
+        let pace = ResponsePace::new(&limit, 7_000_000);
+        assert_eq!([0, 4_999, 5_000].map(|sent| pace.due_us(sent)), [0, 0, 7_000_000]);
+        assert_eq!([5_001, 6_000, 15_000].map(|sent| pace.due_us(sent)), [7_001_000, 8_000_000, 17_000_000]);
+        assert_eq!((pace.due_us(u64::MAX), pace.piece_bytes()), (u64::MAX / 1000 + 7_000_001, PIECE_BYTES_MIN));
+        let endless = model::ResponseBandwidth { bytes: u64::MAX, per: Duration::from_millis(1), after: 0 };
+        assert_eq!(ResponsePace::new(&endless, u64::MAX).due_us(u64::MAX), u64::MAX);
     }
 }

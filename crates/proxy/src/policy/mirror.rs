@@ -101,8 +101,7 @@ impl Copies {
                 Some(guard) => {
                     tracing::trace!(number, cluster = cluster.plan.policy.name, "mirrored");
                     let key = cluster.hash_key();
-                    let key =
-                        key.map_or(0, |key| crate::upstream::hash::key(key, asked.head, asked.buffer, asked.client));
+                    let key = key.map_or(0, |key| crate::upstream::hash::key(key, asked));
                     let request = Subrequest::new(cluster, asked, edits);
                     targets.push(MirrorTarget { cluster: cluster.clone(), request, key, guard });
                 }

@@ -1,10 +1,11 @@
 //! What a route does with a request besides choosing a cluster.
 //!
-//! The stages of `exchange` call these in order: addresses, CORS, maintenance, rate limit (then `auth`, `external_auth` and the global rate limit), redirect, fixed response or split,
+//! The stages of `exchange` call these in order: addresses, CORS, maintenance, concurrency limit, rate limit (then `auth`, `external_auth` and the global rate limit), redirect, fixed response or split,
 //! rewrite and header changes, mirror, retry; and for the response, header changes, CORS and the sticky cookie. Only the mirror does I/O.
 
 pub(crate) mod addresses;
 pub(crate) mod bandwidth;
+pub(crate) mod concurrency;
 pub(crate) mod cors;
 pub(crate) mod headers;
 pub(crate) mod maintenance;
@@ -29,6 +30,7 @@ use wire::message::{FieldId, RequestHead, find};
 
 use self::cors::Preflight;
 use self::rate_headers::Quotas;
+use crate::counts::Permit;
 use crate::error::Error;
 use crate::exchange::Checking;
 use crate::http::client_address;
@@ -114,10 +116,11 @@ impl TrafficSplit {
 }
 
 /// Whether a request may use the route with this number, as far as that does not depend on what it proves. Returns the answer to a preflight
-/// request, which proves nothing. `quotas` get what the client is told about its limit.
+/// request, which proves nothing. `quotas` get what the client is told about its limit, and `permit` what counts for the request while it is in
+/// progress.
 ///
 /// # Errors
-/// [`Reason::ClientDenied`]; [`Reason::LoopDetected`]; [`Reason::Maintenance`]; [`Reason::RateLimited`].
+/// [`Reason::ClientDenied`]; [`Reason::LoopDetected`]; [`Reason::Maintenance`]; [`Reason::ConcurrencyLimited`]; [`Reason::RateLimited`].
 pub(crate) fn admit(
     listener: &ListenerView,
     number: usize,
@@ -125,6 +128,7 @@ pub(crate) fn admit(
     asked: &RequestView<'_>,
     now_us: u64,
     quotas: &mut Option<Box<Quotas>>,
+    permit: &mut Option<Permit>,
 ) -> Result<Option<Destination>, Error> {
     if !route.policy.addresses.is_empty() {
         let client = client_address::known_client_ip(asked.head, asked.buffer, asked.client).ok();
@@ -144,6 +148,11 @@ pub(crate) fn admit(
     }
     if route.policy.maintenance || listener.plan.maintenance.has(&route.name) {
         return Err(Error::internal(Reason::Maintenance));
+    }
+    if route.policy.concurrency_limit.is_some()
+        && let Some(limiter) = listener.plan.concurrency_limiters.get(&number)
+    {
+        *permit = limiter.admit(asked)?;
     }
     if route.policy.rate_limit.is_some()
         && let Some(limiter) = listener.plan.limiters.get(&number)

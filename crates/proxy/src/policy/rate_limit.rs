@@ -8,10 +8,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use balance::{Bandwidth, Rate, RateTable};
-use model::{RateHeaders, RateKey, RateLimit};
+use ipnet::IpNet;
+use model::{AddressRules, LimitTerms, RateHeaders, RateKey, RateLimit};
 use telemetry::Reason;
 
 use super::RequestView;
+use super::addresses::AddressTable;
 use super::rate_headers::{Quota, Quotas};
 use crate::error::Error;
 use crate::http::client_address;
@@ -53,20 +55,64 @@ pub(crate) struct Limiter {
     /// As many requests may come at once.
     burst: u64,
     headers: RateHeaders,
+    exempt: Exempt,
+}
+
+/// The clients that a limit does not hold for.
+pub(super) struct Exempt(Option<AddressTable>);
+
+impl Exempt {
+    pub(super) fn new(networks: &[IpNet]) -> Self {
+        Self(AddressTable::new(&AddressRules { allow: networks.into(), ..AddressRules::default() }))
+    }
+
+    /// Whether the request is one of theirs.
+    pub(super) fn has(&self, asked: &RequestView<'_>) -> bool {
+        let of_client = |table: &AddressTable| {
+            table.admits(client_address::known_client_ip(asked.head, asked.buffer, asked.client).ok())
+        };
+        self.0.as_ref().is_some_and(of_client)
+    }
+}
+
+/// The key of a client, as a limit identifies it: what `by` names, and its address if that is missing.
+pub(super) fn client_key(hasher: &RandomState, id: u64, by: &RateKey, asked: &RequestView<'_>) -> u64 {
+    let header = match by {
+        RateKey::ClientIp => None,
+        RateKey::Header(name) => first_value(asked, name),
+    };
+    match header {
+        Some(value) => hasher.hash_one((id, value)),
+        None => hasher.hash_one((id, network(client_address::client_ip(asked.head, asked.buffer, asked.client)))),
+    }
 }
 
 impl Limiter {
     /// That of a route, or without one of a listener.
     pub(crate) fn new(limit: &RateLimit, listener: &str, route: Option<&str>, clients: &Arc<Clients>) -> Self {
-        let RateLimit { requests, per, by, burst, headers } = limit;
+        let RateLimit { requests, per, by, burst, headers, terms } = limit;
+        let LimitTerms { except, group, status: _ } = terms;
         let header = match by {
             RateKey::ClientIp => None,
             RateKey::Header(name) => Some(name),
         };
-        let id = clients.hasher.hash_one((listener, route, requests, per, header, burst));
+        let counted = (requests, per, header, burst);
+        let id = match group {
+            Some(group) => clients.hasher.hash_one((group, counted)),
+            None => clients.hasher.hash_one((listener, route, counted)),
+        };
         let (burst, headers) = (u64::from((*burst).max(1)), *headers);
         let name = if route.is_some() { "local" } else { "listener" };
-        Self { rate: Rate::new(limit), by: by.clone(), name, id, clients: clients.clone(), burst, headers }
+        Self {
+            rate: Rate::new(limit),
+            by: by.clone(),
+            name,
+            id,
+            clients: clients.clone(),
+            burst,
+            headers,
+            exempt: Exempt::new(except),
+        }
     }
 
     /// Counts a request of a client, or refuses it. `quotas` get what the client is told about the limit.
@@ -79,17 +125,10 @@ impl Limiter {
         now_us: u64,
         quotas: &mut Option<Box<Quotas>>,
     ) -> Result<(), Error> {
-        let header = match &self.by {
-            RateKey::ClientIp => None,
-            RateKey::Header(name) => first_value(asked, name),
-        };
-        let key = match header {
-            Some(value) => self.clients.hasher.hash_one((self.id, value)),
-            None => self
-                .clients
-                .hasher
-                .hash_one((self.id, network(client_address::client_ip(asked.head, asked.buffer, asked.client)))),
-        };
+        if self.exempt.has(asked) {
+            return Ok(());
+        }
+        let key = client_key(&self.clients.hasher, self.id, &self.by, asked);
         let admitted = self.clients.table.admit(key, self.rate, now_us.saturating_mul(1000));
         if !self.headers.is_none() {
             quotas.get_or_insert_default().add(self.headers, self.quota(admitted));
@@ -141,9 +180,12 @@ mod tests {
     use super::*;
 
     fn limiter(by: RateKey, route: &str, clients: &Arc<Clients>) -> Limiter {
+        Limiter::new(&limit(by, LimitTerms::default()), "web", Some(route), clients)
+    }
+
+    fn limit(by: RateKey, terms: LimitTerms) -> RateLimit {
         let headers = RateHeaders { x_ratelimit: false, ratelimit: true };
-        let limit = RateLimit { requests: 1, per: Duration::from_secs(10), by, burst: 2, headers };
-        Limiter::new(&limit, "web", Some(route), clients)
+        RateLimit { requests: 1, per: Duration::from_secs(10), by, burst: 2, headers, terms }
     }
 
     /// The number of three requests that are accepted.
@@ -180,6 +222,25 @@ mod tests {
         assert_eq!(granted(&limiter(RateKey::ClientIp, "/a", &clients), "", false), 2);
         assert_eq!(granted(&limiter(RateKey::ClientIp, "/b", &clients), "", false), 2);
         assert_eq!(granted(&limiter(RateKey::ClientIp, "/a", &clients), "", false), 0);
+    }
+
+    #[test]
+    fn routes_of_a_group_share_and_some_clients_are_not_limited() {
+        let clients = Arc::default();
+        let limiter = |listener: &str, route: &str, group: Option<&str>, except: &[&str]| {
+            let except = except.iter().map(|network| network.parse().unwrap()).collect();
+            let terms = LimitTerms { except, group: group.map(str::to_owned), ..LimitTerms::default() };
+            Limiter::new(&limit(RateKey::ClientIp, terms), listener, Some(route), &clients)
+        };
+        assert_eq!(granted(&limiter("web", "/a", Some("g"), &[]), "", false), 2);
+        assert_eq!(granted(&limiter("tls", "/b", Some("g"), &[]), "", false), 0);
+        assert_eq!(granted(&limiter("web", "/a", Some("h"), &[]), "", false), 2);
+        let some = limiter("web", "/c", None, &["10.0.0.0/24", "1.2.3.4/32"]);
+        assert_eq!(granted(&some, "", false), 3);
+        assert_eq!(granted(&some, "X-Forwarded-For: 1.2.3.4\r\n", true), 3);
+        assert_eq!(granted(&some, "X-Forwarded-For: 1.2.3.5\r\n", true), 2);
+        // A proxy that says something else says nothing about its client.
+        assert_eq!(granted(&some, "X-Forwarded-For: 1.2.3.4, x\r\n", true), 2);
     }
 
     #[test]

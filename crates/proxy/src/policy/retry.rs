@@ -57,6 +57,8 @@ fn is_at_once(cause: RetryCause, has_other: bool) -> bool {
 /// The tries of one request.
 #[derive(Default)]
 pub(crate) struct Tries {
+    /// When the first one began, in milliseconds; 0 before that.
+    begun_ms: u64,
     /// The failed ones. Boxed, because there are few.
     past: Option<Box<Past>>,
 }
@@ -88,6 +90,24 @@ pub(crate) struct Failed<'f> {
 }
 
 impl Tries {
+    /// A try begins.
+    pub(crate) fn begin(&mut self, at_ms: u64) {
+        if self.begun_ms == 0 {
+            self.begun_ms = at_ms;
+        }
+    }
+
+    /// Whether it is too late for another try that begins at this time.
+    pub(crate) fn is_late(&self, retry: &Retry, at_ms: u64) -> bool {
+        self.ends_ms(retry).is_some_and(|ends_ms| at_ms >= ends_ms)
+    }
+
+    /// When it is too late for another try, in milliseconds; `None` if it never is, or the first one has not begun.
+    fn ends_ms(&self, retry: &Retry) -> Option<u64> {
+        let within = retry.within.filter(|_| self.begun_ms > 0 && !faults::is_injected(InjectedFault::RetriesLate))?;
+        Some(self.begun_ms.saturating_add(crate::millis(within)))
+    }
+
     /// Endpoints that must not be asked.
     pub(crate) fn tried(&self) -> &[usize] {
         self.past.as_deref().map_or(&[], |past| &past.tried)
@@ -180,6 +200,7 @@ impl Tries {
         if !is_wanted(retry, cause, method) || !upload.can_rewind() {
             return false;
         }
+        let ends_ms = self.ends_ms(retry);
         let past = self.past.get_or_insert_default();
         past.tried.push(lease.endpoint.index);
         // An ejected endpoint is asked last, before the client gets an error that there is none. A response of another endpoint is better
@@ -200,8 +221,9 @@ impl Tries {
             true => 0,
             false => crate::millis(retry.backoff).saturating_add(cluster.backoff_ms(past.retries + 1)),
         };
-        // The request's time ends before the wait does, so the failure can be reported now.
-        if deadline.is_over(now_ms.saturating_add(wait_ms)) {
+        // The time ends before the wait does, so the failure can be reported now.
+        let next_ms = now_ms.saturating_add(wait_ms);
+        if deadline.is_over(next_ms) || ends_ms.is_some_and(|ends_ms| next_ms >= ends_ms) {
             return false;
         }
         if is_free {
@@ -234,6 +256,18 @@ mod tests {
         check(RetryCause::Timeout, false);
         check(RetryCause::Status(503), false);
         check(RetryCause::Grpc(Status::Unavailable), false);
+    }
+
+    #[test]
+    fn no_try_begins_too_late() {
+        let mut tries = Tries::default();
+        let retry = Retry { within: Some(std::time::Duration::from_secs(2)), ..Retry::default() };
+        assert!(!tries.is_late(&retry, u64::MAX), "the first one never is");
+        tries.begin(1_000);
+        tries.begin(2_500);
+        let late = [1_000, 2_999, 3_000].map(|at_ms| tries.is_late(&retry, at_ms));
+        assert_eq!(late, [false, false, true]);
+        assert!(!tries.is_late(&Retry::default(), u64::MAX));
     }
 
     #[test]

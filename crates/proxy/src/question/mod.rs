@@ -61,7 +61,7 @@ impl Question {
         about: About,
     ) -> Self {
         let key = cluster.hash_key();
-        let key = key.map_or(0, |key| crate::upstream::hash::key(key, asked.head, asked.buffer, asked.client));
+        let key = key.map_or(0, |key| crate::upstream::hash::key(key, asked));
         Self { cluster, request, who, key, timeout_ms, about }
     }
 

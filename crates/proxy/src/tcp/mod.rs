@@ -214,6 +214,8 @@ async fn open(
 /// A connection has only its address to hash.
 fn hash(key: &HashKey, client: SocketAddr) -> u64 {
     match key {
-        HashKey::ClientIp | HashKey::Header(_) | HashKey::Cookie(_) => crate::upstream::hash::ip(client.ip()),
+        HashKey::ClientIp | HashKey::Header(_) | HashKey::Cookie(_) | HashKey::Template(_) => {
+            crate::upstream::hash::ip(client.ip())
+        }
     }
 }

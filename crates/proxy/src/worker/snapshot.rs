@@ -10,14 +10,15 @@ use model::{Cluster, ClusterId, Direction, EndpointAddress, Listener, Protocol, 
 
 use crate::auth::passwords::PasswordCounts;
 use crate::auth::{Authenticators, ListenerAuth};
+use crate::counts::Counts;
 use crate::downstream::captured::Destinations;
-use crate::downstream::client_connections::ClientConnections;
 use crate::exchange::route::Router;
 use crate::external_auth::{Authorizers, ListenerAuthorizers};
 use crate::http::pages::{PageFiles, Pages};
 use crate::named_files::NamedFiles;
 use crate::policy::addresses::AddressTable;
 use crate::policy::bandwidth::Shapers;
+use crate::policy::concurrency::{ConcurrencyLimiter, InProgress};
 use crate::policy::maintenance::Maintenance;
 use crate::policy::rate_limit::{Clients, Limiter};
 use crate::policy::sticky::StickySessions;
@@ -34,6 +35,8 @@ pub struct Compiled {
     pub clusters: Vec<Arc<ClusterPlan>>,
     /// The clients that rate limits remember; `None` if there are no rate limits.
     clients: Option<Arc<Clients>>,
+    /// The requests that concurrency limits count; `None` if there are no such limits.
+    in_progress: Option<Arc<InProgress>>,
     authenticators: Authenticators,
     authorizers: Authorizers,
 }
@@ -47,12 +50,14 @@ pub struct ListenerPlan {
     pub(crate) tls: Option<Arc<ServerKeys>>,
     /// The rate limits of routes, by the route's number.
     pub(crate) limiters: Arc<HashMap<usize, Limiter>>,
+    /// Their concurrency limits, as well.
+    pub(crate) concurrency_limiters: Arc<HashMap<usize, ConcurrencyLimiter>>,
     /// That of the listener; `None` if it has none.
     pub(crate) limiter: Option<Limiter>,
     /// The bandwidths of each client; `None` if there are none.
     pub(crate) shapers: Option<Arc<Shapers>>,
     /// The open connections of each client; `None` if they have no limit.
-    pub(crate) client_connections: Option<Arc<ClientConnections>>,
+    pub(crate) client_connections: Option<Arc<Counts>>,
     /// The clients that may use it; `None` if all may.
     pub(crate) addresses: Option<Arc<AddressTable>>,
     /// The same of routes, by the route's number.
@@ -143,6 +148,11 @@ impl Compiled {
             let known = previous.and_then(|previous| previous.clients.clone());
             known.unwrap_or_default()
         });
+        let in_progress =
+            snapshot.listeners.iter().any(|listener| before.is_concurrency_limited(listener)).then(|| {
+                let known = previous.and_then(|previous| previous.in_progress.clone());
+                known.unwrap_or_default()
+            });
         let known = previous.map(|previous| &previous.authenticators);
         // Routes that demanded nothing and are the same are not looked at again.
         let may_demand = |listener: &Listener| {
@@ -166,6 +176,7 @@ impl Compiled {
                 router: router(listener, old),
                 tls: files.keys.listener(&listener.name),
                 limiters: limiters(listener, old, clients.as_ref()),
+                concurrency_limiters: concurrency_limiters(listener, old, in_progress.as_ref()),
                 limiter: limiter(listener, clients.as_ref()),
                 shapers: Shapers::of(listener, clients.as_ref()),
                 client_connections: client_connections(listener, old),
@@ -212,12 +223,18 @@ impl Compiled {
             })
         });
         let (listeners, clusters) = (listeners.collect(), clusters.collect());
-        Self { listeners, clusters, clients, authenticators, authorizers, snapshot }
+        Self { listeners, clusters, clients, in_progress, authenticators, authorizers, snapshot }
     }
 
     /// The checks of passwords; `None` if no route demands one.
     pub fn password_counts(&self) -> Option<PasswordCounts> {
         self.authenticators.counts()
+    }
+
+    /// The requests in progress that concurrency limits count.
+    #[cfg(test)]
+    pub(crate) fn in_progress(&self) -> usize {
+        self.in_progress.as_ref().map_or(0, |in_progress| in_progress.total())
     }
 
     /// The number of clients whose entry in the table of rate limits was given to others before their allowance was restored.
@@ -254,6 +271,14 @@ impl<'p> Before<'p> {
 impl<'p> Before<'p> {
     fn listener(&self, now: &Listener) -> Option<&'p Arc<ListenerPlan>> {
         self.listeners.get(now.name.as_str()).copied()
+    }
+
+    /// Whether a route of the listener limits the requests that are in progress.
+    fn is_concurrency_limited(&self, now: &Listener) -> bool {
+        match same_routes(now, self.listener(now)) {
+            Some(old) => !old.concurrency_limiters.is_empty(),
+            None => routes(now).iter().any(|route| route.policy.concurrency_limit.is_some()),
+        }
     }
 }
 
@@ -301,7 +326,9 @@ fn router(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<Router> {
         Protocol::Http(http) => (&*http.isolated_hosts, http.paths.merge_slashes),
         Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => (&[][..], false),
     };
-    same.map_or_else(|| Arc::new(Router::new(routes(listener), isolated, merge_slashes)), |old| old.router.clone())
+    let before = old.map(|old| &*old.router);
+    let make = || Arc::new(Router::replacing(before, routes(listener), isolated, merge_slashes));
+    same.map_or_else(make, |old| old.router.clone())
 }
 
 fn routes(listener: &Listener) -> &[Route] {
@@ -341,7 +368,7 @@ fn limiter(listener: &Listener, clients: Option<&Arc<Clients>>) -> Option<Limite
 }
 
 /// The counts are those of open connections, so they are kept as long as there is a limit.
-fn client_connections(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Option<Arc<ClientConnections>> {
+fn client_connections(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Option<Arc<Counts>> {
     listener.client_limits.connections_max?;
     Some(old.and_then(|old| old.client_connections.clone()).unwrap_or_default())
 }
@@ -358,6 +385,22 @@ fn limiters(
     let limiter = |(number, route): (usize, &Route)| {
         let limit = route.policy.rate_limit.as_ref()?;
         Some((number, Limiter::new(limit, &listener.name, Some(&route.name), clients?)))
+    };
+    Arc::new(routes(listener).iter().enumerate().filter_map(limiter).collect())
+}
+
+fn concurrency_limiters(
+    listener: &Listener,
+    old: Option<&Arc<ListenerPlan>>,
+    in_progress: Option<&Arc<InProgress>>,
+) -> Arc<HashMap<usize, ConcurrencyLimiter>> {
+    // As of rate limits.
+    if let Some(old) = same_routes(listener, old) {
+        return old.concurrency_limiters.clone();
+    }
+    let limiter = |(number, route): (usize, &Route)| {
+        let limit = route.policy.concurrency_limit.as_ref()?;
+        Some((number, ConcurrencyLimiter::new(limit, &listener.name, &route.name, in_progress?)))
     };
     Arc::new(routes(listener).iter().enumerate().filter_map(limiter).collect())
 }

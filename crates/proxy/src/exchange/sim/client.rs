@@ -79,6 +79,11 @@ pub(super) struct Client {
     pub(super) was_ending: bool,
     /// When the last try began, in milliseconds.
     pub(super) try_ms: u64,
+    /// When the first one of the request began.
+    pub(super) first_try_ms: Option<u64>,
+    /// When its response began, if the bandwidth of that is limited, and until when it waits for that.
+    pub(super) paced_from_us: Option<u64>,
+    pub(super) paced_until_us: u64,
     /// All deadlines have passed.
     pub(super) has_elapsed: bool,
     pub(super) input: Buffer,
@@ -126,6 +131,9 @@ impl World {
             received_before: 0,
             was_ending: false,
             try_ms: 0,
+            first_try_ms: None,
+            paced_from_us: None,
+            paced_until_us: 0,
             has_elapsed: false,
             input: Buffer::none(),
             upstream: None,

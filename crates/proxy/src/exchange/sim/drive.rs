@@ -21,7 +21,13 @@ use crate::upstream::connect::OnBehalfOf;
 /// The proxy's part of a link.
 pub(super) struct Upstream {
     link: usize,
-    input: Buffer,
+    pub(super) input: Buffer,
+}
+
+impl Upstream {
+    pub(super) fn side(&self) -> Side {
+        Side::Link(self.link)
+    }
 }
 
 /// A connection that is being made.
@@ -380,6 +386,14 @@ impl World {
         let is_drained = self.drained_ms[endpoint].is_some_and(|drained_ms| lease.at_ms > drained_ms);
         assert!(!is_drained, "seed {}: endpoint {endpoint} drains and still gets new work", self.seed);
         self.clients[index].try_ms = lease.at_ms;
+        let first_ms = *self.clients[index].first_try_ms.get_or_insert(lease.at_ms);
+        let is_late = |within| lease.at_ms >= first_ms + crate::millis(within);
+        let is_late = lease.at_ms > first_ms && routed.policy(env).retry.within.is_some_and(is_late);
+        assert!(
+            !is_late,
+            "seed {}: client {index}: a try at {} ms, the first at {first_ms} ms",
+            self.seed, lease.at_ms
+        );
         let connect_ms = crate::millis(routed.cluster.plan.policy.connect_timeout);
         let (link, is_reused) = match self.clients[index].connecting.take() {
             Some(connecting) if now_us < connecting.at_us && !self.is_drain_over => {
@@ -445,7 +459,7 @@ impl World {
     ) -> bool {
         let action = exchange.action();
         let link = upstream.link;
-        exchange.set_splice(!self.clients[index].is_h2 && !self.links[link].is_h2);
+        exchange.set_splice(!self.clients[index].is_h2 && !self.links[link].is_h2 && !exchange.is_paced());
         match self.pump(index, exchange.upload(), client_input, Side::Client(index), Side::Link(link)) {
             Ok(_) => {}
             Err(error) => {
@@ -470,9 +484,7 @@ impl World {
                     return true;
                 }
             }
-        } else if let Err(error) =
-            self.pump(index, exchange.download(), &mut upstream.input, Side::Link(link), Side::Client(index))
-        {
+        } else if let Err(error) = self.pump_response(index, exchange, upstream) {
             exchange.handle_download_failure(env, error);
             return true;
         }
@@ -606,6 +618,9 @@ impl World {
     fn check_step(&self, index: usize, exchange: &Exchange) {
         let has_link = self.clients[index].upstream.is_some();
         assert!(has_link || !exchange.holds_connection(), "seed {}: there is no connection", self.seed);
+        let (in_progress, max) = (self.compiled.in_progress(), self.requests_max);
+        let is_within = max.is_none_or(|max| in_progress <= max as usize);
+        assert!(is_within, "seed {}: {in_progress} requests at once, not {max:?}", self.seed);
     }
 
     /// Checks the byte counts at the end.
@@ -647,7 +662,8 @@ impl World {
             return;
         };
         let route = &http.routes[0];
-        let mut ends_ms = self.now_us / 1000 + crate::millis(http.limits.stall_timeout);
+        let waits_until_us = self.now_us.max(client.paced_until_us);
+        let mut ends_ms = waits_until_us.div_ceil(1000) + crate::millis(http.limits.stall_timeout);
         if let (Some(timeout), Some(begun_us), true) = (route.timeout, exchange.record.begun_us(), is_upstream(action))
         {
             ends_ms = ends_ms.min(begun_us / 1000 + crate::millis(timeout));
@@ -675,6 +691,7 @@ impl World {
         client.served += 1;
         client.pipes = [Vec::new(), Vec::new()];
         client.armed_ms = None;
+        (client.first_try_ms, client.paced_from_us, client.paced_until_us) = (None, None, 0);
         if next == Disposition::KeepAlive {
             assert!(!client.was_ending, "seed {seed}: client {index} stays on a connection that must end");
             let Some(model::Protocol::Http(http)) = client.view.as_ref().map(|view| &view.plan.policy.protocol) else {

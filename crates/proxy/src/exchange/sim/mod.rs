@@ -6,10 +6,13 @@
 //! | a client's connection or stream: what it sends, and what it got | `client` |
 //! | an endpoint's connection or stream: what it reads, and what it answers | `link` |
 //! | the driver of an exchange, with these in place of sockets | `drive` |
+//! | bodies on their way | `pump` |
+//! | responses that are slowed down | `pace` |
 
 mod client;
 mod drive;
 mod link;
+mod pace;
 mod pump;
 
 use std::cmp::Reverse;
@@ -20,8 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{
-    AuthBody, ClusterProtocol, Decompression, Encoding, ExternalAuth, GlobalRateLimit, Protocol, RequestBody,
-    RequestBuffer, Retry, Snapshot,
+    AuthBody, ClusterProtocol, ConcurrencyLimit, Decompression, Encoding, ExternalAuth, GlobalRateLimit, LimitTerms,
+    Protocol, RateKey, RequestBody, RequestBuffer, ResponseBandwidth, Retry, Snapshot,
 };
 use telemetry::Registry;
 
@@ -145,6 +148,8 @@ pub(super) struct World {
     global_limit: Option<Arc<GlobalRateLimit>>,
     /// What it says about the bodies of requests.
     request_body: Option<Box<RequestBody>>,
+    /// How many requests it serves at once. All clients are one to it.
+    requests_max: Option<u32>,
     clients: Vec<Client>,
     links: Vec<Link>,
     /// Idle connections by endpoint.
@@ -184,7 +189,8 @@ impl World {
             rng.one_in(4).then(|| Arc::new(GlobalRateLimit { fail_open: rng.one_in(3), ..fixture::counts_globally() }));
         let asks = (external_auth.as_ref(), global_limit.as_ref());
         let request_body = rng.one_in(3).then(|| random_request_body(&mut rng));
-        let snapshot = snapshot(&mut rng, &ports, protocol, demands, asks, request_body.as_deref());
+        let requests_max = rng.pick(&[None, None, None, Some(1), Some(2)]);
+        let snapshot = snapshot(&mut rng, &ports, protocol, (demands, requests_max), asks, request_body.as_deref());
         let files = crate::NamedFiles::load(&snapshot, None).expect("no files");
         let compiled = Compiled::new(snapshot, &files, None, 0);
         let worker = Rc::new(Worker::new(0, Arc::new(Workers::new(Vec::new())), Arc::new(Registry::default())));
@@ -205,6 +211,7 @@ impl World {
             external_auth,
             global_limit,
             request_body,
+            requests_max,
             clients: Vec::new(),
             links: Vec::new(),
             idle: vec![Vec::new(); endpoints],
@@ -287,7 +294,8 @@ impl World {
         let protocol = self.cluster.plan.policy.protocol;
         let asks = (self.external_auth.as_ref(), self.global_limit.as_ref());
         let bodies = self.request_body.as_deref();
-        let snapshot = snapshot(&mut self.rng, &self.ports, protocol, self.demands, asks, bodies);
+        let demands = (self.demands, self.requests_max);
+        let snapshot = snapshot(&mut self.rng, &self.ports, protocol, demands, asks, bodies);
         let files = crate::NamedFiles::load(&snapshot, None).expect("no files");
         self.compiled = Compiled::new(snapshot, &files, Some(&self.compiled), 0);
         self.view = self.worker.view_of(&self.compiled, "web");
@@ -318,6 +326,7 @@ impl World {
         assert_eq!(self.worker.storage.waiting(), 0, "seed {seed}: exchanges that wait for a response");
         assert_eq!(self.worker.compressions.in_use(), 0, "seed {seed}: responses that are being compressed");
         assert_eq!(self.worker.bodies.in_use(), (0, 0), "seed {seed}: bodies that are held or decompressed");
+        assert_eq!(self.compiled.in_progress(), 0, "seed {seed}: requests that count as in progress");
         assert_eq!(self.begun, self.ended, "seed {seed}: exchanges begun, and answered, refused or aborted");
         assert!(self.queue.is_empty(), "seed {seed}: a client still waits");
         let held = self.links.iter().filter(|link| link.is_held).count();
@@ -372,7 +381,7 @@ fn snapshot(
     rng: &mut Rng,
     ports: &[u16],
     protocol: ClusterProtocol,
-    demands: Demands,
+    (demands, requests_max): (Demands, Option<u32>),
     (external_auth, global_limit): (Option<&Arc<ExternalAuth>>, Option<&Arc<GlobalRateLimit>>),
     request_body: Option<&RequestBody>,
 ) -> Arc<Snapshot> {
@@ -386,16 +395,25 @@ fn snapshot(
         http.limits.body_bytes_max = Some(1000);
     }
     let (mut retry, mut cors) = (Retry::default(), None);
-    match rng.below(7) {
+    match rng.below(8) {
         0 => retry.attempts = 0,
         1 => retry.on_timeout = true,
         2 => retry.on_statuses = vec![(500, 503)],
         3 => retry.attempts = 1,
         4 => retry.per_try_timeout = Some(Duration::from_secs(2)),
         5 => (retry.on_statuses, retry.backoff) = (vec![(500, 503)], Duration::from_secs(1)),
+        6 => {
+            retry.on_timeout = true;
+            (retry.on_statuses, retry.within) = (vec![(500, 503)], Some(Duration::from_millis(rng.pick(&[50, 5_000]))));
+        }
         _ => cors = Some(Box::new(fixture::open_to_all())),
     }
     let compression = rng.one_in(2).then(|| Box::new(fixture::compresses_text(rng.pick(&[1, 3, 9]))));
+    let response_bandwidth = rng.one_in(4).then(|| ResponseBandwidth {
+        bytes: rng.pick(&[4_000, 50_000]),
+        per: Duration::from_secs(1),
+        after: rng.pick(&[0, 6_000]),
+    });
     let mut routes = http.routes.to_vec();
     for route in &mut routes {
         route.policy.retry = retry.clone();
@@ -408,6 +426,11 @@ fn snapshot(
         route.policy.external_auth = external_auth.cloned();
         route.policy.global_rate_limit = global_limit.cloned();
         route.policy.compression = compression.clone();
+        route.policy.response_bandwidth = response_bandwidth;
+        route.policy.concurrency_limit = requests_max.map(|requests| {
+            let terms = LimitTerms { status: 503, ..LimitTerms::default() };
+            Box::new(ConcurrencyLimit { requests, by: RateKey::ClientIp, terms })
+        });
         route.policy.request_body = request_body.cloned().map(Box::new);
         route.timeout = rng.one_in(4).then(|| Duration::from_secs(5));
     }
