@@ -122,7 +122,7 @@ const fn secures(key: Key) -> Key {
 }
 
 const TUNING: &str = "it tunes the memory of nginx; Steelyard bounds its own";
-const LIMIT_429: &str = "a request above the limit gets 429 instead of 503; of IPv6 clients the first 64 bits count";
+const LIMIT_IPV6: &str = "counted on all paths of the Ingress; of IPv6 clients the first 64 bits count";
 const NO_ERRORS: &str = "responses of endpoints pass as they are; let the application answer with its pages, or use `errorPages` of a \
     TrafficPolicy for the responses that Steelyard makes";
 const NO_TRACES: &str = "an Ingress decides nothing about traces";
@@ -230,7 +230,12 @@ pub const KEYS: &[Key] = &[
     no_effect("proxy-busy-buffers-size", Size, Default, TUNING),
     no_effect("proxy-max-temp-file-size", Size, Default, TUNING),
     no_effect("proxy-buffer-size", Size, Default, "heads of responses have a limit of their own, which is larger"),
-    no_effect("proxy-buffering", Word(&["on", "off"]), Default, "responses pass at the pace of the slower side"),
+    no_effect(
+        "proxy-buffering",
+        Word(&["on", "off"]),
+        Default,
+        "responses pass at the pace of the slower side, or of limit-rate, which needs it",
+    ),
     served(
         "proxy-request-buffering",
         Word(&["on", "off"]),
@@ -256,7 +261,13 @@ pub const KEYS: &[Key] = &[
         "ingress-nginx-upstream",
     ),
     served("proxy-next-upstream-tries", Int, Default, "tries altogether, at most 11 here", "ingress-nginx-upstream"),
-    refused("proxy-next-upstream-timeout", Int, Default, "write `perTryTimeout` of `retry` in a TrafficPolicy"),
+    served(
+        "proxy-next-upstream-timeout",
+        Int,
+        Default,
+        "in seconds since the first try; 0 is no limit",
+        "ingress-nginx-upstream",
+    ),
     no_effect(
         "proxy-http-version",
         Word(&["1.0", "1.1"]),
@@ -341,7 +352,7 @@ pub const KEYS: &[Key] = &[
         "upstream-hash-by",
         Text,
         Drops,
-        "the hash is Maglev's, so clients change endpoints once; `$remote_addr`, `$binary_remote_addr`, `$http_NAME` or `$cookie_NAME` alone",
+        "the hash is Maglev's, so clients change endpoints once; `$uri` is the path before a rewrite; other variables than those of the client's address, the URL, headers and cookies are refused",
         "ingress-nginx-upstream",
     ),
     refused("upstream-hash-by-subset", Bool, Drops, "each key has one endpoint; remove it"),
@@ -456,29 +467,26 @@ pub const KEYS: &[Key] = &[
         "they get 403, also those that are allowed",
         "ingress-nginx-access",
     )),
-    differs("limit-rps", Int, Drops, LIMIT_429, "ingress-nginx-access"),
-    differs("limit-rpm", Int, Drops, LIMIT_429, "ingress-nginx-access"),
+    differs("limit-rps", Int, Drops, LIMIT_IPV6, "ingress-nginx-access"),
+    differs("limit-rpm", Int, Drops, LIMIT_IPV6, "ingress-nginx-access"),
     served("limit-burst-multiplier", Int, Drops, "5 if it is not set", "ingress-nginx-access"),
-    refused(
-        "limit-connections",
+    differs("limit-connections", Int, Drops, LIMIT_IPV6, "ingress-nginx-access"),
+    served(
+        "limit-rate",
         Int,
-        Drops,
-        "concurrent requests are not counted for each client; use limit-rps, or `clients.limits` of GatewayParameters for connections",
+        Default,
+        "kilobytes in a second, of each response; it needs proxy-buffering",
+        "ingress-nginx-access",
     ),
-    refused("limit-rate", Int, Drops, "the rate of a response is not limited for a route"),
-    refused("limit-rate-after", Int, Drops, "the rate of a response is not limited for a route"),
-    refused(
-        "limit-whitelist",
-        Networks,
-        Drops,
-        "a limit holds for all clients; give these clients a host of their own",
+    served(
+        "limit-rate-after",
+        Int,
+        Default,
+        "kilobytes of each response that are not slowed down",
+        "ingress-nginx-access",
     ),
-    refused(
-        "limit-allowlist",
-        Networks,
-        Drops,
-        "a limit holds for all clients; give these clients a host of their own",
-    ),
+    served("limit-whitelist", Networks, Drops, "these clients are not limited", "ingress-nginx-access"),
+    served("limit-allowlist", Networks, Drops, "these clients are not limited", "ingress-nginx-access"),
     secures(served(
         "auth-type",
         Word(&["basic", "digest"]),

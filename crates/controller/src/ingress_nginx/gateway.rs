@@ -304,6 +304,10 @@ impl Making<'_, '_> {
         if location.protocol.h2 {
             self.lost(ingress, "backend-protocol: the port of the Service needs appProtocol: kubernetes.io/h2c");
         }
+        let paths: usize = ingress.rules.iter().map(|(_, paths)| paths.len()).sum();
+        if ingress.plan.limits_clients() && paths > 1 {
+            self.lost(ingress, "limit-rps, limit-rpm and limit-connections: each path counts a client alone");
+        }
         if location.affinity.is_some() {
             self.lost(ingress, "affinity: the cookie has another value, so each client is assigned an endpoint anew");
         }

@@ -20,11 +20,13 @@ pub use catalogue::{Bad, KEYS, Key, Verdict, find};
 pub use gateway::{Written, written};
 pub use options::{FLAGS, Globals, OPTIONS, Opt};
 pub use path::regex_of;
+pub(crate) use path::{literal_of, pattern_of};
 pub use plan::{
     Affinity, Canary, ClientTls, Compat, Finding, HeaderRule, Https, Known, Location, Plan, ProxySsl, ServiceUrl,
     UpstreamProtocol,
 };
 pub use report::{Format, OBJECTS_MAX, Report, Score, table};
+pub(crate) use value::cut;
 
 /// The prefix of the annotations.
 pub const PREFIX: &str = "nginx.ingress.kubernetes.io/";

@@ -9,15 +9,18 @@
 /// # Errors
 /// Returns the text that all paths begin with which the expression can match.
 pub fn regex_of(path: &str) -> Result<String, String> {
-    let build = |text: &str| regex::RegexBuilder::new(text).size_limit(BYTES_MAX).build();
+    let build = |text: &String| regex::RegexBuilder::new(text).size_limit(BYTES_MAX).build();
+    pattern_of(path).filter(|pattern| build(pattern).is_ok()).ok_or_else(|| literal_of(path))
+}
+
+/// The same, without a look at what it takes to compile it; `None` if there is no such expression.
+pub(crate) fn pattern_of(path: &str) -> Option<String> {
+    let is_one = |text: &str| regex_syntax::parse(text).is_ok();
     // The expression alone first: `a)|(b` must not become one through the parentheses around it.
-    if path.len() <= PATH_BYTES_MAX && means_the_same(path) && build(path).is_ok() {
-        let pattern = format!("(?i:{path})(?s:.*)");
-        if build(&pattern).is_ok() {
-            return Ok(pattern);
-        }
+    if path.len() > PATH_BYTES_MAX || !means_the_same(path) || !is_one(path) {
+        return None;
     }
-    Err(literal_of(path))
+    Some(format!("(?i:{path})(?s:.*)")).filter(|pattern| is_one(pattern))
 }
 
 /// Bytes of an expression. nginx takes no longer ones, and to compile those of an object of the largest size takes minutes.
@@ -71,7 +74,7 @@ fn means_the_same(path: &str) -> bool {
 }
 
 /// The literal text at the beginning of an expression; at least `/`.
-pub(super) fn literal_of(path: &str) -> String {
+pub(crate) fn literal_of(path: &str) -> String {
     let mut depth = 0_i32;
     let is_plain = !path.contains(['\\', '[']);
     let has_alternative = path.chars().any(|letter| {

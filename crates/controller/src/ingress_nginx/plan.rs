@@ -4,6 +4,8 @@
 //! a value that ingress-nginx cannot read has the effect that it has there, except that a key which keeps somebody out closes its routes.
 
 mod access;
+mod balance;
+mod limits;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -215,6 +217,9 @@ impl Known {
 
 /// The largest body that is collected in memory.
 const BUFFER_MAX: u64 = 16 << 20;
+
+/// A week: the longest time that anybody means.
+const SECONDS_MAX: u64 = 604_800;
 
 /// The largest limit of bodies.
 const BODY_MAX: u64 = 1 << 40;
@@ -493,8 +498,7 @@ impl<'g> Reading<'g> {
             [("proxy-connect-timeout", "connectTimeout", 5), ("proxy-read-timeout", "responseTimeout", 60)]
         {
             let seconds = self.either(name).and_then(value::integer).filter(|seconds| *seconds > 0).unwrap_or(default);
-            // A week: the longest that anybody means.
-            self.cluster.insert(field.to_owned(), json!(format!("{}s", seconds.min(604_800))));
+            self.cluster.insert(field.to_owned(), json!(format!("{}s", seconds.min(SECONDS_MAX))));
         }
         let on = self.either("proxy-next-upstream").unwrap_or("error timeout").to_ascii_lowercase();
         let on: Vec<&str> = value::words(&on).collect();
@@ -518,53 +522,19 @@ impl<'g> Reading<'g> {
             true => json!({"disabled": true}),
             false => {
                 let non_idempotent = on.contains(&"non_idempotent") || self.globals.bool("retry-non-idempotent", false);
-                json!({"attempts": attempts, "retryOn": retry_on, "nonIdempotent": non_idempotent})
+                let mut retry = json!({"attempts": attempts, "retryOn": retry_on, "nonIdempotent": non_idempotent});
+                let within = self.either("proxy-next-upstream-timeout").and_then(value::integer);
+                if let Some(seconds) = within.filter(|seconds| *seconds > 0) {
+                    retry["within"] = json!(format!("{}s", seconds.min(SECONDS_MAX)));
+                }
+                retry
             }
         };
         self.route.insert("retry".to_owned(), retry);
         // nginx has no ejection of its own with ingress-nginx: max_fails is 0.
         self.cluster.insert("outlier".to_owned(), json!({"disabled": true}));
-        let mut balance = json!({"algorithm": "round_robin"});
-        match self.either("load-balance") {
-            Some("ewma") => balance = json!({"algorithm": "peak_ewma"}),
-            Some("round_robin") | None => {}
-            Some(_) => self.tell("load-balance", Verdict::NoEffect, "upstream-hash-by and affinity choose it"),
-        }
-        if let Some(by) = self.text("upstream-hash-by") {
-            let by = by.trim_matches('"').to_owned();
-            let name = |prefix: &str| by.strip_prefix(prefix).filter(|name| value::is_token(name)).map(str::to_owned);
-            let key = match by.as_str() {
-                "$remote_addr" | "$binary_remote_addr" | "$the_real_ip" => Some(json!({"clientIp": true})),
-                _ => match (name("$http_"), name("$cookie_")) {
-                    (Some(header), _) => Some(json!({"header": header.replace('_', "-").to_ascii_lowercase()})),
-                    (_, Some(cookie)) => Some(json!({"cookie": cookie})),
-                    _ => None,
-                },
-            };
-            match key {
-                Some(key) => balance = json!({"maglev": {"key": key}}),
-                None => self.tell(
-                    "upstream-hash-by",
-                    Verdict::Refused,
-                    "the key is the address of the client, one header or one cookie; round robin instead",
-                ),
-            }
-        }
+        let balance = self.balance();
         self.cluster.insert("balance".to_owned(), balance);
-    }
-
-    fn limits(&mut self) {
-        let multiplier = self.int("limit-burst-multiplier").filter(|times| *times > 0).unwrap_or(5);
-        let (rps, rpm) = (self.int("limit-rps").filter(|n| *n > 0), self.int("limit-rpm").filter(|n| *n > 0));
-        let Some((requests, per)) = rps.map(|n| (n, "1s")).or(rpm.map(|n| (n, "1m"))) else {
-            return self.idle(&["limit-burst-multiplier"], "without limit-rps or limit-rpm, it has no effect");
-        };
-        if rps.is_some() && rpm.is_some() {
-            self.tell("limit-rpm", Verdict::Refused, "a route has one limit, and limit-rps is it");
-        }
-        let requests = requests.min(1_000_000);
-        let burst = requests.saturating_mul(multiplier).saturating_add(1).min(1_000_000);
-        self.route.insert("rateLimit".to_owned(), json!({"requests": requests, "per": per, "burst": burst}));
     }
 
     fn cors(&mut self) {

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::catalogue::{KEYS, Verdict};
+use super::catalogue::{KEYS, Key, Verdict};
 use super::options::{FLAGS, Globals, OPTIONS};
 use super::plan::{Compat, Finding, Known, Plan};
 use super::{CONTROLLER, PREFIX, value};
@@ -405,12 +405,12 @@ fn class_of(verdict: Verdict) -> &'static str {
 }
 
 /// The table of all annotations, in Markdown, for the documentation.
-pub fn table() -> String {
+pub fn table(tests: impl Fn(&Key) -> String) -> String {
     let mut page = "| annotation | verdict | what | tests |\n|---|---|---|---|\n".to_owned();
     for key in KEYS {
         let closes = if key.security && key.verdict == Verdict::Refused { "; its routes are closed" } else { "" };
         let _ =
-            writeln!(page, "| `{}` | {} | {}{closes} | {} |", key.name, key.verdict.told(), cell(key.says), key.test);
+            writeln!(page, "| `{}` | {} | {}{closes} | {} |", key.name, key.verdict.told(), cell(key.says), tests(key));
     }
     page.push_str("\n| key of the ConfigMap | verdict | what |\n|---|---|---|\n");
     for opt in OPTIONS {

@@ -1,6 +1,7 @@
 //! Table tests: objects go in, and the served configuration and the statuses come out. Each file in `tests/cases` is a table; `expect` is
 //! the output of [`told`] for its objects.
 
+pub(crate) mod annotations;
 mod many;
 mod told;
 mod traffic;
@@ -187,7 +188,8 @@ fn complete(kind: &str, value: &mut Value) {
     if let Some(names) = value["made-for"].as_array() {
         let names: Vec<String> = names.iter().map(|name| name.as_str().unwrap().to_owned()).collect();
         let (cert, key) = certificate(&names);
-        value["data"] = json!({"tls.crt": base64(&cert), "tls.key": base64(&key)});
+        // Beside a CA certificate, if it has one.
+        (value["data"]["tls.crt"], value["data"]["tls.key"]) = (base64(&cert).into(), base64(&key).into());
     }
 }
 

@@ -204,6 +204,9 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
     if retry.same_endpoint {
         let Retry { attempts, on_statuses, on_timeout, backoff, .. } = retry;
         let _ = write!(text, " retry {attempts} on{on_statuses:?} timeout={on_timeout} after {backoff:?}");
+        if let Some(within) = retry.within {
+            let _ = write!(text, " within {within:?}");
+        }
     }
     if let Some(cors) = &route.policy.cors {
         let _ = write!(text, " {cors:?}");
@@ -235,8 +238,19 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
             let _ = write!(text, " {what}{networks:?}");
         }
     }
-    if let Some(limit) = &route.policy.rate_limit {
-        let _ = write!(text, " {limit:?}");
+    if let Some(model::RateLimit { requests, per, by, burst, headers, terms }) = &route.policy.rate_limit {
+        let _ = write!(
+            text,
+            " RateLimit {{ requests: {requests}, per: {per:?}, by: {by:?}, burst: {burst}, headers: {headers:?} }}"
+        );
+        told_terms(&mut text, terms);
+    }
+    if let Some(limit) = &route.policy.concurrency_limit {
+        let _ = write!(text, " at once {} by {:?}", limit.requests, limit.by);
+        told_terms(&mut text, &limit.terms);
+    }
+    if let Some(model::ResponseBandwidth { bytes, per, after }) = &route.policy.response_bandwidth {
+        let _ = write!(text, " responses {bytes}B/{per:?} after {after}B");
     }
     if route.policy.maintenance {
         text.push_str(" maintenance");
@@ -245,6 +259,20 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
         let _ = write!(text, " {:?}", route.policy.error_pages);
     }
     text
+}
+
+/// The terms of a limit that are not the default.
+fn told_terms(text: &mut String, terms: &model::LimitTerms) {
+    let model::LimitTerms { except, status, group } = terms;
+    if *terms != model::LimitTerms::default() {
+        let _ = write!(text, " status={status}");
+    }
+    if !except.is_empty() {
+        let _ = write!(text, " except{except:?}");
+    }
+    if let Some(group) = group {
+        let _ = write!(text, " group={group}");
+    }
 }
 
 /// A cluster without settings, at the same endpoints.

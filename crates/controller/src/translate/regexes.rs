@@ -1,13 +1,14 @@
 //! Regular expressions of rules. Each is compiled once, however often the objects are translated, and their number and size are bounded.
 //!
 //! Anyone who may write a route can write them. The library matches in time linear in the length of the path, whatever the expression, but
-//! an expression can cost memory and time to compile.
+//! an expression can cost memory and time to compile. So what may be compiled is bounded before it is, in proportion to that: also for
+//! expressions that turn out to be too large, which are remembered as well.
 
 use std::collections::HashMap;
 
 use regex::{Regex, RegexBuilder};
 
-use crate::ingress_nginx::regex_of;
+use crate::ingress_nginx::{literal_of, pattern_of};
 
 /// Bytes that one compiled expression may take; it is charged with the least of these that it needs. A common one needs the first.
 const REGEX_BYTES: [usize; 3] = [16 * 1024, 64 * 1024, 256 * 1024];
@@ -21,19 +22,39 @@ const CACHE_FACTOR: usize = 8;
 /// The known expressions.
 pub struct Regexes {
     known: HashMap<Box<str>, Known>,
-    /// The expressions of paths of ingress-nginx, or what paths begin with if there is none, and the last translation that used each.
-    of_paths: HashMap<Box<str>, (Result<String, String>, u64)>,
+    /// The expressions of paths of ingress-nginx, and the last translation that used each.
+    of_paths: HashMap<Box<str>, (Option<String>, u64)>,
     translation: u64,
     /// Bytes of those that the present translation uses.
     in_use: usize,
     bytes_max: usize,
+    /// How often the compilation of one was begun.
+    #[cfg(test)]
+    begun: usize,
 }
 
 struct Known {
-    regex: Regex,
+    /// `None`: it is too large.
+    regex: Option<Regex>,
     bytes: usize,
     /// The number of the last translation that used it.
     last: u64,
+}
+
+/// A path of ingress-nginx that cannot be matched.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unmatched {
+    /// All paths that it can match begin with this, in any case of letters.
+    pub begins: String,
+    pub why: String,
+}
+
+/// Why there is no compiled expression.
+enum Failure {
+    /// The text is none.
+    Invalid,
+    TooLarge,
+    TooMany,
 }
 
 impl Default for Regexes {
@@ -44,6 +65,8 @@ impl Default for Regexes {
             translation: 0,
             in_use: 0,
             bytes_max: REGEXES_BYTES_MAX,
+            #[cfg(test)]
+            begun: 0,
         }
     }
 }
@@ -61,18 +84,31 @@ impl Regexes {
         self.of_paths.retain(|_, (_, last)| *last == self.translation);
     }
 
-    /// The expression of a path of ingress-nginx, as [`regex_of`] finds it, which compiles it twice.
+    /// Compiles the expression of a path of ingress-nginx.
     ///
     /// # Errors
-    /// As [`regex_of`].
-    pub(super) fn of_path(&mut self, path: &str) -> Result<String, String> {
-        if let Some((found, last)) = self.of_paths.get_mut(path) {
-            *last = self.translation;
-            return found.clone();
-        }
-        let found = regex_of(path);
-        self.of_paths.insert(path.into(), (found.clone(), self.translation));
-        found
+    /// It has no expression here, or that is too large, or there are too many.
+    pub(super) fn of_path(&mut self, path: &str) -> Result<Regex, Unmatched> {
+        let pattern = match self.of_paths.get_mut(path) {
+            Some((pattern, last)) => {
+                *last = self.translation;
+                pattern.clone()
+            }
+            None => {
+                let pattern = pattern_of(path);
+                self.of_paths.insert(path.into(), (pattern.clone(), self.translation));
+                pattern
+            }
+        };
+        let compiled = pattern.ok_or(Failure::Invalid).and_then(|pattern| self.compiled(&pattern));
+        compiled.map_err(|failure| Unmatched {
+            begins: literal_of(path),
+            why: match failure {
+                Failure::Invalid => "it looks around or refers back, or is no expression".to_owned(),
+                Failure::TooLarge => "the expression is too large".to_owned(),
+                Failure::TooMany => too_many(),
+            },
+        })
     }
 
     /// Compiles the expression, anchored at both ends.
@@ -80,27 +116,48 @@ impl Regexes {
     /// # Errors
     /// Returns a sentence if it is invalid or too large, or if there are too many.
     pub(super) fn anchored(&mut self, text: &str) -> Result<Regex, String> {
+        self.compiled(text).map_err(|failure| match failure {
+            Failure::Invalid => format!("{text:?} is not a regular expression"),
+            Failure::TooLarge => format!("the regular expression {text:?} is too large"),
+            Failure::TooMany => too_many(),
+        })
+    }
+
+    fn compiled(&mut self, text: &str) -> Result<Regex, Failure> {
         let left = self.bytes_max.saturating_sub(self.in_use);
         if let Some(known) = self.known.get_mut(text) {
             if known.last != self.translation {
                 if known.bytes > left {
-                    return Err(too_many());
+                    return Err(Failure::TooMany);
                 }
                 known.last = self.translation;
                 self.in_use += known.bytes;
             }
-            return Ok(known.regex.clone());
+            return known.regex.clone().ok_or(Failure::TooLarge);
         }
-        if left < REGEX_BYTES[0] {
-            return Err(too_many());
+        let whole = anchored(text).ok_or(Failure::Invalid)?;
+        let [.., most] = REGEX_BYTES;
+        let (mut found, mut tried) = (None, 0);
+        for bytes in REGEX_BYTES {
+            if bytes > left {
+                // What was done in vain is charged: the next such expressions are refused before that.
+                self.in_use += tried;
+                return Err(Failure::TooMany);
+            }
+            tried = bytes;
+            #[cfg(test)]
+            {
+                self.begun += 1;
+            }
+            found = compile(&whole, bytes).map(|regex| (regex, bytes));
+            if found.is_some() {
+                break;
+            }
         }
-        let (regex, bytes) = compile(text)?;
-        if bytes > left {
-            return Err(too_many());
-        }
-        self.known.insert(text.into(), Known { regex: regex.clone(), bytes, last: self.translation });
+        let (regex, bytes) = found.map_or((None, most), |(regex, bytes)| (Some(regex), bytes));
         self.in_use += bytes;
-        Ok(regex)
+        self.known.insert(text.into(), Known { regex: regex.clone(), bytes, last: self.translation });
+        regex.ok_or(Failure::TooLarge)
     }
 }
 
@@ -108,28 +165,27 @@ fn too_many() -> String {
     format!("the regular expressions of all routes take more than {} MiB", REGEXES_BYTES_MAX >> 20)
 }
 
-fn compile(text: &str) -> Result<(Regex, usize), String> {
-    let compile = |text: &str, bytes_max: usize| {
-        RegexBuilder::new(text).size_limit(bytes_max).dfa_size_limit(bytes_max.saturating_mul(CACHE_FACTOR)).build()
-    };
-    // Compile the expression alone first: `a)|(b` must not become valid through the parentheses that are put around it. A size limit of 0
-    // makes this stop before the costly part.
-    if let Err(regex::Error::Syntax(_)) = compile(text, 0) {
-        return Err(format!("{text:?} is not a regular expression"));
+/// The expression between anchors; `None` if it is none.
+fn anchored(text: &str) -> Option<String> {
+    let is_one = |text: &str| regex_syntax::parse(text).is_ok();
+    // The expression alone first: `a)|(b` must not become valid through the parentheses that are put around it.
+    if !is_one(text) {
+        return None;
     }
-    for bytes in REGEX_BYTES {
-        let anchored = compile(&format!(r"\A(?:{text})\z"), bytes);
-        // If this does not compile, the expression ends in a comment (`(?x)` allows them). A newline ends the comment.
-        if let Ok(regex) = anchored.or_else(|_| compile(&format!("\\A(?:{text}\n)\\z"), bytes)) {
-            return Ok((regex, bytes));
-        }
-    }
-    Err(format!("the regular expression {text:?} is too large"))
+    let whole = format!(r"\A(?:{text})\z");
+    // If this is none, the expression ends in a comment (`(?x)` allows them). A newline ends the comment.
+    Some(if is_one(&whole) { whole } else { format!("\\A(?:{text}\n)\\z") })
+}
+
+fn compile(text: &str, bytes_max: usize) -> Option<Regex> {
+    let cache_bytes = bytes_max.saturating_mul(CACHE_FACTOR);
+    RegexBuilder::new(text).size_limit(bytes_max).dfa_size_limit(cache_bytes).build().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ingress_nginx::regex_of;
 
     #[test]
     fn anchored_and_bounded() {
@@ -152,11 +208,42 @@ mod tests {
         for path in ["/a(.*)", "/b(?!c)"] {
             regexes.begin();
             for _ in 0..2 {
-                assert_eq!(regexes.of_path(path), regex_of(path));
+                let found = regexes.of_path(path).map(|_| ()).map_err(|unmatched| unmatched.begins);
+                assert_eq!(found, regex_of(path).map(|_| ()));
             }
             regexes.end();
             assert_eq!(regexes.of_paths.len(), 1);
         }
+    }
+
+    #[test]
+    fn each_is_compiled_once_and_one_that_is_too_large_is_not_tried_again() {
+        let mut regexes = Regexes::default();
+        for _ in 0..3 {
+            regexes.begin();
+            for path in ["/a(.*)", "/a(.*)", "/b[a-z]{9}"] {
+                assert!(regexes.of_path(path).is_ok());
+            }
+            let found = regexes.of_path(r"/c/\w{2000}").unwrap_err();
+            assert_eq!(found.begins, "/c/");
+            assert!(found.why.contains("is too large"), "{found:?}");
+            regexes.end();
+            assert_eq!((regexes.begun, regexes.known.len()), (2 + REGEX_BYTES.len(), 3));
+        }
+        assert_eq!(regexes.in_use, 2 * REGEX_BYTES[0] + REGEX_BYTES[2], "what was tried is charged");
+    }
+
+    #[test]
+    fn nothing_is_compiled_that_there_is_no_room_for() {
+        let costly = |number: usize| format!("/{number}/([a-z]{{1,60}}[0-9]{{1,60}}){{1,9}}");
+        let mut regexes = Regexes { bytes_max: 2 * REGEX_BYTES[2], ..Regexes::default() };
+        for _ in 0..2 {
+            regexes.begin();
+            let refused = (0..100).filter(|number| regexes.of_path(&costly(*number)).is_err()).count();
+            regexes.end();
+            assert!(refused > 80, "{refused}");
+        }
+        assert!(regexes.begun < 40, "{}", regexes.begun);
     }
 
     #[test]

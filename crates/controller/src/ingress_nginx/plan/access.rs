@@ -273,6 +273,6 @@ fn on_host(url: &str) -> Option<String> {
     (path.starts_with('/') && !path.contains('$')).then(|| path.to_owned())
 }
 
-fn texts<'n>(networks: impl Iterator<Item = &'n IpNet>) -> Value {
+pub(super) fn texts<'n>(networks: impl Iterator<Item = &'n IpNet>) -> Value {
     networks.map(|network| Value::String(network.to_string())).collect()
 }

@@ -78,7 +78,12 @@ fn what_annotations_become() {
         "/cluster/balance",
         json!({"maglev": {"key": {"header": "x-user"}}}),
     );
-    check(&[("upstream-hash-by", "$request_uri")], "/cluster/balance", json!({"algorithm": "round_robin"}));
+    check(
+        &[("upstream-hash-by", "$host$request_uri")],
+        "/cluster/balance",
+        json!({"maglev": {"key": {"template": "${host}${target}"}}}),
+    );
+    check(&[("upstream-hash-by", "$geoip_city")], "/cluster/balance", json!({"algorithm": "round_robin"}));
     check(
         &[("affinity", "cookie"), ("session-cookie-max-age", "60")],
         "/cluster/sticky",
@@ -101,12 +106,66 @@ fn what_annotations_become() {
         "/cluster/sticky",
         json!({"cookie": "INGRESSCOOKIE"}),
     );
-    check(&[("limit-rps", "10")], "/route/rateLimit", json!({"requests": 10, "per": "1s", "burst": 51}));
+}
+
+#[test]
+fn what_annotations_about_limits_become() {
+    let check = becomes;
+    check(&[("limit-rps", "10")], "/route/rateLimit", json!({"requests": 10, "per": "1s", "burst": 51, "status": 503}));
     check(
-        &[("limit-rpm", "30"), ("limit-burst-multiplier", "1")],
+        &[("limit-rpm", "30"), ("limit-burst-multiplier", "1"), ("limit-whitelist", "10.1.2.3/8, ::1")],
         "/route/rateLimit",
-        json!({"requests": 30, "per": "1m", "burst": 31}),
+        json!({"requests": 30, "per": "1m", "burst": 31, "status": 503, "except": ["10.0.0.0/8", "::1/128"]}),
     );
+    let (concurrent, buffered) = (("limit-connections", "3"), ("proxy-buffering", "on"));
+    check(&[concurrent], "/route/concurrencyLimit", json!({"requests": 3, "status": 503}));
+    check(&[concurrent], "/route/rateLimit", Value::Null);
+    check(&[("limit-connections", "0")], "/route", plan(&[]).spec["route"].clone());
+    check(
+        &[concurrent, ("limit-allowlist", "10.0.0.1"), ("limit-whitelist", "10.0.0.2")],
+        "/route/concurrencyLimit/except",
+        json!(["10.0.0.1/32"]),
+    );
+    check(
+        &[buffered, ("limit-rate", "100"), ("limit-rate-after", "500")],
+        "/route/responseBandwidth",
+        json!({"bytes": "102400B", "after": "614400B"}),
+    );
+    check(&[buffered, ("limit-rate-after", "500")], "/route/responseBandwidth", Value::Null);
+    check(&[buffered, ("limit-rate", "fast")], "/route/responseBandwidth", Value::Null);
+    check(&[("limit-rate", "100")], "/route/responseBandwidth", Value::Null);
+    check(
+        &[buffered, ("limit-rate", "999999999999999999")],
+        "/route/responseBandwidth",
+        json!({"bytes": "1099511627776B", "after": "1099511627776B"}),
+    );
+    let limits = |annotations: &[(&str, &str)]| plan(annotations).limits_clients();
+    assert_eq!(
+        [limits(&[concurrent]), limits(&[("limit-rpm", "1")]), limits(&[("limit-rate", "1")])],
+        [true, true, false]
+    );
+    let says = |key: &str| plan(&[(key, "10.0.0.0/8")]).findings[0].verdict;
+    assert_eq!([says("limit-whitelist"), says("limit-allowlist")], [Verdict::NoEffect; 2]);
+}
+
+#[test]
+fn limits_of_the_config_map() {
+    let with = |data: &[(&str, &str)], annotations: &[(&str, &str)]| {
+        let globals = Globals::of(data.iter().copied());
+        let with = (&globals, Compat::Safe);
+        let mut plan = Plan::of(annotations.iter().copied(), "shop", &["/"], with, &mut Known::default());
+        plan.spec["route"].take()
+    };
+    let statuses = [("limit-req-status-code", "429"), ("limit-conn-status-code", "200")];
+    let route = with(&statuses, &[("limit-rps", "1"), ("limit-connections", "1")]);
+    // nginx takes no status below 400 there.
+    assert_eq!((&route["rateLimit"]["status"], &route["concurrencyLimit"]["status"]), (&json!(429), &json!(503)));
+    let rates = [("limit-rate", "1"), ("limit-rate-after", "2"), ("proxy-buffering", "on")];
+    assert_eq!(with(&rates, &[])["responseBandwidth"], json!({"bytes": "1024B", "after": "3072B"}));
+    assert_eq!(with(&rates, &[("limit-rate", "0")])["responseBandwidth"], Value::Null);
+    let within = [("proxy-next-upstream-timeout", "7")];
+    assert_eq!(with(&within, &[])["retry"]["within"], json!("7s"));
+    assert_eq!(with(&within, &[("proxy-next-upstream-timeout", "0")])["retry"]["within"], Value::Null);
 }
 
 #[test]
@@ -204,7 +263,7 @@ fn what_closes_a_route_and_what_drops_an_ingress() {
         assert!(plan.closed.is_some(), "{key}: {value}");
         assert!(plan.findings.iter().all(|finding| finding.verdict == Verdict::Refused), "{key}: {value}");
     }
-    for (key, value) in [("limit-connections", "0"), ("proxy-redirect-from", "off"), ("proxy-cookie-path", "off")] {
+    for (key, value) in [("proxy-redirect-from", "off"), ("proxy-cookie-path", "off")] {
         assert_eq!(plan(&[(key, value)]).findings[0].verdict, Verdict::NoEffect, "{key}: {value}");
     }
     check(&[("enable-modsecurity", "true")], Some("firewall"), None);

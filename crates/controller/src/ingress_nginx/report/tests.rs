@@ -137,9 +137,10 @@ fn the_page_of_annotations() {
         "# Annotations of ingress-nginx\n\n<!-- Made from crates/controller/src/ingress_nginx. To write it again: \
          {WRITE}=1 cargo test -p controller the_page_of_annotations -->\n\n\
          What becomes of them with `steelyard controller --ingress-nginx` ([the page](migration-ingress-nginx.md)). Names are without \
-         `{PREFIX}`. A value may have another verdict than its key; `steelyard migrate ingress-nginx` says so. `tests` is a file of \
-         `crates/controller/tests/cases` or a module with unit tests beside the table.\n\n{}",
-        table()
+         `{PREFIX}`. A value may have another verdict than its key; `steelyard migrate ingress-nginx` says so. `tests` names the tables \
+         of `crates/controller/tests/cases` in which something else is served without the annotation, and the cases of `e2e/nginx` that have \
+         it, whose requests nginx answers, too; or else a module with unit tests beside the table.\n\n{}",
+        table(crate::tests::annotations::tests_of())
     );
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ingress-nginx-annotations.md");
     if std::env::var_os(WRITE).is_some() {

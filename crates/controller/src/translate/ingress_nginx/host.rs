@@ -14,10 +14,11 @@ use super::super::ingress::One;
 use super::super::listener::certificate;
 use super::super::policy::Authority;
 use super::super::reference::{Why, service_port};
+use super::super::regexes::Unmatched;
 use super::super::traffic::{Asked, UpstreamTls};
 use super::{At, Host, Ingress, Making, NAMES_MAX, Place, names, respond};
 use crate::index::{IngressTarget, Name, PortRef};
-use crate::ingress_nginx::{Affinity, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl};
+use crate::ingress_nginx::{Affinity, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, cut};
 
 /// Paths of one host that are asked whether requests may pass. Each is looked up among all paths of the host.
 const ASKED_MAX: usize = 64;
@@ -130,8 +131,7 @@ impl<'t> Making<'t, '_, '_> {
                 }
                 true => {
                     let regexes = &mut *self.with.regexes;
-                    let pattern = regexes.of_path(place.path);
-                    pattern.and_then(|pattern| regexes.anchored(&pattern)).is_ok_and(|regex| regex.is_match(path))
+                    regexes.of_path(place.path).is_ok_and(|regex| regex.is_match(path))
                 }
             });
             let outcome = match place {
@@ -255,26 +255,20 @@ impl<'t> Making<'t, '_, '_> {
                 closed,
             };
         }
-        let (pattern, refused) = match self.with.regexes.of_path(place.path) {
-            Ok(pattern) => (pattern, None),
-            Err(begins) => {
-                let why = format!(
-                    "the path {} cannot be matched (it looks around or refers back, or is no expression), so all paths that begin with \
-                     {begins} are closed: write it otherwise",
-                    place.path
-                );
-                (format!("(?i:{})(?s:.*)", regex::escape(&begins)), Some(why))
-            }
+        let Unmatched { begins, why } = match self.with.regexes.of_path(place.path) {
+            Ok(regex) => return Matched { path: PathMatcher::Regex(regex), closed },
+            Err(unmatched) => unmatched,
         };
-        let found = self.with.regexes.anchored(&pattern);
-        let told = refused
-            .or_else(|| found.as_ref().err().map(|why| format!("the path {}: {why}; the host is closed", place.path)));
-        if let Some(why) = &told {
-            self.tell(place.ingress, Why::new("Closed", why.clone()));
-        }
-        // Nothing is left to compare with, so everything that comes later is closed.
-        let path = found.map_or_else(|_| PathMatcher::Prefix("/".to_owned()), PathMatcher::Regex);
-        Matched { path, closed: closed.or(told) }
+        let all = self.with.regexes.anchored(&format!("(?i:{})(?s:.*)", regex::escape(&begins)));
+        let what = match &all {
+            Ok(_) => format!("all paths that begin with {begins} are closed"),
+            Err(_) => "the host is closed".to_owned(),
+        };
+        let told = format!("the path {} cannot be matched ({why}), so {what}: write it otherwise", cut(place.path));
+        self.tell(place.ingress, Why::new("Closed", told.clone()));
+        // Without an expression nothing is left to compare with, so everything that comes later is closed.
+        let path = all.map_or_else(|_| PathMatcher::Prefix("/".to_owned()), PathMatcher::Regex);
+        Matched { path, closed: closed.or(Some(told)) }
     }
 
     fn place(&mut self, hosts: &[HostMatcher], place: &Place<'_>, is_regex: bool) {
@@ -488,6 +482,9 @@ impl<'t> Making<'t, '_, '_> {
         let scope = self.with.policies.of_ingress(ingress.name);
         // Two listeners, and the routes of a canary.
         self.with.policies.apply(&scope, self.with.nowhere, 2, route)?;
+        if ingress.planned.plan.limits_clients() {
+            count_together(&format!("ingress/{}", ingress.name), route);
+        }
         // Programs take a `Proxy` of the client for a setting of theirs (CVE-2016-5385, "httpoxy"), so ingress-nginx removes it.
         let changes = &mut route.policy.changes.request_headers;
         if !changes.set.iter().any(|(name, _)| name == "proxy") {
@@ -529,6 +526,16 @@ impl<'t> Making<'t, '_, '_> {
             proxy: port.proxy_protocol()?,
         };
         self.out.clusters.of(self.index, vec![share]).map(Some)
+    }
+}
+
+/// Has the routes of an Ingress, which are many (paths, canaries, over HTTP and HTTPS), count a client's requests together, as there.
+fn count_together(group: &str, route: &mut Route) {
+    let policy = &mut *route.policy;
+    let of_rate = policy.rate_limit.as_mut().map(|limit| &mut limit.terms);
+    let of_concurrency = policy.concurrency_limit.as_mut().map(|limit| &mut limit.terms);
+    for terms in of_rate.into_iter().chain(of_concurrency) {
+        terms.group = Some(group.to_owned());
     }
 }
 

@@ -1,0 +1,153 @@
+//! How endpoints are chosen: `load-balance` and `upstream-hash-by`.
+
+use serde_json::{Value, json};
+
+use super::{Reading, Verdict};
+
+impl Reading<'_> {
+    /// The field `balance` of a cluster.
+    pub(super) fn balance(&mut self) -> Value {
+        let mut balance = json!({"algorithm": "round_robin"});
+        match self.either("load-balance") {
+            Some("ewma") => balance = json!({"algorithm": "peak_ewma"}),
+            Some("round_robin") | None => {}
+            Some(_) => self.tell("load-balance", Verdict::NoEffect, "upstream-hash-by and affinity choose it"),
+        }
+        let Some(by) = self.text("upstream-hash-by") else { return balance };
+        match hash_key(by.trim_matches('"')) {
+            Ok(key) => json!({"maglev": {"key": key}}),
+            Err(why) => {
+                self.tell("upstream-hash-by", Verdict::Refused, &format!("{why}; round robin instead"));
+                balance
+            }
+        }
+    }
+}
+
+/// A part of a key: text, or what a variable of nginx is called here.
+enum Part {
+    Text(String),
+    Variable(String),
+}
+
+/// The key of the hash.
+///
+/// # Errors
+/// Says in a sentence what of it is not understood.
+fn hash_key(by: &str) -> Result<Value, String> {
+    if by.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) {
+        return Err("a key is one line of printable ASCII".to_owned());
+    }
+    let parts = parts(by)?;
+    let unknown: Vec<&str> = parts.iter().filter_map(|part| part.as_ref().err().map(String::as_str)).collect();
+    if !unknown.is_empty() {
+        let known = "the address of the client, $request_uri, $uri, $args, $arg_NAME, $host, $http_NAME, $cookie_NAME, $scheme, \
+            $request_method, $server_port and text are";
+        return Err(format!("{} cannot be hashed; {known}", unknown.join(", ")));
+    }
+    let parts: Vec<Part> = parts.into_iter().flatten().collect();
+    if let [Part::Variable(name)] = parts.as_slice() {
+        match name.split_once('.') {
+            _ if name == "client_ip" => return Ok(json!({"clientIp": true})),
+            Some(("header", header)) => return Ok(json!({"header": header})),
+            Some(("cookie", cookie)) => return Ok(json!({"cookie": cookie})),
+            _ => {}
+        }
+    }
+    if !parts.iter().any(|part| matches!(part, Part::Variable(_))) {
+        return Err("all requests would have the same key".to_owned());
+    }
+    let written = |part: &Part| match part {
+        Part::Text(text) => text.clone(),
+        Part::Variable(name) => format!("${{{name}}}"),
+    };
+    Ok(json!({"template": parts.iter().map(written).collect::<String>()}))
+}
+
+/// The parts of a key, each variable that is not known as an error.
+///
+/// # Errors
+/// A `$` stands before no name.
+fn parts(by: &str) -> Result<Vec<Result<Part, String>>, String> {
+    let mut parts = Vec::new();
+    let mut rest = by;
+    while let Some((before, after)) = rest.split_once('$') {
+        if !before.is_empty() {
+            parts.push(Ok(Part::Text(before.to_owned())));
+        }
+        let (name, behind) = match after.strip_prefix('{').map(|braced| braced.split_once('}')) {
+            Some(Some(found)) => found,
+            Some(None) => return Err("a `${` has no end".to_owned()),
+            None => {
+                let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+                after.split_at(after.bytes().take_while(is_name).count())
+            }
+        };
+        if name.is_empty() {
+            return Err("a `$` stands before no name".to_owned());
+        }
+        parts.push(variable(name).ok_or_else(|| format!("${name}")));
+        rest = behind;
+    }
+    if !rest.is_empty() {
+        parts.push(Ok(Part::Text(rest.to_owned())));
+    }
+    Ok(parts)
+}
+
+/// What a variable of nginx is here. Names of variables are in any case; the name of a cookie in one stays as it is written.
+fn variable(written: &str) -> Option<Part> {
+    let name = written.to_ascii_lowercase();
+    let of = |name: &str| Some(Part::Variable(name.to_owned()));
+    let has_rest = |prefix: &str| name.strip_prefix(prefix).filter(|rest| !rest.is_empty());
+    match name.as_str() {
+        "remote_addr" | "binary_remote_addr" | "the_real_ip" => of("client_ip"),
+        "request_uri" => of("target"),
+        "uri" | "document_uri" => of("path"),
+        "args" | "query_string" => of("query"),
+        // `?` if there are arguments. What it stands between differs if they do, so it may be there always.
+        "is_args" => Some(Part::Text("?".to_owned())),
+        "host" => of("host"),
+        "http_host" | "best_http_host" => of("authority"),
+        "scheme" | "pass_access_scheme" => of("scheme"),
+        "request_method" => of("method"),
+        "server_port" | "pass_server_port" => of("port"),
+        "content_type" => of("header.content-type"),
+        _ => match (has_rest("http_"), has_rest("arg_"), has_rest("cookie_")) {
+            (Some(header), ..) => of(&format!("header.{}", header.replace('_', "-"))),
+            (_, Some(parameter), _) => of(&format!("query.{parameter}")),
+            (.., Some(_)) => of(&format!("cookie.{}", written.get("cookie_".len()..)?)),
+            _ => None,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_nginx() {
+        let check = |by: &str, expect: Value| assert_eq!(hash_key(by), Ok(expect), "{by}");
+        for by in ["$remote_addr", "$binary_remote_addr", "$the_real_ip", "${remote_addr}"] {
+            check(by, json!({"clientIp": true}));
+        }
+        check("$http_x_user", json!({"header": "x-user"}));
+        check("$cookie_JSESSIONID", json!({"cookie": "JSESSIONID"}));
+        check("$request_uri", json!({"template": "${target}"}));
+        check("$host$uri$is_args$args", json!({"template": "${host}${path}?${query}"}));
+        check("${arg_User}-text:$http_x_a$server_port", json!({"template": "${query.user}-text:${header.x-a}${port}"}));
+        check("$http_host", json!({"template": "${authority}"}));
+        check("$scheme$request_method", json!({"template": "${scheme}${method}"}));
+        let refused = |by: &str, part: &str| {
+            let why = hash_key(by).unwrap_err();
+            assert!(why.contains(part), "{by}: {why}");
+        };
+        refused("$upstream_addr$uri$geoip_city", "$upstream_addr, $geoip_city cannot be hashed");
+        refused("text", "the same key");
+        refused("$", "before no name");
+        refused("a${b", "has no end");
+        refused("$http_", "$http_ cannot be hashed");
+        refused("$uri\n$args", "one line");
+    }
+}
