@@ -28,7 +28,8 @@ impl Exchange {
     /// An endpoint was chosen.
     pub(super) fn connect(&mut self, env: &Env<'_>, lease: Lease) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
-        if routed.tries.is_late(&routed.policy(env).retry, lease.at_ms) {
+        let retry = &routed.policy(env).retry;
+        if routed.tries.is_late(retry, lease.at_ms) {
             // It had to wait for room.
             drop(lease);
             let error = routed.tries.take_failure().unwrap_or_else(|| Error::internal(Reason::PendingTimeout));
@@ -36,7 +37,7 @@ impl Exchange {
         }
         let attempt = Attempt::new(env, routed, lease, self.call.is_some());
         let Lease { endpoint, at_ms, .. } = &attempt.lease;
-        routed.tries.begin(*at_ms);
+        routed.tries.begin(retry, *at_ms);
         endpoint.counters.requests.inc();
         let is_late = self.record.begun_us().is_some_and(|begun_us| *at_ms > begun_us / 1000);
         if let (true, Deadline::At(ends_ms)) = (self.call.is_some() && is_late, routed.deadline) {

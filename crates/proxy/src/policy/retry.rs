@@ -57,14 +57,14 @@ fn is_at_once(cause: RetryCause, has_other: bool) -> bool {
 /// The tries of one request.
 #[derive(Default)]
 pub(crate) struct Tries {
-    /// When the first one began, in milliseconds; 0 before that.
-    begun_ms: u64,
     /// The failed ones. Boxed, because there are few.
     past: Option<Box<Past>>,
 }
 
 #[derive(Default)]
 struct Past {
+    /// When the first try began, in milliseconds, if the policy counts from then; 0 before that.
+    begun_ms: u64,
     /// Endpoints that are not asked again as long as there are others.
     tried: SmallVec<[usize; 3]>,
     retries: u32,
@@ -91,9 +91,12 @@ pub(crate) struct Failed<'f> {
 
 impl Tries {
     /// A try begins.
-    pub(crate) fn begin(&mut self, at_ms: u64) {
-        if self.begun_ms == 0 {
-            self.begun_ms = at_ms;
+    pub(crate) fn begin(&mut self, retry: &Retry, at_ms: u64) {
+        if retry.within.is_some() {
+            let past = self.past.get_or_insert_default();
+            if past.begun_ms == 0 {
+                past.begun_ms = at_ms;
+            }
         }
     }
 
@@ -104,8 +107,9 @@ impl Tries {
 
     /// When it is too late for another try, in milliseconds; `None` if it never is, or the first one has not begun.
     fn ends_ms(&self, retry: &Retry) -> Option<u64> {
-        let within = retry.within.filter(|_| self.begun_ms > 0 && !faults::is_injected(InjectedFault::RetriesLate))?;
-        Some(self.begun_ms.saturating_add(crate::millis(within)))
+        let begun_ms = self.past.as_deref().map(|past| past.begun_ms).filter(|begun_ms| *begun_ms > 0)?;
+        let within = retry.within.filter(|_| !faults::is_injected(InjectedFault::RetriesLate))?;
+        Some(begun_ms.saturating_add(crate::millis(within)))
     }
 
     /// Endpoints that must not be asked.
@@ -263,8 +267,8 @@ mod tests {
         let mut tries = Tries::default();
         let retry = Retry { within: Some(std::time::Duration::from_secs(2)), ..Retry::default() };
         assert!(!tries.is_late(&retry, u64::MAX), "the first one never is");
-        tries.begin(1_000);
-        tries.begin(2_500);
+        tries.begin(&retry, 1_000);
+        tries.begin(&retry, 2_500);
         let late = [1_000, 2_999, 3_000].map(|at_ms| tries.is_late(&retry, at_ms));
         assert_eq!(late, [false, false, true]);
         assert!(!tries.is_late(&Retry::default(), u64::MAX));
