@@ -45,7 +45,8 @@ listeners:
       - respond: {body: '{"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "A6EHv_POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg"}]}'}
 clusters:
   web: {endpoints: [127.0.0.1:9001, {address: '127.0.0.1:9002', priority: 1, zone: a}], protocol: h2c}
-  text: {endpoints: [127.0.0.1:9003]}
+  # The second one with priorities and zones: the samples of both stand together.
+  text: {endpoints: [127.0.0.1:9003, {address: '127.0.0.1:9004', priority: 1, zone: a}]}
 zone: a
 vips:
   dns: {address: 192.0.2.7:53/udp, interfaces: [veth0], endpoints: [192.0.2.21:53], mode: full_nat, sources: [192.0.2.1], announce: route}

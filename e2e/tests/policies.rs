@@ -185,6 +185,12 @@ fn a_storm_of_retries_is_bounded_by_the_budget() {
         |name: &str, labels: &[(&str, &str)]| balancer.metric(&format!("steelyard_route_{name}_total"), labels) as u64;
     assert_eq!(of_route("retries", &[]), retries);
     assert_eq!(of_route("refused", &[("reason", "retry_budget")]), refused(&balancer, "retry_budget"));
+    // What is used of it is told for ten seconds. One more request uses some again.
+    let is_used = || {
+        load(web, 1, 1);
+        (balancer.metric("steelyard_cluster_retry_budget_used_ratio", &[("cluster", "web")]) > 0.0).then_some(())
+    };
+    assert!(until(PATIENCE, is_used).is_some());
 }
 
 #[test]

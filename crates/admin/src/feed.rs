@@ -136,6 +136,9 @@ pub struct RequestSeen {
     pub path: String,
     /// The status; 0 if there was no response.
     pub status: u16,
+    /// The status of a gRPC call, such as `OK`; empty for other requests.
+    #[serde(default)]
+    pub grpc_status: String,
     /// Why it failed; empty if it did not.
     pub reason: String,
     /// The cluster; empty if none was chosen.
@@ -166,6 +169,11 @@ impl From<&Seen> for RequestSeen {
             host: text(&seen.host),
             path: text(&seen.path),
             status: seen.status,
+            grpc_status: seen.grpc_status.map_or_else(String::new, |code| {
+                model::GRPC_STATUS_NAMES
+                    .get(usize::from(code))
+                    .map_or_else(|| code.to_string(), |name| (*name).to_owned())
+            }),
             reason: seen.reason.map_or("", |reason| reason.name()).to_owned(),
             cluster: seen.cluster.clone(),
             endpoint: seen.endpoint.map_or_else(String::new, |endpoint| endpoint.to_string()),

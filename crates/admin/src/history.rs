@@ -34,7 +34,7 @@ pub struct Point {
     pub unix_seconds: u64,
     /// Requests, or TCP connections, per second.
     pub requests_per_second: f64,
-    /// Responses with a status of 500 to 599, per second.
+    /// Responses with a status of 500 to 599, and failed gRPC calls, per second.
     pub errors_per_second: f64,
     /// Requests that failed through the fault of endpoints, per second.
     pub by_endpoints_per_second: f64,
@@ -155,11 +155,10 @@ fn point(grown: &Overall, passed_ms: u64, unix_seconds: u64) -> Point {
     let seconds = passed_ms.max(1) as f64 / 1000.0;
     let rate = |count: u64| count as f64 / seconds;
     let Blame { endpoints, own, clients } = grown.blame();
-    let [.., errors] = grown.responses;
     Point {
         unix_seconds,
         requests_per_second: rate(grown.requests),
-        errors_per_second: rate(errors),
+        errors_per_second: rate(grown.errors()),
         by_endpoints_per_second: rate(endpoints),
         own_per_second: rate(own),
         by_clients_per_second: rate(clients),

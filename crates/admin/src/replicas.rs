@@ -18,6 +18,9 @@ pub struct OverviewStatus {
     pub pid: u32,
     /// Seconds since the process started.
     pub uptime_seconds: u64,
+    /// When the process started, in milliseconds of the monotonic clock of its host. Containers may share a name and a process ID.
+    #[serde(default)]
+    pub started_ms: u64,
     /// The snapshot in force.
     pub generation: u64,
     /// Whether it is Steelyard or the endpoints.
@@ -71,6 +74,7 @@ mod tests {
                 host: "h".into(),
                 pid: 1,
                 uptime_seconds: 2,
+                started_ms: 0,
                 generation: 3,
                 verdict: History::default().verdict(),
                 point: Point {

@@ -337,8 +337,11 @@ pub struct RouteStatus {
 pub struct RouteRecent {
     /// Requests answered.
     pub responses: u64,
-    /// Requests answered with 500 to 599.
+    /// Requests answered with 500 to 599, and gRPC calls that failed.
     pub errors: u64,
+    /// The calls among them.
+    #[serde(default)]
+    pub call_failures: u64,
     /// Requests that were refused, failed or cut short, by reason. Reasons that did not occur are absent.
     #[serde(default)]
     pub refused: BTreeMap<String, u64>,
@@ -380,6 +383,9 @@ pub struct ClusterStatus {
     pub requests: u64,
     /// Requests sent again.
     pub retries: u64,
+    /// The part of its retry budget, 0 to 1, that was used at the last retry of the last ten seconds, at the worker where most of it was.
+    #[serde(default)]
+    pub retry_budget_used: f64,
     /// So few endpoints are usable that health and ejection are ignored.
     pub panic: bool,
     /// The priority of the endpoints that get requests; `None` if all have the same, or in panic.
@@ -410,8 +416,10 @@ pub struct Turn {
 impl RouteRecent {
     /// What happened at the route with these names of listener and route.
     fn of(outcomes: &Outcomes, route: &(String, String)) -> Self {
-        let RouteOutcomes { responses, errors } = outcomes.routes.get(route).copied().unwrap_or_default();
-        Self { responses, errors, refused: outcomes.route_reasons.get(route).map(by_name).unwrap_or_default() }
+        let RouteOutcomes { responses, errors, call_failures } =
+            outcomes.routes.get(route).copied().unwrap_or_default();
+        let refused = outcomes.route_reasons.get(route).map(by_name).unwrap_or_default();
+        Self { responses, errors: errors + call_failures, call_failures, refused }
     }
 }
 
@@ -444,7 +452,8 @@ impl Status {
 }
 
 impl ClusterStatus {
-    /// Builds what the configuration and the counters say about a cluster. The caller knows the state of the endpoints.
+    /// Builds what the configuration and the counters say about a cluster. The caller knows the state of the endpoints, and the time, which
+    /// the budget needs.
     pub fn new(
         cluster: &model::Cluster,
         totals: &Totals,
@@ -466,6 +475,7 @@ impl ClusterStatus {
             algorithm: algorithm.into(),
             requests,
             retries,
+            retry_budget_used: 0.0,
             panic,
             priority,
             zone_share,
@@ -706,8 +716,8 @@ mod tests {
             statuses: [0, 1, 0, 1, 0],
             refused: limited(),
             retries: 2,
-            recent: RouteRecent { responses: 2, errors: 0, refused: limited() },
-            latest: RouteRecent { responses: 2, errors: 0, refused: limited() },
+            recent: RouteRecent { responses: 2, refused: limited(), ..RouteRecent::default() },
+            latest: RouteRecent { responses: 2, refused: limited(), ..RouteRecent::default() },
             added_us: Some(Quantiles { p50: 8.0, p99: 8.0 }),
             upstream_us: None,
         };

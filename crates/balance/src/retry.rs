@@ -41,14 +41,22 @@ impl RetryBudget {
     /// Whether a retry is within the budget of this share of the requests, 0.0 to 1.0. If so, it is counted.
     pub fn try_retry(&mut self, now_ms: u64, share: f64) -> bool {
         self.advance(now_ms);
-        let floor = RETRY_FLOOR_PER_SECOND * RETRY_WINDOW_SECONDS;
-        let allowed = (self.window.requests as f64 * share) as u64 + floor;
-        if self.window.retries >= allowed {
+        if self.window.retries >= self.allowed(share) {
             return false;
         }
         self.window.retries += 1;
         self.current().retries += 1;
         true
+    }
+
+    /// The part of the budget of this share of the requests that is used, 0.0 to 1.0, at the time of the last call of the other functions.
+    pub fn used(&self, share: f64) -> f64 {
+        (self.window.retries as f64 / self.allowed(share) as f64).min(1.0)
+    }
+
+    /// Retries of the window, at least those of the floor.
+    fn allowed(&self, share: f64) -> u64 {
+        (self.window.requests as f64 * share) as u64 + RETRY_FLOOR_PER_SECOND * RETRY_WINDOW_SECONDS
     }
 
     #[expect(clippy::indexing_slicing, reason = "x % n is below n, the length of the array")]
@@ -102,6 +110,21 @@ mod tests {
         check(&[(0, 1000, 300, 300), (1_000_000_000, 0, 500, 100)]);
         // A clock that steps back.
         check(&[(50_000, 100, 120, 120), (1_000, 0, 1, 0)]);
+    }
+
+    #[test]
+    fn how_full_a_budget_is() {
+        let mut budget = RetryBudget::new();
+        assert_eq!(budget.used(0.2), 0.0);
+        (0..1000).for_each(|_| budget.on_request(0));
+        assert!((0..75).all(|_| budget.try_retry(0, 0.2)));
+        // 75 of 300, and of the 150 of a route that allows less.
+        assert_eq!((budget.used(0.2), budget.used(0.05)), (0.25, 0.5));
+        assert!((0..225).all(|_| budget.try_retry(0, 0.2)) && !budget.try_retry(0, 0.2));
+        assert_eq!((budget.used(0.2), budget.used(0.0)), (1.0, 1.0));
+        // The window has passed.
+        budget.on_request(10_000);
+        assert_eq!(budget.used(0.2), 0.0);
     }
 
     #[test]

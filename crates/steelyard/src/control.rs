@@ -536,13 +536,14 @@ impl State {
 /// Writes what is known of a request to the log.
 fn log_request(seen: &admin::RequestSeen) {
     let admin::RequestSeen { route, method, host, path, status, reason, endpoint, attempts, client, .. } = seen;
-    let admin::RequestSeen { total_us, added_us, upstream_us, request_id, .. } = seen;
+    let admin::RequestSeen { grpc_status, total_us, added_us, upstream_us, request_id, .. } = seen;
     tracing::info!(
         route,
         method,
         host,
         path,
         status,
+        grpc_status,
         reason,
         endpoint,
         attempts,

@@ -78,7 +78,7 @@ fn line(seen: &RequestSeen) -> String {
     };
     let ms = |us: u64| format!("{:.1}", us as f64 / 1000.0);
     format!(
-        "{time} {} {} {request} route={} endpoint={} tries={} added={}ms endpoint_took={}ms client={}{}",
+        "{time} {} {} {request} route={} endpoint={} tries={} added={}ms endpoint_took={}ms client={}{}{}",
         if seen.status == 0 { "-".to_owned() } else { seen.status.to_string() },
         dash(&seen.reason),
         dash(&seen.route),
@@ -87,6 +87,7 @@ fn line(seen: &RequestSeen) -> String {
         ms(seen.added_us),
         seen.upstream_us.map_or_else(|| "-".to_owned(), ms),
         seen.client,
+        if seen.grpc_status.is_empty() { String::new() } else { format!(" grpc_status={}", seen.grpc_status) },
         if seen.request_id.is_empty() { String::new() } else { format!(" id={}", seen.request_id) },
     )
     .replace('\n', " ")
@@ -109,6 +110,7 @@ mod tests {
             host: "a.test".into(),
             path: "/shop/x".into(),
             status: 503,
+            grpc_status: String::new(),
             reason: "no_endpoint".into(),
             cluster: "shop".into(),
             endpoint: String::new(),
@@ -146,6 +148,8 @@ mod tests {
         let expect = "00:00:00.007 503 no_endpoint GET a.test/shop/x route=/shop endpoint=- tries=0 added=1.5ms endpoint_took=600.0ms \
                       client=192.0.2.1:5";
         assert_eq!(line(&seen()), expect);
+        let call = RequestSeen { grpc_status: "UNAVAILABLE".into(), request_id: "7".into(), ..seen() };
+        assert_eq!(line(&call), format!("{expect} grpc_status=UNAVAILABLE id=7"));
         let tcp = RequestSeen { method: String::new(), status: 0, path: "a\nb".into(), upstream_us: None, ..seen() };
         assert!(line(&tcp).contains(" - no_endpoint TCP web route="), "{}", line(&tcp));
     }

@@ -55,6 +55,45 @@ impl Gauge {
     }
 }
 
+/// How full something was when a worker last used it, written by that worker.
+#[derive(Debug, Default)]
+pub struct Fullness(AtomicU64);
+
+/// Bits of the share in a [`Fullness`]; the others have the time in milliseconds. Both are written at once, so that they fit together.
+const SHARE_BITS: u32 = 16;
+/// The share that stands for all of it.
+const FULL: f64 = 10_000.0;
+
+impl Fullness {
+    /// Records the share that is in use now, 0.0 to 1.0.
+    pub fn set(&self, now_ms: u64, share: f64) {
+        let share = (share.clamp(0.0, 1.0) * FULL).round() as u64;
+        self.0.store(now_ms << SHARE_BITS | share, Relaxed);
+    }
+}
+
+/// The same of all workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FullnessTotals(Vec<u64>);
+
+impl FullnessTotals {
+    /// Adds that of one worker.
+    pub fn push(&mut self, fullness: &Fullness) {
+        let value = fullness.0.load(Relaxed);
+        // Most are never used.
+        if value > 0 {
+            self.0.push(value);
+        }
+    }
+
+    /// The share at the worker where it was fullest; 0 if all are older than this.
+    pub fn fullest(&self, now_ms: u64, age_ms_max: u64) -> f64 {
+        let is_new = |value: &&u64| now_ms.saturating_sub(**value >> SHARE_BITS) <= age_ms_max;
+        let share = |value: &u64| (*value & ((1 << SHARE_BITS) - 1)) as f64 / FULL;
+        self.0.iter().filter(is_new).map(share).fold(0.0, f64::max)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +106,27 @@ mod tests {
         assert_eq!(counter.get(), 42);
         counter.add(u64::MAX);
         assert_eq!(counter.get(), 41);
+    }
+
+    #[test]
+    fn what_was_full_long_ago_is_empty() {
+        let (one, other) = (Fullness::default(), Fullness::default());
+        let check = |now_ms, expect| {
+            let mut totals = FullnessTotals::default();
+            [&one, &other].into_iter().for_each(|of| totals.push(of));
+            assert_eq!(totals.fullest(now_ms, 10_000), expect, "{now_ms}");
+        };
+        check(0, 0.0);
+        one.set(5_000, 0.37);
+        other.set(3_000, 0.5);
+        check(13_000, 0.5);
+        check(13_001, 0.37);
+        check(15_000, 0.37);
+        check(15_001, 0.0);
+        // A worker that is a little ahead.
+        check(2_999, 0.5);
+        other.set(20_000, 7.0);
+        check(20_000, 1.0);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use model::Encoding;
 
-use crate::counter::{Counter, Gauge};
+use crate::counter::{Counter, Fullness, FullnessTotals, Gauge};
 use crate::exemplar::{ExemplarTotals, Exemplars};
 use crate::grpc::{CodeCounters, CodeTotals};
 use crate::histogram::{Distribution, Histogram, LazyHistogram};
@@ -99,6 +99,8 @@ group! {
         rate_limit: LazyHistogram => Distribution,
         /// Requests that were sent again.
         retries: Counter => u64,
+        /// gRPC calls that failed as 5xx does in HTTP, with another status of HTTP.
+        call_failures: Counter => u64,
         /// Requests that were refused, failed or cut short.
         reasons: OccurredReasons => BTreeMap<Reason, u64>,
     }
@@ -174,6 +176,8 @@ group! {
         tunnels: Counter => u64,
         /// Copies of requests that it has answered. They do not count as its requests.
         mirrored: Counter => u64,
+        /// How full its retry budget was.
+        retry_budget: Fullness => FullnessTotals,
     }
 }
 
@@ -331,6 +335,14 @@ impl Summed for Gauge {
 
     fn add_to(&self, total: &mut u64) {
         *total = total.saturating_add(self.get());
+    }
+}
+
+impl Summed for Fullness {
+    type Total = FullnessTotals;
+
+    fn add_to(&self, total: &mut FullnessTotals) {
+        total.push(self);
     }
 }
 

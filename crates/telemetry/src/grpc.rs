@@ -16,6 +16,12 @@ pub const OTHER_METHODS: &str = "*";
 /// gRPC status codes: 0 to 16.
 const CODES: usize = model::GRPC_STATUS_NAMES.len();
 
+/// Whether a call that ended with this code failed through the fault of a server, as OpenTelemetry's semantic conventions for gRPC have it: UNKNOWN,
+/// DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS. A number that is no code counts as UNKNOWN.
+pub fn is_fault_of_server(code: u8) -> bool {
+    matches!(code, 2 | 4 | 12 | 13 | 14 | 15) || usize::from(code) >= CODES
+}
+
 /// Identifies the counters of a method.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MethodKey {

@@ -31,7 +31,7 @@ mod trace;
 pub use access_log::{
     AccessLog, ExportLosses, HttpRecord, LogAttribute, LogAttributes, LogEntry, LogExport, Logger, Record, Timestamp,
 };
-pub use counter::{Counter, Gauge};
+pub use counter::{Counter, Fullness, FullnessTotals, Gauge};
 pub use exemplar::{Exemplar, ExemplarTotals, Exemplars};
 pub use exposition::Exposition;
 pub use groups::{
@@ -39,7 +39,7 @@ pub use groups::{
     EndpointTotals, ListenerCounters, ListenerTotals, MethodCounters, MethodTotals, ReasonCounters, ReasonTotals,
     ResponseCounters, ResponseTotals, RouteCounters, RouteTotals,
 };
-pub use grpc::{CodeCounters, CodeTotals, METHODS_MAX, MethodKey, OTHER_METHODS};
+pub use grpc::{CodeCounters, CodeTotals, METHODS_MAX, MethodKey, OTHER_METHODS, is_fault_of_server};
 pub use histogram::{Distribution, Histogram, LazyHistogram};
 pub use occurred::OccurredReasons;
 pub use overall::{Blame, Overall};

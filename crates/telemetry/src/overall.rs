@@ -20,6 +20,8 @@ pub struct Overall {
     pub added: Distribution,
     /// The time until the endpoint's response head.
     pub upstream: Distribution,
+    /// gRPC calls that failed as 5xx does in HTTP.
+    pub call_failures: u64,
     /// Requests that wait for a connection.
     pub pending: u64,
     /// Requests sent again.
@@ -53,6 +55,7 @@ impl Overall {
         let mut total = RouteTotals::default();
         counters.responses.add_to(&mut total.responses);
         self.responses.iter_mut().zip(total.responses.0).for_each(|(sum, count)| *sum += count);
+        self.call_failures += counters.call_failures.get();
         counters.added.add_to(&mut self.added);
         counters.upstream.add_to(&mut self.upstream);
     }
@@ -92,6 +95,7 @@ impl Overall {
             reasons: ReasonTotals::from_fn(|reason| grown(self.reasons.of(reason), before.reasons.of(reason))),
             added: between(&self.added, &before.added),
             upstream: between(&self.upstream, &before.upstream),
+            call_failures: grown(self.call_failures, before.call_failures),
             pending: self.pending,
             retries: grown(self.retries, before.retries),
             endpoint_failures: grown(self.endpoint_failures, before.endpoint_failures),
@@ -121,9 +125,14 @@ impl Overall {
                 ReasonGroup::Internal => blame.own += count,
             }
         }
-        let [.., errors] = self.responses;
-        // The other responses of this class come from endpoints.
-        blame.endpoints += errors.saturating_sub(blame.endpoints + blame.own);
+        // Those that have no reason come from endpoints.
+        blame.endpoints += self.errors().saturating_sub(blame.endpoints + blame.own);
         blame
+    }
+
+    /// Responses with a status of 500 to 599, and failed gRPC calls.
+    pub fn errors(&self) -> u64 {
+        let [.., errors] = self.responses;
+        errors + self.call_failures
     }
 }

@@ -5,7 +5,7 @@
 //! the text.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::{Display, Write};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub(crate) fn render(totals: &Totals, extra: &[Sample], format: Exposition) -> V
     clusters(&mut text, &totals.clusters);
     endpoints(&mut text, &totals.endpoints);
     let mut last = "";
-    for sample in extra {
+    for sample in by_name(extra) {
         if sample.name != last {
             text.head(sample.name, sample.help, sample.kind.name());
             last = sample.name;
@@ -76,6 +76,19 @@ pub(crate) fn render(totals: &Totals, extra: &[Sample], format: Exposition) -> V
         Exposition::OpenMetrics => (text.out + "# EOF\n").into_bytes(),
         Exposition::Protobuf => text.families.finish(),
     }
+}
+
+/// The samples with those of one name together, as the formats want them; the names are in the order of their first samples.
+fn by_name(samples: &[Sample]) -> Vec<&Sample> {
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for sample in samples {
+        let next = places.len();
+        places.entry(sample.name).or_insert(next);
+    }
+    let mut sorted: Vec<&Sample> = samples.iter().collect();
+    // Stable: the samples of a name stay in their order.
+    sorted.sort_by_key(|sample| places.get(sample.name));
+    sorted
 }
 
 fn listeners(text: &mut Text, totals: &BTreeMap<String, ListenerTotals>) {
@@ -125,6 +138,18 @@ fn routes(text: &mut Text, totals: &BTreeMap<(String, String), RouteTotals>) {
     text.family("steelyard_route_retries_total", Kind::Counter, help, totals, |(listener, route), total, emit| {
         emit(&[("listener", listener), ("route", route)], total.retries);
     });
+    let help = "gRPC calls that ended with UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE or DATA_LOSS. Only routes that had some have a series.";
+    text.family(
+        "steelyard_route_call_failures_total",
+        Kind::Counter,
+        help,
+        totals,
+        |(listener, route), total, emit| {
+            if total.call_failures > 0 {
+                emit(&[("listener", listener), ("route", route)], total.call_failures);
+            }
+        },
+    );
     let mut histogram = |name, bounds: RangeInclusive<u32>, help, of: fn(&RouteTotals) -> Observed<'_>| {
         text.head(name, help, "histogram");
         for ((listener, route), total) in totals {
@@ -494,6 +519,23 @@ mod tests {
              steelyard_endpoint_up{endpoint=\"x\\\"}\\n1\"} 0\n\
              # HELP steelyard_generation Of the snapshot.\n# TYPE steelyard_generation gauge\nsteelyard_generation 3\n"
         );
+    }
+
+    /// A scraper takes a second head of the same name for an error.
+    #[test]
+    fn samples_of_one_name_stand_together() {
+        let sample = |name, cluster: &str| Sample {
+            name,
+            help: "A.",
+            kind: Kind::Gauge,
+            labels: vec![("cluster", cluster.to_owned())],
+            value: 1.0,
+        };
+        let samples = [sample("b", "one"), sample("a", "one"), sample("b", "other"), sample("a", "other")];
+        let text = String::from_utf8(render(&Totals::default(), &samples, Exposition::Text)).unwrap();
+        let expect = "# HELP b A.\n# TYPE b gauge\nb{cluster=\"one\"} 1\nb{cluster=\"other\"} 1\n\
+                      # HELP a A.\n# TYPE a gauge\na{cluster=\"one\"} 1\na{cluster=\"other\"} 1\n";
+        assert!(text.ends_with(expect), "{text}");
     }
 
     #[test]

@@ -145,8 +145,8 @@ impl<const N: usize> Growth<N> {
 
 /// The counters of a listener that are judged.
 const OF_LISTENER: usize = 3 + Reason::COUNT;
-/// Responses by class.
-const OF_ROUTE: usize = 5;
+/// Responses by class, and failed gRPC calls.
+const OF_ROUTE: usize = 6;
 /// Requests, and failures by kind.
 const OF_ENDPOINT: usize = 5;
 
@@ -210,6 +210,8 @@ pub struct RouteOutcomes {
     pub responses: u64,
     /// Responses with a status of 500 to 599.
     pub errors: u64,
+    /// gRPC calls that failed with another status of HTTP.
+    pub call_failures: u64,
 }
 
 /// The outcomes of an endpoint.
@@ -265,8 +267,9 @@ impl Recent {
         };
         let route = |(key, now): &((String, String), _)| {
             let grown = self.routes.growth_in(intervals, key, now);
-            let [.., errors] = grown;
-            (key.clone(), RouteOutcomes { responses: grown.iter().sum(), errors })
+            let [.., errors, call_failures] = grown;
+            let responses = grown.iter().sum::<u64>() - call_failures;
+            (key.clone(), RouteOutcomes { responses, errors, call_failures })
         };
         let endpoint = |(key, now): &(EndpointKey, _)| {
             let [requests, unreachable, errors, resets, timeouts] = self.endpoints.growth_in(intervals, key, now);
@@ -296,7 +299,8 @@ fn of_listener(counters: &ListenerCounters, sums: &mut [u64; OF_LISTENER]) {
 }
 
 fn of_route(counters: &RouteCounters, sums: &mut [u64; OF_ROUTE]) {
-    sums.iter_mut().zip(counters.responses.counters()).for_each(|(sum, counter)| *sum += counter.get());
+    let counters = counters.responses.counters().chain([&counters.call_failures]);
+    sums.iter_mut().zip(counters).for_each(|(sum, counter)| *sum += counter.get());
 }
 
 fn of_endpoint(counters: &EndpointCounters, sums: &mut [u64; OF_ENDPOINT]) {
@@ -377,6 +381,7 @@ mod tests {
             let route = registry.route(worker, "web", "/");
             [200, 404, 502, 503].into_iter().for_each(|status| route.responses.inc(status));
             route.reasons.inc(Reason::ConnectRefused);
+            route.call_failures.inc();
             let endpoint = registry.endpoint(worker, "app", address);
             endpoint.requests.add(4);
             endpoint.unreachable.add(1);
@@ -389,7 +394,7 @@ mod tests {
             assert_eq!((web.connections, web.requests, web.accept_failures), (4, 10, 2));
             assert_eq!(web.reasons.counted().collect::<Vec<_>>(), [(Reason::ConnectRefused, 2)]);
             let route = outcomes.routes[&("web".to_owned(), "/".to_owned())];
-            assert_eq!(route, RouteOutcomes { responses: 8, errors: 4 });
+            assert_eq!(route, RouteOutcomes { responses: 8, errors: 4, call_failures: 2 });
             let refused = &outcomes.route_reasons[&("web".to_owned(), "/".to_owned())];
             assert_eq!(*refused, [(Reason::ConnectRefused, 2)].into());
             let endpoint = outcomes.endpoints[&("app".into(), address)];

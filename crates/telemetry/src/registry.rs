@@ -185,6 +185,11 @@ impl Registry {
         }
     }
 
+    /// The counters of the clusters alone.
+    pub fn cluster_totals(&self) -> BTreeMap<Arc<str>, ClusterTotals> {
+        self.lock().clusters.totals()
+    }
+
     /// Everything in one sum. This is much cheaper than [`Registry::totals`], because it needs no memory.
     pub fn overall(&self) -> Overall {
         let series = self.lock();
@@ -224,8 +229,7 @@ impl Registry {
         series.routes.0.iter().flat_map(of_route).collect()
     }
 
-    /// All counters in this format: the totals, the process (from `/proc/self`), and the caller's samples. Samples with the same name must be
-    /// adjacent.
+    /// All counters in this format: the totals, the process (from `/proc/self`), and the caller's samples.
     pub fn render(&self, extra: &[Sample], format: Exposition) -> Vec<u8> {
         let mut samples = process::samples();
         samples.extend_from_slice(extra);

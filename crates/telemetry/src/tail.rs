@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use crate::access_log::Record;
+use crate::grpc::is_fault_of_server;
 use crate::reason::Reason;
 
 /// Requests that the list holds.
@@ -62,6 +63,8 @@ pub struct Seen {
     pub path: Vec<u8>,
     /// The status; 0 if there was no response, and for a TCP connection.
     pub status: u16,
+    /// The code of a gRPC call.
+    pub grpc_status: Option<u8>,
     /// The reason of a failure.
     pub reason: Option<Reason>,
     /// The cluster's name; empty if none was chosen.
@@ -105,8 +108,10 @@ impl Tail {
 
     /// Copies a request, if it is wanted and there is room. Workers call this; it never waits.
     pub fn push(&self, record: &Record<'_>) {
-        let times = record.http.map_or((0, None), |http| (http.added_us, http.upstream_us));
-        let matters = matters(record.reason, record.http.map_or(0, |http| http.status), times);
+        let (times, statuses) = record.http.map_or(((0, None), (0, None)), |http| {
+            ((http.added_us, http.upstream_us), (http.status, http.grpc_status))
+        });
+        let matters = matters(record.reason, statuses, times);
         if !matters && self.wanted.load(Relaxed) != ALL {
             return;
         }
@@ -141,14 +146,21 @@ impl List {
 }
 
 /// Whether a request was refused, failed, or was slow.
-fn matters(reason: Option<Reason>, status: u16, (added_us, upstream_us): (u64, Option<u64>)) -> bool {
-    reason.is_some() || status >= 500 || added_us.saturating_add(upstream_us.unwrap_or_default()) >= SLOW_US
+fn matters(
+    reason: Option<Reason>,
+    (status, grpc_status): (u16, Option<u8>),
+    (added_us, upstream_us): (u64, Option<u64>),
+) -> bool {
+    reason.is_some()
+        || status >= 500
+        || grpc_status.is_some_and(is_fault_of_server)
+        || added_us.saturating_add(upstream_us.unwrap_or_default()) >= SLOW_US
 }
 
 impl Seen {
     /// Whether it was refused, failed, or was slow.
     pub fn matters(&self) -> bool {
-        matters(self.reason, self.status, (self.added_us, self.upstream_us))
+        matters(self.reason, (self.status, self.grpc_status), (self.added_us, self.upstream_us))
     }
 
     fn of(record: &Record<'_>) -> Self {
@@ -164,6 +176,7 @@ impl Seen {
             host: http.map_or(Vec::new(), |http| cut(http.host)),
             path: http.map_or(Vec::new(), |http| path(http.target)),
             status: http.map_or(0, |http| http.status),
+            grpc_status: http.and_then(|http| http.grpc_status),
             reason: record.reason,
             cluster: record.cluster.to_owned(),
             endpoint: record.endpoint,
@@ -194,6 +207,21 @@ mod tests {
             attempts: 1,
             reason,
         }
+    }
+
+    #[test]
+    fn what_matters() {
+        let check =
+            |reason, statuses, times, expect| assert_eq!(matters(reason, statuses, times), expect, "{statuses:?}");
+        check(None, (200, None), (1, Some(1)), false);
+        check(None, (404, None), (1, Some(1)), false);
+        check(None, (500, None), (1, Some(1)), true);
+        check(Some(Reason::NoRoute), (404, None), (1, None), true);
+        check(None, (200, None), (1, Some(SLOW_US)), true);
+        // Calls of gRPC fail with status 200.
+        check(None, (200, Some(0)), (1, Some(1)), false);
+        check(None, (200, Some(5)), (1, Some(1)), false);
+        check(None, (200, Some(14)), (1, Some(1)), true);
     }
 
     #[test]

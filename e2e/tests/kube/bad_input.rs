@@ -8,7 +8,7 @@ use testkit::{PATIENCE, until};
 use crate::edge::{Edge, answer, api_server, ask, fails, gateway, holds, origin, until_endpoints, within};
 use crate::harness::{GATEWAY, condition};
 use crate::support::echo::Echo;
-use crate::support::{Load, Scratch, Steelyard};
+use crate::support::{Load, Scratch, Steelyard, get};
 use crate::tls::{Pki, Tls};
 
 /// Hosts of one listener.
@@ -77,6 +77,20 @@ spec:
     });
 }
 
+/// Each is on the page with its condition; that of an Ingress has none.
+fn are_on_the_page(edge: &Edge, controller: &Steelyard) {
+    let page = String::from_utf8(get(controller.admin, "/").unwrap().body).unwrap();
+    for (kind, name, condition, reason) in [
+        ("HTTPRoute", "ungranted", "ResolvedRefs", "RefNotPermitted"),
+        ("HTTPRoute", "missing", "ResolvedRefs", "BackendNotFound"),
+        ("Ingress", "port", "(Event)", "BackendNotFound"),
+    ] {
+        let object = format!("{kind} {}/{name}", edge.name);
+        let row = format!("<td class=\"name\">{object}</td><td>{condition}</td><td>{reason}</td>");
+        assert!(page.contains(&row), "{row}: {page}");
+    }
+}
+
 #[test]
 fn references_that_lead_nowhere() {
     within("references_that_lead_nowhere", |edge| {
@@ -132,6 +146,7 @@ spec:
         let why = edge.cluster.until_event("Ingress", "port", "BackendNotFound");
         assert!(why.contains("unknown"), "{why}");
         assert!(ask(gateway(80), "in.example.com", "/").status >= 500);
+        are_on_the_page(edge, &controller);
         // The others do not suffer from it.
         assert_eq!(answer(gateway(80), "a", "/"), (200, "pod-1".into()));
 

@@ -118,6 +118,11 @@ const ROWS: &[(&str, &[Panel])] = &[
                 &[("sum by (cluster) (steelyard_cluster_pending{OF})", "{{cluster}}")],
             ),
             Panel(
+                "Used part of the retry budget",
+                "percentunit",
+                &[("max by (cluster) (steelyard_cluster_retry_budget_used_ratio{OF})", "{{cluster}}")],
+            ),
+            Panel(
                 "Stalls of workers",
                 "short",
                 &[("increase(steelyard_worker_stalls_total{OF}[$__rate_interval])", "{{instance}}")],
@@ -370,6 +375,17 @@ const ALERTS: &[Alert] = &[
             "steelyard_cluster_pending{instance=\"i\",cluster=\"c\"}",
             "3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3 0 3",
         )],
+    },
+    Alert {
+        name: "SteelyardRetryBudget",
+        severity: "warning",
+        lasts: "5m",
+        value: "max by (instance, cluster) (steelyard_cluster_retry_budget_used_ratio)",
+        condition: ">= 1",
+        summary: "the retry budget of {{ $labels.cluster }} is used up: failures there reach clients",
+        action: "Look at the endpoints first. `retry.budget` of the routes is the limit.",
+        fires: &[("steelyard_cluster_retry_budget_used_ratio{instance=\"i\",cluster=\"c\"}", "1x60")],
+        silent: &[("steelyard_cluster_retry_budget_used_ratio{instance=\"i\",cluster=\"c\"}", "0.9x60")],
     },
     Alert {
         name: "SteelyardRefuses",

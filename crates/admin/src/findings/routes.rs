@@ -4,7 +4,7 @@ use super::{Found, by_reason, first_span, is_failure, is_worth_a_look, only};
 use crate::show::shortened;
 use crate::status::{RouteRecent, RouteStatus, Status};
 
-/// Reports routes that answer with 5xx, all in one finding: an endpoint that is down may have many. Reasons are named if Steelyard made the
+/// Reports routes that answer with 5xx or whose gRPC calls fail, all in one finding: an endpoint that is down may have many. Reasons are named if Steelyard made the
 /// responses; otherwise endpoints did.
 pub(super) fn of_routes(status: &Status, found: &mut Found) {
     // Their 503s are what the operator wants.
@@ -23,8 +23,15 @@ pub(super) fn of_routes(status: &Status, found: &mut Found) {
         let why = if reasons.is_empty() { String::new() } else { format!(": {}", by_reason(&reasons)) };
         format!("{} of {} ({} of {} requests in the {span}{why})", route.name, route.listener, of.errors, of.responses)
     });
+    let calls: u64 = failing.iter().map(|(_, (of, _))| of.call_failures).sum();
+    let errors: u64 = failing.iter().map(|(_, (of, _))| of.errors).sum();
+    let with = match (calls, errors - calls) {
+        (0, _) => "5xx",
+        (_, 0) => "gRPC errors",
+        _ => "5xx and gRPC errors",
+    };
     let text = format!(
-        "{} answered with 5xx: {}",
+        "{} answered with {with}: {}",
         if failing.len() == 1 { "a route" } else { "routes" },
         shortened(each, ", ")
     );

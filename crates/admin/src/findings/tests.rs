@@ -165,6 +165,23 @@ fn requests_that_clients_give_up() {
 }
 
 #[test]
+fn calls_that_fail() {
+    let with = |errors, call_failures| {
+        let mut status = status();
+        status.routes[1].recent = RouteRecent { responses: 1_000, errors, call_failures, refused: BTreeMap::new() };
+        findings(&status).into_iter().map(|finding| finding.text).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        with(600, 600),
+        ["a route answered with gRPC errors: / of web (600 of 1000 requests in the last minute)"]
+    );
+    assert_eq!(
+        with(600, 500),
+        ["a route answered with 5xx and gRPC errors: / of web (600 of 1000 requests in the last minute)"]
+    );
+}
+
+#[test]
 fn requests_that_fail_since_a_few_seconds() {
     let with = |requests, failures| {
         let mut status = status();
@@ -173,8 +190,8 @@ fn requests_that_fail_since_a_few_seconds() {
         (listener.recent.requests, listener.recent.refused) = (3_010, failed());
         (listener.latest.requests, listener.latest.refused) = (requests, failed());
         let route = &mut status.routes[1];
-        route.recent = RouteRecent { responses: 3_010, errors: failures, refused: failed() };
-        route.latest = RouteRecent { responses: requests, errors: failures, refused: failed() };
+        route.recent = RouteRecent { responses: 3_010, errors: failures, refused: failed(), call_failures: 0 };
+        route.latest = RouteRecent { responses: requests, errors: failures, refused: failed(), call_failures: 0 };
         let endpoint = &mut status.clusters[0].endpoints[1];
         endpoint.recent = EndpointRecent { requests: 3_010, unreachable: failures, ..EndpointRecent::default() };
         endpoint.latest = EndpointRecent { requests, unreachable: failures, ..EndpointRecent::default() };

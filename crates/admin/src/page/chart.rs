@@ -30,7 +30,12 @@ const CHARTS: &[Chart] = &[
         lines: &[|of| of.requests_per_second],
         value: per_second,
     },
-    Chart { series: "errors", title: "5xx per second", lines: &[|of| of.errors_per_second], value: per_second },
+    Chart {
+        series: "errors",
+        title: "failed per second (5xx, gRPC)",
+        lines: &[|of| of.errors_per_second],
+        value: per_second,
+    },
     Chart {
         series: "p50",
         title: "p50: added by Steelyard (solid), endpoints (dashed)",

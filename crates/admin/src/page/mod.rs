@@ -284,7 +284,7 @@ fn now(view: &View<'_>) -> Markup {
             h2 { "Traffic" }
             div class="cards" {
                 div class="card" { "requests" b id="now-requests" { (per_second(last.requests_per_second)) } }
-                div class="card" { "5xx" b id="now-errors" { (per_second(last.errors_per_second)) } }
+                div class="card" { "failed (5xx, gRPC)" b id="now-errors" { (per_second(last.errors_per_second)) } }
                 div class="card" { "added by Steelyard, p50 / p99" b id="now-added" { (quantiles(last.added_us)) } }
                 div class="card" { "endpoints, p50 / p99" b id="now-upstream" { (quantiles(last.upstream_us)) } }
             }
@@ -314,8 +314,12 @@ fn saturation(status: &Status) -> Markup {
     let refused = |reason: &str| -> u64 {
         status.listeners.iter().filter_map(|listener| listener.recent.refused.get(reason)).sum()
     };
+    let fullest = status
+        .clusters
+        .iter()
+        .reduce(|one, other| if other.retry_budget_used > one.retry_budget_used { other } else { one });
     html! {
-        section id="saturation" aria-label="Saturation" {
+        section id="saturation" data-live aria-label="Saturation" {
             h2 { "Saturation" }
             dl {
                 @if let Some(percent) = about.busiest_worker_percent {
@@ -324,7 +328,15 @@ fn saturation(status: &Status) -> Markup {
                 (gauge("Requests that wait for a connection", about.pending, None, Some("now-pending")))
                 (gauge("Connections", open, about.connections_max, Some("now-open")))
                 @if let Some(kernel) = &status.kernel_plane { (gauge("Entries of the flow table", kernel.entries, Some(kernel.entries_max), None)) }
-                dt { "Retries refused by the budget" } dd { (refused("retry_budget")) " in the last minute" }
+                @if let Some(fullest) = fullest {
+                    dt { "Fullest retry budget" }
+                    dd {
+                        span { (format!("{:.0} %", fullest.retry_budget_used * 100.0)) }
+                        @if fullest.retry_budget_used > 0.0 { " of " (visible(&fullest.name)) }
+                        " " meter min="0" max="100" high="80" value=(format!("{:.0}", fullest.retry_budget_used * 100.0)) {}
+                        "; refused retries, last minute: " (refused("retry_budget"))
+                    }
+                }
                 @if let Some(used) = status.open_files { (gauge("File descriptors", used, status.open_files_max, None)) }
                 (gauge("Memory, MiB", status.memory >> 20, status.memory_max.map(|max| max >> 20), None))
             }

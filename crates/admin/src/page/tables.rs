@@ -72,7 +72,7 @@ pub(super) fn routes(view: &View<'_>) -> Markup {
         @if all == 0 { p { "No route has served a request" @if !wish.find.is_empty() { " and has this text" } "." } } @else {
             div class="scroll" tabindex="0" { table {
                 thead { tr {
-                    th scope="col" { "ROUTE" } th scope="col" { "TO" } th scope="col" class="n" { "REQUESTS/MIN" } th scope="col" class="n" { "5xx/MIN" }
+                    th scope="col" { "ROUTE" } th scope="col" { "TO" } th scope="col" class="n" { "REQUESTS/MIN" } th scope="col" class="n" { "FAILED/MIN" }
                     th scope="col" class="n" { "ADDED p50 / p99" } th scope="col" class="n" { "ENDPOINT p50 / p99" } th scope="col" class="n" { "REQUESTS" } th scope="col" { "STATUSES" }
                     th scope="col" { "REFUSED OR FAILED" } th scope="col" class="n" { "RETRIES" }
                 } }
@@ -108,7 +108,9 @@ fn route(route: &RouteStatus, status: &Status) -> Markup {
                         dt { "Listener" } dd { (visible(&route.listener)) }
                         dt { "Shares" } dd { (visible(&route.cluster)) }
                         @if let Some(auth) = &route.auth { dt { "Demands" } dd { (visible(auth)) } }
-                        @for cluster in clusters { dt { "Retries of " (visible(&cluster.name)) } dd { (cluster.retries) } }
+                        @for cluster in clusters { dt { "Retries of " (visible(&cluster.name)) } dd {
+                            (cluster.retries) @if cluster.retry_budget_used > 0.0 { " (" (format!("{:.0} %", cluster.retry_budget_used * 100.0)) " of the budget is used)" }
+                        } }
                         dt { "Reasons, last minute" }
                         dd { (if route.recent.refused.is_empty() { "none".to_owned() } else { counts(&route.recent.refused) }) }
                     }
@@ -255,7 +257,9 @@ pub(super) fn kernel(view: &View<'_>) -> Markup {
 fn vip(view: &View<'_>, vip: &VipStatus) -> Markup {
     html! {
         h3 { (visible(&vip.name)) " " (visible(&vip.address)) " (" (vip.mode) ")" }
-        p { (vip.flows) " flows, " (vip.flows_total) " in all; " (format!("{:.0}", vip.rates.packets_per_second)) " packets/s, "
+        p { (vip.flows) " flows, " (vip.flows_total) " in all; "
+            @if vip.sockets_total > 0 { "sockets: " (vip.sockets) ", " (vip.sockets_total) " in all; " }
+            (format!("{:.0}", vip.rates.packets_per_second)) " packets/s, "
             (format!("{:.1}", vip.rates.bits_per_second / 1e6)) " Mbit/s"
             @if let Some(announcement) = &vip.announcement { @if let Some(why) = &announcement.why { "; " (mark(&visible(why), "warn")) } } "." }
         div class="scroll" tabindex="0" { table {
@@ -277,7 +281,8 @@ fn drops(view: &View<'_>, drops: &BTreeMap<String, u64>) -> Markup {
 }
 
 pub(super) fn certificates(status: &Status) -> Markup {
-    let left = |expires: u64| (expires as i64 - status.unix_seconds as i64) / 86_400;
+    let left =
+        |expires: u64| expires.checked_sub(status.unix_seconds).filter(|left| *left > 0).map(|left| left / 86_400);
     html! {
         h3 { "Certificates" }
         div class="scroll" tabindex="0" { table {
@@ -287,7 +292,11 @@ pub(super) fn certificates(status: &Status) -> Markup {
                 tr {
                     td class="name" { (visible(&certificate.owner)) }
                     td { (visible(&certificate.names.join(", "))) }
-                    td class="n" { @if days < 15 { (mark(&days.to_string(), if days < 0 { "bad" } else { "warn" })) } @else { (days) } }
+                    td class="n" { @match days {
+                        None => { (mark("expired", "bad")) }
+                        Some(days) if days < 15 => { (mark(&days.to_string(), "warn")) }
+                        Some(days) => { (days) }
+                    } }
                 }
             } }
         } }
@@ -324,7 +333,8 @@ pub(super) fn replicas(status: &Status, replicas: Option<&[Replica]>) -> Markup 
         html! { tr {
             @match &replica.overview {
                 Ok(of) => {
-                    td class="name" { (visible(&of.host)) @if of.pid == status.pid && of.host == status.about.host { " (this one)" } }
+                    td class="name" { (visible(&of.host)) @if of.pid == status.pid && of.host == status.about.host { " (this one)" }
+                        span class="dim" { " " (visible(&replica.address)) } }
                     td class="n" { (of.generation) } (figures(&of.point)) td { (of.verdict.text) }
                 }
                 Err(why) => { td class="name" { (visible(&replica.address)) } td colspan="9" { (mark(&visible(why), "bad")) } }
@@ -341,7 +351,7 @@ pub(super) fn replicas(status: &Status, replicas: Option<&[Replica]>) -> Markup 
                     p { "The last second of each process. Of quantiles, which cannot be added up, the worst counts. " a href="/?replicas=1#replicas" { "Ask again" } }
                     div class="scroll" tabindex="0" { table {
                         thead { tr {
-                            th scope="col" { "REPLICA" } th scope="col" class="n" { "GENERATION" } th scope="col" class="n" { "REQUESTS" } th scope="col" class="n" { "5xx" }
+                            th scope="col" { "REPLICA" } th scope="col" class="n" { "GENERATION" } th scope="col" class="n" { "REQUESTS" } th scope="col" class="n" { "FAILED" }
                             th scope="col" class="n" { "RETRIES" } th scope="col" class="n" { "CONNS" } th scope="col" class="n" { "PENDING" }
                             th scope="col" class="n" { "ADDED p50 / p99" } th scope="col" class="n" { "ENDPOINT p50 / p99" } th scope="col" { "VERDICT" }
                         } }

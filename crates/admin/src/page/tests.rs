@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::access::User;
-use crate::show::tests::status;
+use crate::show::tests::{endpoint, status, vip};
+use crate::{EndpointCause, EndpointState, ProbeStatus};
 
 const NASTY: &str = "<script>alert(1)</script>\"'&\u{202e}";
 
@@ -19,7 +20,7 @@ fn render(status: &Status, wish: &Wish, user: &User) -> String {
         packet: None,
         replicas: Some(Some(&[Replica { address: NASTY.into(), overview: Err(NASTY.into()) }])),
         form_token: "t0k3n",
-        drop_meaning: &|_| None,
+        drop_meaning: &|reason| (reason == "rate_limited").then_some("The vip has a limit."),
         pages: list_of_pages(&[("/status", false, "the status")]),
     })
 }
@@ -94,7 +95,7 @@ fn thousands_of_routes_are_leafed_through() {
     status.routes = (0..5000_u64)
         .map(|number| crate::RouteStatus {
             name: format!("/r{number}"),
-            recent: crate::RouteRecent { responses: number, errors: 5000 - number, refused: BTreeMap::new() },
+            recent: crate::RouteRecent { responses: number, errors: 5000 - number, ..crate::RouteRecent::default() },
             ..one.clone()
         })
         .collect();
@@ -155,4 +156,107 @@ fn forms_need_what_was_typed_twice() {
     check("action=maintenance&about=GET+%2Fa+b&confirm=GET+%2Fa+b&token=t", Ok(route));
     check("action=explode&confirm=", Err("not an action"));
     check("action=reload&action=reload", Err("given twice"));
+}
+
+/// What a person reads: the page without its markup.
+fn read(status: &Status, wish: &Wish) -> String {
+    let html = render(status, wish, &User::LOCAL);
+    let words = html.split('<').filter_map(|part| part.split_once('>')).flat_map(|(_, text)| text.split_whitespace());
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn an_endpoint_says_why_it_is_in_its_state() {
+    let check = |state, why: Option<&str>, cause: EndpointCause, expect: &str| {
+        let mut status = status();
+        let mut of = endpoint("10.0.0.7:80", state, why);
+        of.cause = cause;
+        status.clusters[0].endpoints = vec![of];
+        let text = read(&status, &Wish::default());
+        assert!(text.contains(&format!("10.0.0.7:80 shop {expect} ")), "{expect}: {text}");
+    };
+    let probed = |is_success| Some(ProbeStatus { seconds_ago: 70, is_success });
+    let none = EndpointCause::default();
+    check(EndpointState::Unchecked, None, none, "&#9679; unchecked -");
+    let starts = EndpointCause { last_probe: probed(true), slow_start_seconds_left: Some(9), ..none };
+    let expect =
+        "&#9679; healthy the last probe succeeded, 1 min 10 s ago slow start: gets less than its share for 9 s";
+    check(EndpointState::Healthy, None, starts, expect);
+    let failed = EndpointCause { last_probe: probed(false), ..none };
+    let expect = "&#9650; unhealthy connect refused the last probe failed, 1 min 10 s ago";
+    check(EndpointState::Unhealthy, Some("connect refused"), failed, expect);
+    let ejected = EndpointCause { ejected_seconds_left: Some(12), ..none };
+    let expect = "&#9650; ejected requests failed there; back in 12 s";
+    check(EndpointState::Ejected, Some("requests failed there; back in 12 s"), ejected, expect);
+    let expect = "&#9650; draining an operator drains it; requests in progress: 2";
+    check(EndpointState::Draining, None, none, expect);
+}
+
+#[test]
+fn the_load_of_an_endpoint_stands_beside_its_weight() {
+    let mut status = status();
+    let endpoints = &mut status.clusters[0].endpoints;
+    endpoints[0].weight = 3;
+    (endpoints[0].recent.requests, endpoints[1].recent.requests) = (20, 60);
+    let text = read(&status, &Wish::default());
+    assert!(text.contains("healthy 25 % 75 % 20 ") && text.contains("unchecked 75 % 25 % 60 "), "{text}");
+}
+
+#[test]
+fn saturation_has_the_retry_budget_that_is_used_most() {
+    let mut status = status();
+    let text = read(&status, &Wish::default());
+    assert!(text.contains("Fullest retry budget 0 % ; refused retries, last minute: 0"), "{text}");
+    status.clusters[0].retry_budget_used = 0.374;
+    status.clusters.push(crate::ClusterStatus {
+        name: "other".into(),
+        retry_budget_used: 0.2,
+        ..status.clusters[0].clone()
+    });
+    status.listeners[0].recent.refused = [("retry_budget".to_owned(), 5)].into();
+    let text = read(&status, &Wish::default());
+    assert!(text.contains("Fullest retry budget 37 % of shop ; refused retries, last minute: 5"), "{text}");
+    assert!(text.contains("Retries of shop 3 (37 % of the budget is used)"), "{text}");
+}
+
+#[test]
+fn a_drop_has_its_sentence_and_an_object_its_condition() {
+    let mut status = status();
+    status.kernel_plane = Some(crate::KernelPlaneStatus {
+        entries: 90,
+        entries_max: 100,
+        pressure: true,
+        map_bytes: 1,
+        drops: BTreeMap::new(),
+        sockets: None,
+    });
+    status.vips = vec![vip()];
+    let object = |condition: &str| crate::RefusedObjectStatus {
+        object: "HTTPRoute shop/cart".into(),
+        condition: condition.into(),
+        reason: "RefNotPermitted".into(),
+        message: "No grant allows it.".into(),
+    };
+    status.about.refused_objects = vec![object("ResolvedRefs"), object("")];
+    status.about.refused_objects_more = 7;
+    let day = 86_400;
+    let certificate = |days: i64| crate::CertificateStatus {
+        expires_unix_seconds: (status.unix_seconds as i64 + days * day + 1) as u64,
+        owner: format!("listener {days}"),
+        names: vec!["a.test".into(), "b.test".into()],
+    };
+    status.about.certificates = vec![certificate(-3), certificate(14), certificate(90)];
+    let text = read(&status, &Wish::default());
+    for expect in [
+        "dns 192.0.2.1:53/udp (nat) 8 flows, 1000 in all; sockets: 2, 40 in all; 45678 packets/s, 9400.0 Mbit/s.",
+        "3 no_endpoint 40 rate_limited The vip has a limit.",
+        "HTTPRoute shop/cart ResolvedRefs RefNotPermitted No grant allows it.",
+        "HTTPRoute shop/cart (Event) RefNotPermitted",
+        "and 7 more",
+        "listener -3 a.test, b.test &#9650; expired ",
+        "listener 14 a.test, b.test &#9650; 14 ",
+        "listener 90 a.test, b.test 90 ",
+    ] {
+        assert!(text.contains(expect), "{expect}: {text}");
+    }
 }

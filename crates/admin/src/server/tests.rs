@@ -61,6 +61,7 @@ impl Control for Scripted {
             host: "edge-1".into(),
             pid: 1,
             uptime_seconds: 2,
+            started_ms: 0,
             generation: 3,
             verdict: crate::History::default().verdict(),
             point: crate::Point::default(),

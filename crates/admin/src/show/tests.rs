@@ -60,6 +60,7 @@ pub(crate) fn status() -> Status {
         algorithm: "round_robin".into(),
         requests: 70_000,
         retries: 3,
+        retry_budget_used: 0.0,
         panic: false,
         priority: None,
         zone_share: None,

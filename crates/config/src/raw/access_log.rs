@@ -34,7 +34,7 @@ keys! {
         optional routes: OneOrMany<RouteName>, default "all routes";
         /// Write no records of these routes, such as one for probes.
         optional except_routes: OneOrMany<RouteName>, default "none";
-        /// The share of records that are written, chosen at random. Errors (a `reason`, or a status from 500 on) are always written.
+        /// The share of records that are written, chosen at random. Errors (a `reason`, a status from 500 on, or a gRPC call that a server failed) are always written.
         optional sampling: Percent, default "100%";
         /// Whether query strings are written. With `false`, targets end before their `?`, and so do `Referer` and `Location`.
         optional query: Flag, default "true";

@@ -111,6 +111,11 @@ impl Status {
         matches!(self, Self::Unknown | Self::Internal | Self::Unavailable | Self::DataLoss)
     }
 
+    /// Whether it counts as 5xx does in HTTP: what counts against an endpoint, and 504.
+    pub(crate) fn is_failure(self) -> bool {
+        self.is_endpoints_fault() || self == Self::DeadlineExceeded
+    }
+
     /// The value of `grpc-status`.
     pub(crate) fn code(self) -> &'static [u8] {
         const CODES: [&[u8]; 17] = [

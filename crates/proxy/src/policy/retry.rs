@@ -232,7 +232,7 @@ impl Tries {
         }
         if is_free {
             cluster.counters.redispatches.inc();
-        } else if cluster.budget.borrow_mut().try_retry(now_ms, retry.budget) {
+        } else if cluster.try_retry(now_ms, retry.budget) {
             past.retries += u32::from(!faults::is_injected(InjectedFault::RetriesForEver));
             cluster.counters.retries.inc();
         } else {

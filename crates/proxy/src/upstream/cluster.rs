@@ -106,6 +106,14 @@ impl Cluster {
         }
     }
 
+    /// Whether a retry is within the budget of this share of the requests. If so, it is counted.
+    pub(crate) fn try_retry(&self, now_ms: u64, share: f64) -> bool {
+        let mut budget = self.budget.borrow_mut();
+        let is_within = budget.try_retry(now_ms, share);
+        self.counters.retry_budget.set(now_ms, budget.used(share));
+        is_within
+    }
+
     /// What to hash for this cluster's choice; `None` for nothing.
     pub(crate) fn hash_key(&self) -> Option<&HashKey> {
         match &self.plan.policy.algorithm {
@@ -479,6 +487,22 @@ mod tests {
         };
         check(false, Reason::NoEndpoint, 503);
         check(true, Reason::ClusterMissing, 500);
+    }
+
+    #[test]
+    fn a_retry_says_how_full_the_budget_is() {
+        let cluster = cluster(&["127.0.0.1:1"], false);
+        let used = |now_ms| {
+            let mut total = telemetry::FullnessTotals::default();
+            total.push(&cluster.counters.retry_budget);
+            total.fullest(now_ms, 10_000)
+        };
+        assert_eq!(used(1_000), 0.0);
+        assert!((0..25).all(|_| cluster.try_retry(1_000, 0.2)));
+        assert_eq!((used(1_000), used(11_001)), (0.25, 0.0));
+        // It lets a hundred pass.
+        assert_eq!((0..200).filter(|_| cluster.try_retry(2_000, 0.2)).count(), 75);
+        assert_eq!(used(2_000), 1.0);
     }
 
     #[test]

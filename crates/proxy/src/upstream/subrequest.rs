@@ -147,7 +147,7 @@ impl Subrequest {
         let is_waited_for = matches!(terms.patience, Patience::For { .. });
         let is_fast = error.side == Side::Upstream && connection_outcome(error) != Outcome::Timeout;
         let may = is_waited_for && is_fast && tried.len() < TRIES_MAX && cluster.has_other(tried, false, now_ms);
-        if may && cluster.budget.borrow_mut().try_retry(now_ms, Retry::default().budget) && self.upload.rewind() {
+        if may && cluster.try_retry(now_ms, Retry::default().budget) && self.upload.rewind() {
             cluster.counters.retries.inc();
             return true;
         }

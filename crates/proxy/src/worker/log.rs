@@ -44,6 +44,10 @@ fn count(counters: &RouteCounters, exchange: &Exchange) {
     // Otherwise the client was gone before it got a response.
     if let Some(status) = record.status {
         counters.responses.inc(status);
+        let code = exchange.call().and_then(|call| call.status);
+        if status < 500 && code.is_some_and(Status::is_failure) {
+            counters.call_failures.inc();
+        }
     }
     record.reasons().for_each(|reason| counters.reasons.inc(reason));
     if record.retries > 0 {

@@ -347,6 +347,8 @@ pub(crate) async fn run(
     traces: TraceSender,
     mut commands: UnboundedReceiver<Command>,
 ) {
+    // Before the first random number of a process, aws-lc collects the jitter of the CPU, which took 75 ms here. No request may wait for it.
+    let _ = aws_lc_rs::rand::fill(&mut [0; 1]);
     let worker = Rc::new(Worker::new(index, workers, registry));
     *worker.traces.borrow_mut() = Some(traces);
     let timers = worker.timers.clone();

@@ -14,7 +14,9 @@ use admin::{
 use model::{Snapshot, Zone};
 use net::clock;
 use proxy::{ClusterPlan, Compiled, KeySource, ListenerPlan, OwnCertificate, PasswordCounts};
-use telemetry::{Distribution, EndpointKey, EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals};
+use telemetry::{
+    ClusterTotals, Distribution, EndpointKey, EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals,
+};
 use tokio::sync::oneshot;
 
 use super::{Control, Order, about, keys, operators, replicas, trace, unix_seconds};
@@ -158,6 +160,7 @@ impl admin::Control for Control {
             host: host_name(),
             pid: std::process::id(),
             uptime_seconds: clock::now_ms().saturating_sub(self.started_ms) / 1000,
+            started_ms: self.started_ms,
             generation: state.compiled.as_ref().map_or(0, |compiled| compiled.snapshot.generation.0),
             verdict: state.history.verdict(),
             point: state.history.latest().copied().unwrap_or_default(),
@@ -421,7 +424,13 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Spans<Outcomes
         priority: plan.state.priority_in_use(now_ms),
         zone_share: plan.state.zone_share(now_ms),
     };
-    ClusterStatus::new(&plan.policy, totals, turn, endpoints)
+    let retry_budget_used = totals.clusters.get(&name).map_or(0.0, |total| retry_budget_used(total, now_ms));
+    ClusterStatus { retry_budget_used, ..ClusterStatus::new(&plan.policy, totals, turn, endpoints) }
+}
+
+/// The part of the budget that is used, as of the last retry. Older ones do not count any more.
+fn retry_budget_used(total: &ClusterTotals, now_ms: u64) -> f64 {
+    total.retry_budget.fullest(now_ms, balance::RETRY_WINDOW_SECONDS * 1000)
 }
 
 fn cause(plan: &ClusterPlan, index: usize, last: Option<&health::LastProbe>, now_ms: u64) -> EndpointCause {
@@ -563,7 +572,8 @@ impl Control {
         samples.extend(access_log.iter().flat_map(|log| log.samples()));
         samples.extend(self.traces.samples());
         let plans = compiled.iter().flat_map(|compiled| &compiled.clusters);
-        samples.extend(endpoint_samples(plans));
+        samples.extend(endpoint_samples(plans.clone()));
+        samples.extend(cluster_samples(plans, &self.registry.cluster_totals()));
         let kernel = self.kernel();
         samples.extend(vip_endpoint_samples(kernel.vips()));
         samples.extend(kernel.samples());
@@ -601,7 +611,6 @@ fn password_samples(counts: PasswordCounts) -> Vec<Sample> {
     samples
 }
 
-/// All samples of one gauge, then those of the next: the text format wants samples of one name together.
 fn endpoint_samples<'p>(plans: impl Iterator<Item = &'p Arc<ClusterPlan>> + Clone) -> Vec<Sample> {
     let now_ms = clock::now_ms();
     let mut samples = Vec::new();
@@ -620,34 +629,33 @@ fn endpoint_samples<'p>(plans: impl Iterator<Item = &'p Arc<ClusterPlan>> + Clon
     all("steelyard_endpoint_in_flight", "Requests in progress at the endpoint.", &|_, _, endpoint| {
         f64::from(endpoint.in_flight())
     });
-    for plan in plans.clone() {
-        samples.push(Sample {
-            name: "steelyard_cluster_panic",
-            help: "1 if so few endpoints of the cluster are usable that health and ejection are ignored.",
-            kind: Kind::Gauge,
-            labels: vec![("cluster", plan.policy.name.clone())],
-            value: f64::from(plan.state.panicking(now_ms)),
-        });
-    }
-    // Apart, because the samples of one name stand together.
-    for plan in plans.clone() {
+    samples
+}
+
+fn cluster_samples<'p>(
+    plans: impl Iterator<Item = &'p Arc<ClusterPlan>>,
+    totals: &BTreeMap<Arc<str>, ClusterTotals>,
+) -> Vec<Sample> {
+    let now_ms = clock::now_ms();
+    let mut samples = Vec::new();
+    for plan in plans {
+        let mut one = |name, help, value: f64| {
+            let labels = vec![("cluster", plan.policy.name.clone())];
+            samples.push(Sample { name, help, kind: Kind::Gauge, labels, value });
+        };
+        let help = "1 if so few endpoints of the cluster are usable that health and ejection are ignored.";
+        one("steelyard_cluster_panic", help, f64::from(plan.state.panicking(now_ms)));
+        let help = "The part of the cluster's retry budget, 0 to 1, that was used at the last retry of the last ten seconds, at the worker where most of it was.";
+        let used = totals.get(plan.policy.name.as_str()).map_or(0.0, |total| retry_budget_used(total, now_ms));
+        one("steelyard_cluster_retry_budget_used_ratio", help, used);
         if let Some(priority) = plan.state.priority_in_use(now_ms) {
-            samples.push(Sample {
-                name: "steelyard_cluster_priority",
-                help: "The priority of the endpoints that get the requests of the cluster, if its endpoints differ in it.",
-                kind: Kind::Gauge,
-                labels: vec![("cluster", plan.policy.name.clone())],
-                value: f64::from(priority),
-            });
+            let help =
+                "The priority of the endpoints that get the requests of the cluster, if its endpoints differ in it.";
+            one("steelyard_cluster_priority", help, f64::from(priority));
         }
         if let Some(share) = plan.state.zone_share(now_ms) {
-            samples.push(Sample {
-                name: "steelyard_cluster_zone_share",
-                help: "The share of the requests of the cluster, 0 to 1, that goes to endpoints in the zone of this process, if zones are known.",
-                kind: Kind::Gauge,
-                labels: vec![("cluster", plan.policy.name.clone())],
-                value: share,
-            });
+            let help = "The share of the requests of the cluster, 0 to 1, that goes to endpoints in the zone of this process, if zones are known.";
+            one("steelyard_cluster_zone_share", help, share);
         }
     }
     samples

@@ -1,5 +1,6 @@
 //! Asks the other processes that serve the same for their figures.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,7 +43,17 @@ pub(super) async fn ask(name: &str) -> Vec<Replica> {
     }
     let mut replicas = asked.join_all().await;
     replicas.sort_by(|one, other| one.address.cmp(&other.address));
+    keep_distinct(&mut replicas);
     replicas
+}
+
+/// Leaves a process with several addresses, such as one of each family, at the first of them: its figures count once.
+fn keep_distinct(replicas: &mut Vec<Replica>) {
+    let mut seen = HashSet::new();
+    replicas.retain(|replica| match &replica.overview {
+        Ok(of) => seen.insert((of.host.clone(), of.pid, of.started_ms)),
+        Err(_) => true,
+    });
 }
 
 async fn overview(address: SocketAddr) -> io::Result<OverviewStatus> {
@@ -64,6 +75,35 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn a_process_counts_once() {
+        let replica = |address: &str, host: &str, started_ms| Replica {
+            address: address.into(),
+            overview: Ok(OverviewStatus {
+                version: OVERVIEW_VERSION,
+                host: host.into(),
+                pid: 1,
+                uptime_seconds: 7,
+                started_ms,
+                generation: 1,
+                verdict: admin::History::default().verdict(),
+                point: admin::Point::default(),
+            }),
+        };
+        let fails = |address: &str| Replica { address: address.into(), overview: Err("refused".into()) };
+        let mut replicas = vec![
+            replica("10.0.0.1:9902", "a", 5),
+            replica("10.0.0.2:9902", "b", 5),
+            replica("10.0.0.3:9902", "b", 6),
+            replica("[fd00::1]:9902", "a", 5),
+            fails("[fd00::2]:9902"),
+            fails("[fd00::3]:9902"),
+        ];
+        keep_distinct(&mut replicas);
+        let left: Vec<&str> = replicas.iter().map(|replica| replica.address.as_str()).collect();
+        assert_eq!(left, ["10.0.0.1:9902", "10.0.0.2:9902", "10.0.0.3:9902", "[fd00::2]:9902", "[fd00::3]:9902"]);
+    }
 
     #[tokio::test]
     async fn each_replica_answers_or_says_why_not() {

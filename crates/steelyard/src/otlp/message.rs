@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use model::{GRPC_STATUS_NAMES, Otlp};
 use prost::Message;
-use telemetry::{Reason, TraceRecord, TryRecord};
+use telemetry::{Reason, TraceRecord, TryRecord, is_fault_of_server};
 
 /// Our part of the flags of a span: whether its parent is known to be in another process, and that it is.
 const HAS_IS_REMOTE: u32 = 0x100;
@@ -204,8 +204,7 @@ fn server_span(record: &TraceRecord) -> Span {
     }
     rpc(&mut attributes, record, record.grpc_status);
     let is_error = match record.grpc_status {
-        // Those that are the fault of a server (semantic conventions for gRPC).
-        Some(code) => matches!(code, 2 | 4 | 12 | 13 | 14 | 15),
+        Some(code) => is_fault_of_server(code),
         None => record.status >= 500 || record.status == 0,
     };
     if is_error {
@@ -230,7 +229,7 @@ fn server_span(record: &TraceRecord) -> Span {
     }
     let remote = if record.parent_id.is_some() { HAS_IS_REMOTE | IS_REMOTE } else { HAS_IS_REMOTE };
     let name = match (rpc_name(record), record.route_path.as_str()) {
-        (Some((service, method)), _) => format!("{service}/{method}"),
+        (Some(method), _) => method.to_owned(),
         (None, "") => known(&record.method).unwrap_or("HTTP").to_owned(),
         (None, path) => format!("{} {path}", known(&record.method).unwrap_or("HTTP")),
     };
@@ -276,7 +275,7 @@ fn client_span(record: &TraceRecord, one: &TryRecord) -> Span {
     attributes.text("steelyard.endpoint", one.endpoint.to_string());
     attributes.text("steelyard.reason", one.reason.map_or("", Reason::name));
     let name = match rpc_name(record) {
-        Some((service, method)) => format!("{service}/{method}"),
+        Some(method) => method.to_owned(),
         None => known(&record.method).unwrap_or("HTTP").to_owned(),
     };
     let begun_us = record.begun_unix_us.saturating_add(one.begun_us);
@@ -318,32 +317,35 @@ fn network_peer(attributes: &mut Attributes, peer: SocketAddr) {
     attributes.number("network.peer.port", peer.port());
 }
 
-/// The service and the method of a call, as its path has them.
-fn rpc_name(record: &TraceRecord) -> Option<(&str, &str)> {
+/// The method of a call with its service, as the path has them: `helloworld.Greeter/SayHello`.
+fn rpc_name(record: &TraceRecord) -> Option<&str> {
     record.grpc_status?;
-    record.path.strip_prefix('/')?.rsplit_once('/')
+    record.path.strip_prefix('/').filter(|name| name.contains('/'))
 }
 
+/// The attributes of calls since they are stable (semantic conventions 1.45). Before, a call had `rpc.system`, `rpc.service`, and its status as a
+/// number.
 fn rpc(attributes: &mut Attributes, record: &TraceRecord, code: Option<u8>) {
     if record.grpc_status.is_none() {
         return;
     }
-    attributes.text("rpc.system", "grpc");
-    if let Some((service, method)) = rpc_name(record) {
-        attributes.text("rpc.service", service);
-        attributes.text("rpc.method", method);
-    }
+    attributes.text("rpc.system.name", "grpc");
+    attributes.text("rpc.method", rpc_name(record).unwrap_or("_OTHER"));
     if let Some(code) = code {
-        attributes.number("rpc.grpc.status_code", code);
+        attributes.text("rpc.response.status_code", status_name(code));
     }
+}
+
+/// The name of a status of gRPC, or its number if it has none.
+fn status_name(code: u8) -> String {
+    GRPC_STATUS_NAMES.get(usize::from(code)).map_or_else(|| code.to_string(), |name| (*name).to_owned())
 }
 
 /// Our reason says most; otherwise a status does.
 fn error_type(reason: Option<Reason>, status: Option<u16>, grpc_status: Option<u8>) -> String {
-    let of_call = grpc_status.filter(|code| *code != 0).and_then(|code| GRPC_STATUS_NAMES.get(usize::from(code)));
-    match (reason, of_call, status) {
+    match (reason, grpc_status.filter(|code| *code != 0), status) {
         (Some(reason), ..) => reason.name().to_owned(),
-        (None, Some(name), _) => (*name).to_owned(),
+        (None, Some(code), _) => status_name(code),
         (None, None, Some(status)) if status != 0 => status.to_string(),
         _ => "_OTHER".to_owned(),
     }
@@ -440,7 +442,7 @@ mod tests {
         assert_eq!(server.status, None);
         let names = ["http.request.method", "url.path", "url.query", "server.address", "server.port", "client.address"];
         assert_eq!(shown(server, &names), ["GET", "/cart/7", "-", "shop.example.com", "8443", "192.0.2.7"]);
-        let names = ["http.response.status_code", "error.type", "steelyard.added_us", "steelyard.tries", "rpc.system"];
+        let names = ["http.response.status_code", "error.type", "steelyard.added_us", "steelyard.tries", "rpc.method"];
         assert_eq!(shown(server, &names), ["200", "-", "80", "2", "-"]);
         for span in [first, second] {
             assert_eq!((&span.parent_span_id, span.kind, span.flags), (&vec![2; 8], 3, 0x101));
@@ -450,6 +452,28 @@ mod tests {
         assert_eq!(shown(second, &names), ["1", "200", "-", "http://10.0.0.1:8080/cart/7"]);
         assert_eq!([&first.status, &second.status], [&Some(Status { code: 2 }), &None]);
         assert_eq!((second.start_unix_nano, second.end_unix_nano), (1_000_500_000, 1_001_000_000));
+    }
+
+    #[test]
+    fn calls_have_the_stable_attributes() {
+        let check = |path: &str, code: u8, name: &str, expect: [&str; 3]| {
+            let mut record = TraceRecord { path: path.to_owned(), grpc_status: Some(code), ..record() };
+            record.tries[1].grpc_status = Some(code);
+            let all: Vec<Span> = spans(&record).collect();
+            for span in [&all[0], &all[2]] {
+                assert_eq!(span.name, name);
+                let names = ["rpc.system.name", "rpc.method", "rpc.response.status_code"];
+                assert_eq!(shown(span, &names), expect, "{path} {code}");
+                assert_eq!(shown(span, &["rpc.system", "rpc.service", "rpc.grpc.status_code"]), ["-"; 3]);
+            }
+            // A try that got no response has no status.
+            assert_eq!(shown(&all[1], &["rpc.response.status_code"]), ["-"]);
+        };
+        check("/shop.Cart/Add", 0, "shop.Cart/Add", ["grpc", "shop.Cart/Add", "OK"]);
+        check("/shop.Cart/Add", 14, "shop.Cart/Add", ["grpc", "shop.Cart/Add", "UNAVAILABLE"]);
+        check("/shop.Cart/Add", 99, "shop.Cart/Add", ["grpc", "shop.Cart/Add", "99"]);
+        let span = server_span(&TraceRecord { path: "/odd".to_owned(), grpc_status: Some(12), ..record() });
+        assert_eq!(shown(&span, &["rpc.method"]), ["_OTHER"]);
     }
 
     #[test]

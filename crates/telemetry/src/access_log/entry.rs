@@ -186,7 +186,9 @@ impl<'b> LogEntry<'b> {
 
 /// Whether it was refused or failed.
 pub(super) fn is_error(record: &Record<'_>) -> bool {
-    record.reason.is_some() || record.http.is_some_and(|http| http.status >= 500)
+    let is_fault =
+        |http: HttpRecord<'_>| http.status >= 500 || http.grpc_status.is_some_and(crate::grpc::is_fault_of_server);
+    record.reason.is_some() || record.http.is_some_and(is_fault)
 }
 
 /// A target without its query.

@@ -88,11 +88,11 @@ fn each(text: &[u8], mut part: impl FnMut(Part)) {
     }
 }
 
-/// Controls (C0, DEL, C1), characters that some readers take for the end of a line, and those that change the direction of the text around
-/// them (CVE-2021-42574).
+/// Controls (C0, DEL, C1), characters that some readers take for the end of a line, those that change the direction of the text around them
+/// (CVE-2021-42574), and those without a width.
 fn hidden(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
@@ -128,6 +128,7 @@ mod tests {
         check(quoted, b"/\r\n\0\x1b[0m\x7f", "/\\x0d\\x0a\\x00\\x1b[0m\\x7f");
         check(quoted, b"/\xff\xc3", "/\\xff\\xc3");
         check(quoted, "/ü\u{85}\u{202e}\u{2028}".as_bytes(), "/ü\\u{85}\\u{202e}\\u{2028}");
+        check(quoted, "/\u{61c}\u{200b}\u{2066}\u{feff}".as_bytes(), "/\\u{61c}\\u{200b}\\u{2066}\\u{feff}");
     }
 
     #[test]

@@ -447,6 +447,13 @@ fn filters_and_samples() {
     let rules = Rules::new(&log);
     assert!(!rules.take(&request(), &mut random));
     assert!(rules.take(&failed(), &mut random) && rules.take(&with_status(500), &mut random));
+    // Calls of gRPC fail with status 200.
+    let mut call = |code| {
+        let mut record = request();
+        record.http.as_mut().unwrap().grpc_status = Some(code);
+        rules.take(&record, &mut random)
+    };
+    assert_eq!([0, 1, 5, 14, 99].map(&mut call), [false, false, false, true, true]);
 }
 
 /// What a careful reader makes of a template: the values, with their escapes.
