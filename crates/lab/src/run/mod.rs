@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use args::RunArgs;
+pub(crate) use args::name_and_path;
 
 use crate::contender::{self, Digests, Probed, Recipe};
 use crate::document::Problem;
@@ -86,8 +87,9 @@ pub fn run(args: &RunArgs, itself: &Path, version: &str) -> io::Result<Verdict> 
         if run.partial.is_some() {
             verdict = Verdict::Failed;
         }
-        if let Some(why) = shows_nothing(&run) {
-            progress::say(&why);
+        let nothing = shows_nothing(&run).map_or_else(|| not_served(&run), |why| vec![why]);
+        if !nothing.is_empty() {
+            nothing.iter().for_each(|why| progress::say(why));
             verdict = Verdict::Failed;
         }
         if run.partial.as_deref() == Some(INTERRUPTED) {
@@ -108,15 +110,33 @@ fn shows_nothing(run: &Run) -> Option<String> {
     if run.cells.iter().any(is_sound) {
         return None;
     }
+    Some(format!(
+        "{}: all {} cells failed or are invalid, so the run shows nothing{}",
+        run.scenario.name,
+        run.cells.len(),
+        first_failure(&run.cells.iter().collect::<Vec<_>>())
+    ))
+}
+
+/// Contenders that took part and did not serve anything. The rest of the run is sound, but it does not compare what it was to compare.
+fn not_served(run: &Run) -> Vec<String> {
+    let has_served = |cell: &&record::Cell| cell.measurement.as_ref().is_some_and(|measured| measured.ok > 0);
+    let mut said = Vec::new();
+    for instance in &run.scenario.instances {
+        let cells: Vec<_> = run.cells.iter().filter(|cell| cell.instance == instance.id).collect();
+        if !cells.is_empty() && !cells.iter().any(has_served) {
+            let first = first_failure(&cells);
+            said.push(format!("{}: {} served nothing in {} cells{first}", run.scenario.name, instance.id, cells.len()));
+        }
+    }
+    said
+}
+
+fn first_failure(cells: &[&record::Cell]) -> String {
     let failure = |cell: &record::Cell| cell.failure.as_ref().map(|failure| failure.why.clone());
     let unsound = |cell: &record::Cell| Some(cell.judgement.as_ref()?.reasons.join("; "));
-    let why = run.cells.iter().find_map(|cell| failure(cell).or_else(|| unsound(cell)));
-    let first = why.map_or(String::new(), |why| format!("; the first: {why}"));
-    Some(format!(
-        "{}: all {} cells failed or are invalid, so the run shows nothing{first}",
-        run.scenario.name,
-        run.cells.len()
-    ))
+    let why = cells.iter().find_map(|cell| failure(cell).or_else(|| unsound(cell)));
+    why.map_or(String::new(), |why| format!("; the first: {why}"))
 }
 
 /// The most rounds of a case, however wide its intervals are.
@@ -508,6 +528,21 @@ mod tests {
         assert_eq!(shows_nothing(&run), None);
         run.cells.clear();
         assert!(shows_nothing(&run).is_some());
+    }
+
+    #[test]
+    fn a_contender_that_serves_nothing_is_named() {
+        let mut run = crate::report::sample::run(record::Table::L4l7Ab);
+        assert_eq!(not_served(&run), Vec::<String>::new());
+        let name = run.cells[0].instance.clone();
+        for cell in run.cells.iter_mut().filter(|cell| cell.instance == name) {
+            cell.measurement = None;
+            cell.failure = Some(record::Failure { why: "it ended (exit status: 1)".to_owned(), log: Vec::new() });
+        }
+        let said = not_served(&run);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains(&format!("{name} served nothing in")), "{said:?}");
+        assert!(said[0].ends_with("cells; the first: it ended (exit status: 1)"), "{said:?}");
     }
 
     #[test]

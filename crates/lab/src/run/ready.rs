@@ -1,9 +1,11 @@
 //! Waits until a contender serves. It asks from the load's position, through the contender, to the origin and back.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
 
 use crate::record::{Failure, LoadKind, LoadSpec, Mode, OriginKind};
 use crate::topology;
@@ -44,6 +46,25 @@ pub(super) async fn wait(
             return Err(of_process.unwrap_or(Failure { why: what, log: Vec::new() }));
         }
         tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Sends requests to a service, from the addresses of its load in turn, and ignores how they are answered: some balancers serve a client or
+/// an endpoint only from its second connection on.
+pub(super) async fn first_requests(
+    namespace: Option<&str>,
+    address: SocketAddr,
+    service: &Service,
+    (sources, count, patience): (&[IpAddr], u32, Duration),
+) {
+    let deadline = tokio::time::Instant::now() + patience;
+    let unspecified = [IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
+    let sources = if sources.is_empty() { &unspecified } else { sources };
+    for source in sources.iter().cycle().take(count as usize) {
+        let asked = ask_from(namespace.map(str::to_owned), *source, address, service.origin.kind);
+        if tokio::time::timeout_at(deadline, asked).await.is_err() {
+            return;
+        }
     }
 }
 
@@ -102,14 +123,23 @@ pub(super) async fn wait_with_load(
 }
 
 async fn ask(namespace: Option<String>, address: SocketAddr, kind: OriginKind) -> io::Result<()> {
+    ask_from(namespace, IpAddr::V4(Ipv4Addr::UNSPECIFIED), address, kind).await
+}
+
+async fn ask_from(
+    namespace: Option<String>,
+    source: IpAddr,
+    address: SocketAddr,
+    kind: OriginKind,
+) -> io::Result<()> {
     let (sender, answer) = tokio::sync::oneshot::channel();
     // On a thread of its own, because it blocks and moves into the namespace.
     std::thread::Builder::new().name("ready".to_owned()).spawn(move || {
         let outcome = match namespace {
             Some(namespace) => {
-                topology::inside(&namespace, move || exchange(address, kind)).and_then(|outcome| outcome)
+                topology::inside(&namespace, move || exchange(source, address, kind)).and_then(|outcome| outcome)
             }
-            None => exchange(address, kind),
+            None => exchange(source, address, kind),
         };
         // The receiver is gone if the run was interrupted.
         let _ = sender.send(outcome);
@@ -117,8 +147,13 @@ async fn ask(namespace: Option<String>, address: SocketAddr, kind: OriginKind) -
     answer.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
 }
 
-fn exchange(address: SocketAddr, kind: OriginKind) -> io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
+fn exchange(source: IpAddr, address: SocketAddr, kind: OriginKind) -> io::Result<()> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if !source.is_unspecified() {
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
+    socket.connect_timeout(&address.into(), ANSWER)?;
+    let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(ANSWER))?;
     let mut read = |bytes: &mut [u8]| stream.read_exact(bytes);
     match kind {
