@@ -52,6 +52,23 @@ pub fn parse(file_name: &str, text: &str, generation: Generation) -> Result<Snap
 /// # Errors
 /// As [`parse`].
 pub fn read_file(file_name: &str, text: &str, generation: Generation) -> Result<File, Errors> {
+    read_with(file_name, text, |raw, base, report| lower::snapshot(raw, base, generation, report))
+}
+
+/// Reads a file that has only `access_log`, `tracing`, and the clusters that they name: what a process logs and records whose listeners come
+/// from elsewhere.
+///
+/// # Errors
+/// As [`parse`], and if it has anything else.
+pub fn read_telemetry(file_name: &str, text: &str) -> Result<File, Errors> {
+    read_with(file_name, text, lower::telemetry)
+}
+
+fn read_with(
+    file_name: &str,
+    text: &str,
+    lower: impl FnOnce(RawFile, &Path, &mut Report) -> Option<Snapshot>,
+) -> Result<File, Errors> {
     // RFC 3629 section 6: a byte order mark is a signature, not text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let base = Path::new(file_name).parent().unwrap_or(Path::new(""));
@@ -60,7 +77,7 @@ pub fn read_file(file_name: &str, text: &str, generation: Generation) -> Result<
         yaml::load(text, &mut report).and_then(|root| RawFile::read(&root, "the file", &mut report)).and_then(|raw| {
             let watch = raw.watch.as_ref().map_or(defaults::WATCH, |watch| watch.value.0);
             let locations = lower::file_places(&raw, base);
-            let snapshot = lower::snapshot(raw, base, generation, &mut report)?;
+            let snapshot = lower(raw, base, &mut report)?;
             let hidden = report.hidden().clone();
             let written = Written { name: file_name.to_owned(), text: text.to_owned(), locations, hidden };
             Some(File { snapshot, watch, written })

@@ -4,10 +4,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use model::{AccessLog, Announce, Announcing};
+use model::{AccessLog, Announce, Announcing, Cluster, Dns, Tracing};
 
 use crate::ingress_nginx::Compat;
 
@@ -66,8 +67,14 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// How long connections are still accepted after SIGTERM.
     pub drain_delay: Duration,
-    /// The target of the access log.
+    /// The target of the access log. Its cluster is one of `clusters`.
     pub access_log: Option<AccessLog>,
+    /// Spans of requests. Their cluster is one of `clusters`.
+    pub tracing: Option<Arc<Tracing>>,
+    /// Clusters that come from no object, and are the first of every snapshot.
+    pub clusters: Vec<Arc<Cluster>>,
+    /// How the host names of their endpoints are resolved.
+    pub dns: Dns,
 }
 
 /// The `controller` of the IngressClasses that this controller manages.
@@ -102,6 +109,9 @@ impl Default for Settings {
             metrics: None,
             drain_delay: Duration::ZERO,
             access_log: None,
+            tracing: None,
+            clusters: Vec::new(),
+            dns: Dns::default(),
         }
     }
 }

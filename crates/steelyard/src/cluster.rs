@@ -3,6 +3,8 @@
 //! Job: turn the command's arguments into settings, pass the cluster's snapshots to the loop, and pass the outcome
 //! back. Not its job: what objects mean; that is the job of the crate `controller`.
 
+use std::path::Path;
+
 pub(crate) use controller::{Handle, NodeLeases, Update};
 use controller::{IngressNginx, Options, Outcome, Refusal, Settings};
 use model::{AccessLog, Announce, Announcing, Dns, Generation, LogTarget, Snapshot};
@@ -20,13 +22,13 @@ fn nothing_yet(settings: &Settings) -> Snapshot {
         admin_access: Default::default(),
         metrics: settings.metrics,
         access_log: settings.access_log.clone(),
-        tracing: None,
-        dns: Dns::default(),
+        tracing: settings.tracing.clone(),
+        dns: settings.dns.clone(),
         drain_delay: settings.drain_delay,
         drain_timeout: controller::DRAIN_TIMEOUT,
         memory_max: None,
         listeners: Vec::new(),
-        clusters: Vec::new(),
+        clusters: settings.clusters.clone(),
         vips: Vec::new(),
         flows_max: controller::FLOWS_MAX,
         socket_cgroup: settings.socket_cgroup.clone(),
@@ -39,7 +41,12 @@ pub(crate) fn controller(args: ControllerArgs) -> Exit {
     if let Err(exit) = run::log_to_stderr_or_say(&args.run.log) {
         return exit;
     }
-    let (options, run) = options(args);
+    let telemetry = args.telemetry.clone();
+    let (mut options, run) = options(args);
+    if let Some(Err(why)) = telemetry.map(|file| read_telemetry(&file, &mut options.settings)) {
+        eprintln!("steelyard: {why}");
+        return Exit::BadConfig;
+    }
     let begin = nothing_yet(&options.settings);
     match controller::start(options) {
         Ok(handle) => run::run(Source::Cluster(Box::new(begin)), Some(handle), &run),
@@ -48,6 +55,18 @@ pub(crate) fn controller(args: ControllerArgs) -> Exit {
             Exit::BadConfig
         }
     }
+}
+
+/// Takes what is logged and recorded, and where that goes, from a file.
+fn read_telemetry(file: &Path, settings: &mut Settings) -> Result<(), String> {
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file).map_err(|error| format!("--telemetry {name}: {error}"))?;
+    let config::File { snapshot, .. } = config::read_telemetry(&name, &text).map_err(|errors| errors.to_string())?;
+    settings.access_log = snapshot.access_log;
+    settings.tracing = snapshot.tracing;
+    settings.clusters = snapshot.clusters;
+    settings.dns = snapshot.dns;
+    Ok(())
 }
 
 fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
@@ -85,6 +104,10 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         metrics: args.metrics,
         drain_delay: args.drain_delay,
         access_log: args.access_log.map(|format| AccessLog::new(LogTarget::Stdout, format.into())),
+        // Those of the file for telemetry, which may be wrong, are added later.
+        tracing: None,
+        clusters: Vec::new(),
+        dns: Dns::default(),
     };
     let options = Options {
         settings,

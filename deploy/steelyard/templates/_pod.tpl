@@ -16,12 +16,20 @@
 {{- fail (printf "service.ports has %s at port %v: the name http-metrics and the port 9902 are taken by the metrics" .name (default .port .targetPort)) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.telemetry .Values.accessLog -}}
+{{- fail "accessLog and telemetry exclude each other: write access_log in telemetry" -}}
+{{- end -}}
 metadata:
   labels:
     {{- include "steelyard.selector" . | nindent 4 }}
     {{- with .Values.podLabels }}{{ toYaml . | nindent 4 }}{{ end }}
-  {{- if or .Values.podAnnotations (and .Values.scrapeAnnotations (not $kernel)) }}
+  {{- $telemetry := and (not $kernel) .Values.telemetry -}}
+  {{- if or .Values.podAnnotations $telemetry (and .Values.scrapeAnnotations (not $kernel)) }}
   annotations:
+    {{- if $telemetry }}
+    # The file is read once, so its change replaces the pods.
+    steelyard.io/telemetry: {{ toYaml .Values.telemetry | sha256sum | quote }}
+    {{- end }}
     {{- if and .Values.scrapeAnnotations (not $kernel) }}
     prometheus.io/scrape: 'true'
     prometheus.io/port: '9902'
@@ -151,6 +159,9 @@ spec:
         {{- with .Values.accessLog }}
         - {{ printf "--access-log=%s" . | quote }}
         {{- end }}
+        {{- if and (not $kernel) .Values.telemetry }}
+        - --telemetry=/etc/steelyard/telemetry/telemetry.yaml
+        {{- end }}
         {{- range .Values.extraArgs }}
         - {{ . | quote }}
         {{- end }}
@@ -218,7 +229,22 @@ spec:
         # The pod's own /sys/fs/cgroup shows nothing but the pod.
         - {name: cgroup, mountPath: /host/cgroup, readOnly: true}
         {{- end }}
+      {{- else if .Values.telemetry }}
+      volumeMounts:
+        - {name: telemetry, mountPath: /etc/steelyard/telemetry, readOnly: true}
+        {{- with .Values.telemetrySecret }}
+        - {name: telemetry-secret, mountPath: /etc/steelyard/telemetry-secret, readOnly: true}
+        {{- end }}
       {{- end }}
+  {{- if and (not $kernel) .Values.telemetry }}
+  volumes:
+    - name: telemetry
+      configMap: {name: {{ printf "%s-telemetry" (include "steelyard.name" .) | quote }}}
+    {{- with .Values.telemetrySecret }}
+    - name: telemetry-secret
+      secret: {secretName: {{ . | quote }}}
+    {{- end }}
+  {{- end }}
   {{- if $kernel }}
   volumes:
     - name: bpffs

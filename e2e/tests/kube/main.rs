@@ -25,6 +25,7 @@ mod services;
 mod sidecar_webhook;
 #[path = "../support/mod.rs"]
 mod support;
+mod telemetry;
 #[path = "../support/tls.rs"]
 mod tls;
 mod unread;

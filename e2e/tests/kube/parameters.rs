@@ -228,7 +228,7 @@ impl Edge {
 }
 
 /// An endpoint that answers every connection with all that it got before the body.
-fn telltale(number: u8) -> SocketAddr {
+pub fn telltale(number: u8) -> SocketAddr {
     let address = pod(number, 8080);
     let listener = TcpListener::bind(address).unwrap();
     std::thread::spawn(move || {
@@ -252,7 +252,7 @@ fn try_ask(header: &[u8]) -> Option<String> {
 }
 
 #[track_caller]
-fn until_answered(header: &[u8]) -> String {
+pub fn until_answered(header: &[u8]) -> String {
     let seen = until(PATIENCE, || try_ask(header));
     seen.unwrap_or_else(|| panic!("no answer to {:?}", String::from_utf8_lossy(header)))
 }

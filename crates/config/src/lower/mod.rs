@@ -54,6 +54,29 @@ pub use vip::{NOT_TABLE_LOCAL, TABLE_LOCAL, VIPS_MAX};
 /// Builds the snapshot as far as possible. It is only usable if the report is still empty. Relative file names are resolved from `base`.
 pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut Report) -> Option<Snapshot> {
     refuse_what_serves_nothing(&raw, report);
+    whole(raw, base, generation, report)
+}
+
+/// The keys of a file of settings for telemetry.
+const TELEMETRY: [&str; 4] = ["access_log", "tracing", "clusters", "dns"];
+
+/// As [`snapshot`], of a file that only says where logs and spans go.
+pub fn telemetry(raw: RawFile, base: &Path, report: &mut Report) -> Option<Snapshot> {
+    let written = raw.written();
+    for other in written.iter().filter(|written| !TELEMETRY.contains(&written.key)) {
+        let wrong = Wrong::new(format!("`{}` does not belong into a file for telemetry", other.key));
+        report.add(
+            other.location,
+            wrong.hint("it can have `access_log`, `tracing`, and the `clusters` that they name, with `dns`"),
+        );
+    }
+    if !written.iter().any(|written| ["access_log", "tracing"].contains(&written.key)) {
+        report.add(Location::START, Wrong::new("the file needs `access_log` or `tracing`"));
+    }
+    whole(raw, base, Generation(1), report)
+}
+
+fn whole(raw: RawFile, base: &Path, generation: Generation, report: &mut Report) -> Option<Snapshot> {
     let ids = ClusterIds::of(raw.clusters.as_ref());
     let admin = raw.admin.map(|bind| Located { location: bind.location, value: bind.value.0 });
     let metrics = raw.metrics.map(|bind| Located { location: bind.location, value: bind.value.0 });

@@ -148,3 +148,27 @@ fn mistakes() {
         "1:40: `headers` cannot set `content-type`; exports have it already",
     );
 }
+
+#[test]
+fn a_file_for_telemetry() {
+    let read = |text: &str| {
+        crate::read_telemetry("t.yaml", text).map(|file| file.snapshot).map_err(|errors| errors.to_string())
+    };
+    let good = "tracing: {to: otel}\naccess_log: {except_routes: shop/web, otlp: {to: otel}}\nclusters: {otel: {protocol: h2c, endpoints: ['a:1']}}\n";
+    let snapshot = read(good).unwrap();
+    assert_eq!(snapshot.tracing.unwrap().otlp.to, model::ClusterId(0));
+    assert!(matches!(snapshot.access_log.unwrap().target, LogTarget::Otlp(_)));
+    let check = |text: &str, expect: &[&str]| {
+        let errors = read(text).unwrap_err();
+        assert!(expect.iter().all(|part| errors.contains(part)), "{errors}");
+    };
+    check(
+        "access_log: stdout\nmetrics: ':9000'\nlisteners: {}\n",
+        &[
+            "t.yaml:2:1: `metrics` does not belong into a file for telemetry; it can have `access_log`, `tracing`, and the `clusters`",
+            "t.yaml:3:1: `listeners` does not belong",
+        ],
+    );
+    check("clusters: {otel: {endpoints: ['a:1']}}\n", &["t.yaml:1:1: the file needs `access_log` or `tracing`"]);
+    check("tracing: {to: otl}\nclusters: {otel: {protocol: h2c, endpoints: ['a:1']}}\n", &["did you mean `otel`?"]);
+}

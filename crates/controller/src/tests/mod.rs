@@ -356,6 +356,32 @@ fn an_endpoint_changes_its_cluster_and_nothing_else() {
 }
 
 #[test]
+fn clusters_of_the_settings_come_first() {
+    let own = std::sync::Arc::new(model::Cluster::new("otel", Vec::new()));
+    let settings = Settings { clusters: vec![own.clone()], ..settings(&Value::Null) };
+    let mut index = base();
+    let mut translation = translate(&index, &settings, &Circumstances::default(), &mut Memory::default());
+    index.take_changes();
+    let check = |translation: &Translation, addresses: usize| {
+        let snapshot = translation.snapshot(&settings);
+        assert_eq!(snapshot.clusters[0], own);
+        let web = snapshot.clusters.iter().position(|cluster| cluster.name.starts_with("web.shop")).unwrap();
+        assert_eq!(snapshot.clusters[web].endpoints.len(), addresses);
+        let model::Protocol::Http(http) = &snapshot.listeners[0].protocol else { panic!("no HTTP") };
+        assert!(
+            http.routes.iter().all(|route| !format!("{:?}", route.to).contains("ClusterId(0)")),
+            "{:?}",
+            http.routes
+        );
+    };
+    check(&translation, 0);
+    index.apply(slice("{addresses: [10.0.0.1]}, {addresses: [10.0.0.2]}"));
+    let changes = index.take_changes();
+    assert!(translation.follow(&index, &changes.endpoints));
+    check(&translation, 2);
+}
+
+#[test]
 fn features_of_the_experimental_channel_are_claimed_where_it_is_installed() {
     let mut index = base();
     let mut check = |channel: &str, expect: bool| {

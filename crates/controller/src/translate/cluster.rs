@@ -49,6 +49,8 @@ pub(crate) enum Identity {
 #[derive(Default)]
 pub(crate) struct Clusters {
     pub(crate) list: Vec<Arc<Cluster>>,
+    /// The first ones, which come from the operator's settings. No policy applies to them.
+    own: usize,
     /// The ports of each cluster: `made_of.len() == list.len()`.
     made_of: Vec<Vec<Share>>,
     ids: HashMap<(Identity, ClusterScope), HashMap<Vec<Share>, ClusterId>>,
@@ -63,6 +65,18 @@ pub(crate) struct Clusters {
 }
 
 impl Clusters {
+    /// None but these, which no object describes.
+    pub(crate) fn beginning_with(own: &[Arc<Cluster>]) -> Self {
+        let count = own.len();
+        Self {
+            list: own.to_vec(),
+            own: count,
+            made_of: vec![Vec::new(); count],
+            scopes: vec![ClusterScope::default(); count],
+            ..Self::default()
+        }
+    }
+
     /// Sets what clusters with TLS present to their endpoints, from now on.
     pub(crate) fn present(&mut self, identity: &Identity) {
         self.identity.clone_from(identity);
@@ -80,7 +94,7 @@ impl Clusters {
 
     /// Changes each cluster by its Services and its policies. One for which `change` returns false may not be used.
     pub(crate) fn shape(&mut self, change: impl Fn(&[Name], &Scope, &mut Arc<Cluster>) -> bool) {
-        for ((cluster, made_of), of) in self.list.iter_mut().zip(&mut self.made_of).zip(&self.scopes) {
+        for ((cluster, made_of), of) in self.list.iter_mut().zip(&mut self.made_of).zip(&self.scopes).skip(self.own) {
             let services: Vec<Name> = made_of.iter().map(|share| share.service.clone()).collect();
             // What a rule says of its sessions comes before any policy.
             let session = of.session.as_ref().and_then(|_| cluster.sticky.clone());

@@ -53,7 +53,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use model::{Dns, Generation, Listener, Snapshot, Vip};
+use model::{Generation, Listener, Snapshot, Vip};
 
 use crate::index::{Index, Kind, Meta, Name};
 use crate::objects::{AncestorStatus, Condition, GatewayClassStatus, GatewayStatus, ParentStatus, Text};
@@ -221,7 +221,7 @@ pub fn translate(
         allotted.clear();
     }
     let mut binds = bind::Binds::default();
-    let mut clusters = cluster::Clusters::default();
+    let mut clusters = cluster::Clusters::beginning_with(&settings.clusters);
     let mut vips = stream::Vips::new(&circumstances.vips);
     let mut statuses = Statuses::new();
     let mut notices = Vec::new();
@@ -371,8 +371,8 @@ impl Translation {
             admin_access: Default::default(),
             metrics: settings.metrics,
             access_log: settings.access_log.clone(),
-            tracing: None,
-            dns: Dns::default(),
+            tracing: settings.tracing.clone(),
+            dns: settings.dns.clone(),
             drain_delay: settings.drain_delay,
             drain_timeout: DRAIN_TIMEOUT,
             memory_max: None,

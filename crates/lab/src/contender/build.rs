@@ -81,7 +81,9 @@ impl Build {
         let status = script.status()?;
         if !status.success() {
             let said = last_lines(&log).join("\n  ");
-            return Err(io::Error::other(format!("the build failed ({status}); the end of what it printed:\n  {said}")));
+            return Err(io::Error::other(format!(
+                "the build failed ({status}); the end of what it printed:\n  {said}"
+            )));
         }
         if !out.join(&self.program).is_file() {
             return Err(io::Error::other(format!("the build has not left {} in $OUT", self.program)));
@@ -99,7 +101,10 @@ impl Build {
         if files.iter().any(|(name, _)| name == SCRIPT) {
             return Ok(files);
         }
-        Err(io::Error::new(io::ErrorKind::NotFound, format!("there is no {}/{SCRIPT} beside the contender", self.folder)))
+        Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("there is no {}/{SCRIPT} beside the contender", self.folder),
+        ))
     }
 }
 
@@ -186,7 +191,12 @@ mod tests {
             assert!(error.contains(expect), "{error}");
             assert_eq!(fs::read_dir(&cache).map_or(0, Iterator::count), 0, "{name}");
         };
-        check("fails", "echo no such header >&2; exit 3", |_| (), "(exit status: 3); the end of what it printed:\n  no such");
+        check(
+            "fails",
+            "echo no such header >&2; exit 3",
+            |_| (),
+            "(exit status: 3); the end of what it printed:\n  no such",
+        );
         check("empty", "true", |_| (), "has not left bin/own in $OUT");
         check("tool", "true", |build| build.tools = vec!["no-such-tool".into()], "no-such-tool is missing");
         check("script", "true", |build| build.folder = "another".into(), "there is no another/build.sh");

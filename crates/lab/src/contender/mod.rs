@@ -263,7 +263,10 @@ fn build(table: &mut Table<'_, '_>) -> Build {
         let text = table.string(name);
         // Both name a directory in the cache of the user.
         if name != "program" && (text.contains('/') || text.starts_with('.')) {
-            table.note_at(name, format!("`{name}` is a part of a directory's name, without / and not with a dot in front"));
+            table.note_at(
+                name,
+                format!("`{name}` is a part of a directory's name, without / and not with a dot in front"),
+            );
         }
         text
     };
@@ -329,7 +332,9 @@ pub fn all(directory: Option<&Path>) -> Result<Vec<Recipe>, Vec<Problem>> {
     }
     if let Some(directory) = directory {
         match crate::scenario::texts_of(directory) {
-            Ok(texts) => texts.iter().take(CONTENDERS_MAX).for_each(|(name, file, text)| read(name, file, text, Some(directory))),
+            Ok(texts) => {
+                texts.iter().take(CONTENDERS_MAX).for_each(|(name, file, text)| read(name, file, text, Some(directory)))
+            }
             Err(problem) => problems.push(problem),
         }
     }

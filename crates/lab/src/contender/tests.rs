@@ -179,7 +179,11 @@ fn what_is_missing_is_a_gap_that_says_how_to_get_it() {
         packages: Vec::new(),
         beside: None,
     };
-    check(&Recipe { build: Some(build), ..process.clone() }, true, "lab doctor --install` builds own 1.2, which takes minutes and go");
+    check(
+        &Recipe { build: Some(build), ..process.clone() },
+        true,
+        "lab doctor --install` builds own 1.2, which takes minutes and go",
+    );
     let need = Need { file: "/no/module.so".into(), package: "module".into() };
     check(&Recipe { needs: vec![need], ..itself.clone() }, true, "apt-get install module");
     assert!(matches!(find(&itself, Path::new("/bin/true"), Path::new("/"), true), Probed::Here(_)));

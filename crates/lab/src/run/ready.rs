@@ -126,12 +126,7 @@ async fn ask(namespace: Option<String>, address: SocketAddr, kind: OriginKind) -
     ask_from(namespace, IpAddr::V4(Ipv4Addr::UNSPECIFIED), address, kind).await
 }
 
-async fn ask_from(
-    namespace: Option<String>,
-    source: IpAddr,
-    address: SocketAddr,
-    kind: OriginKind,
-) -> io::Result<()> {
+async fn ask_from(namespace: Option<String>, source: IpAddr, address: SocketAddr, kind: OriginKind) -> io::Result<()> {
     let (sender, answer) = tokio::sync::oneshot::channel();
     // On a thread of its own, because it blocks and moves into the namespace.
     std::thread::Builder::new().name("ready".to_owned()).spawn(move || {

@@ -144,6 +144,9 @@ pub(crate) struct ControllerArgs {
     /// Write an access log to standard output, with one line per request
     #[arg(long, value_name = "FORMAT")]
     pub(crate) access_log: Option<LogFormat>,
+    /// A file with `access_log`, `tracing` and the `clusters` that they name, as in a configuration file. It is read once
+    #[arg(long, value_name = "FILE", conflicts_with = "access_log")]
+    pub(crate) telemetry: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
 }
