@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use model::{
     Algorithm, Cluster, ClusterLimits, ClusterProtocol, Dns, ForwardPath, ForwardedHeaders, HashKey, HeaderNames,
-    ListenerLimits, MinRate, PathRules, ProxyProtocol, TlsVersion,
+    ListenerLimits, MinRate, PathRules, ProxyProtocol, Satisfy, TlsVersion,
 };
 
 use crate::defaults;
@@ -215,6 +215,8 @@ keys! {
         optional response_headers: RawHeaderChanges, default "none", only "http";
         /// Changes to the request that the endpoint gets.
         optional rewrite: RawRewrite, default "what the client asked for", only "http";
+        /// What the certificate of a client must be. It comes before everything else. The listener's `client_ca` has the CA.
+        optional client_cert: RawClientCert, default "what `client_ca` demands", only "http";
         /// Networks of clients that may use the route, as of a listener. A client must pass the lists of both.
         optional allow: OneOrMany<ClientNetwork>, default "all that `deny` does not name", only "http";
         /// Networks of clients that may not use the route; see `allow`.
@@ -226,6 +228,9 @@ keys! {
         optional claims: Named<ClaimName, RawValue>, default "any", only "http";
         /// A service that is asked about requests, after `auth`. `off`: none, although the listener has `external_auth`.
         optional external_auth: RawExternalAuth, default "that of the listener", only "http";
+        /// How much of `allow`, `auth` and `external_auth` a request needs. With `any`, what comes first in this order is enough, and the rest is
+        /// not looked at. `deny` holds in any case.
+        optional satisfy: OneOf<Satisfy>, default word(&Satisfy::All), only "http";
         /// How many requests one client may make.
         optional rate_limit: RawRateLimit, default "no limit", only "http";
         /// How many requests of one client are served at once.
@@ -451,7 +456,7 @@ pub use policy::{
 pub use request_body::{RawBuffer, RawDecompress};
 pub use sidecar::{ModeOfSidecar, RawBind, RawCaptureObject, RawSidecar, RawSidecarTls};
 pub use text_or_object::TextOrObject;
-pub use tls::{RawCertificate, RawClusterTls, RawListenerTls};
+pub use tls::{RawCertificate, RawClientCert, RawClusterTls, RawListenerTls};
 pub use tracing::RawTracing;
 pub use via::RawVia;
 pub use vip::{ModeName, RawFlowTimeouts, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
@@ -708,7 +713,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 78);
+        assert_eq!(found.len(), 79);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

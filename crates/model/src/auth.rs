@@ -17,6 +17,16 @@ pub enum Auth {
     Jwt(JwtAuth),
 }
 
+/// How much of what a route demands of a request is enough: its address, what it proves, and the word of a service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Satisfy {
+    /// All of it.
+    #[default]
+    All,
+    /// One of an address that is allowed, what `auth` demands, and a positive answer of the service. A refused address never passes.
+    Any,
+}
+
 /// Users and passwords.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BasicAuth {

@@ -79,6 +79,11 @@ variables! {
     ClientCert "client_cert" "The client's certificate in the form of the `Client-Cert` header (RFC 9440); empty if it showed none.";
     ClientCertPem "client_cert_pem" "The client's certificate as PEM, percent-encoded; empty if it showed none.";
     ClientCertSubject "client_cert_subject" "The subject of the client's certificate (RFC 4514); empty if it showed none.";
+    ClientCertIssuer "client_cert_issuer" "The issuer of the client's certificate (RFC 4514); empty if it showed none.";
+    ClientCertVerify "client_cert_verify" "`SUCCESS` if the client's certificate is one that `client_ca` has signed, `FAILED:` and why if not, `NONE` if it showed none.";
+    ShownCertPem "shown_cert_pem" "As `client_cert_pem`, also of a certificate that `client_ca` has not signed, which proves nothing.";
+    ShownCertSubject "shown_cert_subject" "As `client_cert_subject`, also of a certificate that `client_ca` has not signed, which proves nothing.";
+    ShownCertIssuer "shown_cert_issuer" "As `client_cert_issuer`, also of a certificate that `client_ca` has not signed, which proves nothing.";
     ClientCertSha256 "client_cert_sha256" "The SHA-256 fingerprint of the client's certificate, in lower-case hex; empty if it showed none.";
     Listener "listener" "The name of the listener.";
     Route "route" "The name of the route.";

@@ -71,7 +71,7 @@ pub use access_log::{
 };
 pub use addresses::AddressRules;
 pub use admin::{AdminAccess, AdminAddress, AdminRole, AdminTls, HolderMatcher, UNIX_PREFIX};
-pub use auth::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, PasswordHash, Secret, Users};
+pub use auth::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, PasswordHash, Satisfy, Secret, Users};
 pub use cluster::{
     Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HashPart,
     HealthCheck, HttpProbe, Outlier, Probe, Zone,
@@ -106,7 +106,10 @@ pub use sidecar::{
     CaptureListener, Captured, Destination, Detect, Direction, Excluded, SpiffeMatcher, UnknownDestination,
 };
 pub use subject::{ATTRIBUTES, Attribute, SUBJECT_BYTES_MAX, escape_subject_value, respelled};
-pub use tls::{Certificate, ClientCa, ClusterTls, HostCertificates, ListenerTls, Pem, SubjectAltName, TlsVersion};
+pub use tls::{
+    Certificate, ClientCa, ClientCertMode, ClientCertRule, ClusterTls, HostCertificates, ListenerTls, Pem,
+    SubjectAltName, TlsVersion,
+};
 pub use tracing::Tracing;
 pub use via::Via;
 pub use vip::{

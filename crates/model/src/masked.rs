@@ -291,6 +291,7 @@ fn mask_error_page(ErrorPage { statuses: _, page, json }: &mut ErrorPage) {
 
 fn mask_policy(policy: &mut RoutePolicy) {
     let RoutePolicy {
+        client_cert: _,
         addresses: _,
         mirrors: _,
         retry: _,
@@ -304,6 +305,7 @@ fn mask_policy(policy: &mut RoutePolicy) {
         request_body: _,
         via: _,
         auth,
+        satisfy: _,
         external_auth,
         global_rate_limit,
         maintenance: _,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::{
-    AddressRules, Auth, ClusterId, Compression, Cors, ErrorPage, ExternalAuth, FieldValue, FixedResponse,
-    GlobalRateLimit, RequestBody, Secret, Variable, Via,
+    AddressRules, Auth, ClientCertRule, ClusterId, Compression, Cors, ErrorPage, ExternalAuth, FieldValue,
+    FixedResponse, GlobalRateLimit, RequestBody, Satisfy, Secret, Variable, Via,
 };
 
 /// The action for the requests of a route.
@@ -60,6 +60,8 @@ impl From<ClusterId> for RouteAction {
 /// The policies of a route. The default only retries what is safe.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoutePolicy {
+    /// What the certificate of a client must be, before anything else is looked at; `None` means nothing.
+    pub client_cert: Option<Arc<ClientCertRule>>,
     /// The clients that may use the route; others are answered 403.
     pub addresses: AddressRules,
     /// The clusters that get a copy of requests.
@@ -86,6 +88,8 @@ pub struct RoutePolicy {
     pub via: Option<Arc<Via>>,
     /// What requests must prove; `None` means nothing. Shared by all routes that take it from their listener.
     pub auth: Option<Arc<Auth>>,
+    /// How much of `addresses`, `auth` and `external_auth` is enough.
+    pub satisfy: Satisfy,
     /// The service that is asked whether a request may use the route; `None` means none. Shared like `auth`.
     pub external_auth: Option<Arc<ExternalAuth>>,
     /// The service that counts requests for all instances; `None` means none. Shared like `auth`.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::{HostMatcher, SpiffeMatcher};
+use crate::{HostMatcher, SpiffeMatcher, TextMatcher};
 
 /// TLS on a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +93,45 @@ pub struct ClientCa {
     pub spiffe_ids: Vec<SpiffeMatcher>,
     /// False means that clients are asked for a certificate, and are admitted whatever they answer. Only for tests and migrations.
     pub verify: bool,
+    /// False means that clients without such a certificate are admitted, too. What they have shown is known to routes
+    /// ([`ClientCertRule`]).
+    pub required: bool,
+}
+
+/// What a route demands of the certificate that the client has shown.
+#[derive(Clone, Debug)]
+pub struct ClientCertRule {
+    /// Which clients pass.
+    pub mode: ClientCertMode,
+    /// The subject of the certificate ([`respelled`](crate::respelled)); others are answered 403. `None` means any, and none.
+    pub subject: Option<TextMatcher>,
+    /// The URL to which clients are redirected by 302, instead of an answer of 400.
+    pub redirect: Option<String>,
+}
+
+/// Rules with the same text are the same.
+impl PartialEq for ClientCertRule {
+    fn eq(&self, other: &Self) -> bool {
+        let text = |rule: &Self| match &rule.subject {
+            None => None,
+            Some(TextMatcher::Exact(text)) => Some((0, text.clone())),
+            Some(TextMatcher::Regex(regex)) => Some((1, regex.as_str().to_owned())),
+            Some(TextMatcher::Present) => Some((2, String::new())),
+        };
+        self.mode == other.mode && self.redirect == other.redirect && text(self) == text(other)
+    }
+}
+
+/// Which clients pass; others are answered 400.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClientCertMode {
+    /// Those with a certificate that the CA has signed.
+    #[default]
+    Required,
+    /// Those, and others that show none.
+    Optional,
+    /// Those, and others that show one which anybody has signed, as long as it is valid.
+    Unsigned,
 }
 
 /// A version of TLS.

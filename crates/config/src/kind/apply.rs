@@ -24,6 +24,7 @@ const ROUTE: &[(&str, Put<RoutePart, Route>)] = &[
     ("allow", |of, route| route.policy.addresses.allow = of.policy.addresses.allow.clone()),
     ("deny", |of, route| route.policy.addresses.deny = of.policy.addresses.deny.clone()),
     ("auth", |of, route| route.policy.auth = of.policy.auth.clone()),
+    ("satisfy", |of, route| route.policy.satisfy = of.policy.satisfy),
     ("rate_limit", |of, route| route.policy.rate_limit = of.policy.rate_limit.clone()),
     ("concurrency_limit", |of, route| route.policy.concurrency_limit = of.policy.concurrency_limit.clone()),
     ("response_bandwidth", |of, route| route.policy.response_bandwidth = of.policy.response_bandwidth),

@@ -28,6 +28,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("a route", "mirror", FILTER),
     ("a route", "rewrite", FILTER),
     ("a route", "passthrough", "the listener decides it"),
+    ("a route", "client_cert", "a Gateway asks clients for certificates, and admits no others"),
     ("a route", "claims", "the token is that of the listener, and no field of a Gateway demands one"),
     ("a cluster", "endpoints", "the Service has them"),
     ("a cluster", "protocol", "the appProtocol of the Service's port says it"),

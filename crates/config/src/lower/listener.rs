@@ -46,6 +46,8 @@ pub fn listener(name: &str, raw: RawListener, context: &Context<'_>, report: &mu
     let tls = raw.tls.as_ref().and_then(|tls| tls::listener(&tls.value, base));
     let Located { location, value: OneOf(protocol) } = protocol?;
     refuse_keys(&raw, *protocol, report);
+    let is_http = matches!(protocol, ProtocolName::Http | ProtocolName::Https | ProtocolName::Detect);
+    refuse_client_certs(&raw, is_http, report);
     if matches!(protocol, ProtocolName::Https | ProtocolName::Tls) && raw.tls.is_none() {
         let hint = "add `tls: {certificates: [{cert: www.pem, key: www.key}]}`";
         report.add(*location, Wrong::new(format!("protocol {} needs a certificate", protocol.name())).hint(hint));
@@ -307,6 +309,29 @@ fn request_id(raw: &RawRequestId) -> RequestId {
     RequestId {
         keep: raw.keep.as_ref().map_or(default.keep, |keep| keep.value.0),
         in_response: raw.respond.as_ref().is_some_and(|flag| flag.value.0),
+    }
+}
+
+/// Refuses routes that look at a certificate for which no client is asked, and a listener without routes that would have to look at it.
+fn refuse_client_certs(raw: &RawListener, is_http: bool, report: &mut Report) {
+    let client_ca = raw.tls.as_ref().and_then(|tls| tls.value.client_ca.as_ref());
+    if client_ca.is_none() {
+        for rule in
+            raw.routes.iter().flat_map(|routes| &routes.value.0).filter_map(|route| route.value.client_cert.as_ref())
+        {
+            let wrong =
+                Wrong::new("`client_cert` needs a certificate, and clients of this listener are not asked for one");
+            report.add(
+                rule.location,
+                wrong.hint("add `client_ca: {ca: FILE, required: false}` to the `tls` of the listener"),
+            );
+        }
+    }
+    if let Some(required) =
+        client_ca.and_then(|client| client.value.required.as_ref()).filter(|flag| !flag.value.0 && !is_http)
+    {
+        let wrong = Wrong::new("`required: false` needs routes of HTTP, which say with `client_cert` who may use them");
+        report.add(required.location, wrong.hint("remove it: without it, clients need a certificate"));
     }
 }
 

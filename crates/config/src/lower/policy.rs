@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use model::{
     Changes, CookieScope, Cors, CorsNames, CorsOrigins, FieldValue, HeaderChanges, IngressNginxSessions, Mirror,
-    PathMatcher, PathRewrite, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, SameSite, Secret, Sticky,
+    PathMatcher, PathRewrite, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, SameSite, Satisfy, Secret, Sticky,
     StickyToken, Variable, WeightedCluster,
 };
 
-use super::{ClusterIds, addresses, bandwidth, compression, limits, request_body, respond, template, via};
+use super::{ClusterIds, addresses, bandwidth, compression, limits, request_body, respond, template, tls, via};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
@@ -156,6 +157,7 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         }
     }
     RoutePolicy {
+        client_cert: raw.client_cert.as_ref().map(|rule| Arc::new(tls::client_cert(&rule.value, report))),
         addresses: addresses::rules(&raw.allow, &raw.deny, report),
         mirrors: mirrors(raw, ids, report),
         retry: raw.retry.as_ref().map_or_else(Retry::default, |retry| self::retry(&retry.value, raw, report)),
@@ -173,6 +175,7 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         via: via::alone(&raw.via),
         // That of the listener may apply.
         auth: None,
+        satisfy: raw.satisfy.as_ref().map_or(Satisfy::All, |satisfy| satisfy.value.0),
         external_auth: None,
         global_rate_limit: None,
         maintenance: raw.maintenance.as_ref().is_some_and(|flag| flag.value.0),

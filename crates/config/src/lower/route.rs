@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model::{
-    Auth, ClusterId, ExternalAuth, GlobalRateLimit, GrpcMatcher, PathMatcher, Route, RouteAction, RoutePolicy,
+    Auth, ClusterId, ExternalAuth, GlobalRateLimit, GrpcMatcher, PathMatcher, Route, RouteAction, RoutePolicy, Satisfy,
     TextMatcher, TlsMode, TlsRoute, ValueMatcher, Via,
 };
 
@@ -54,6 +54,7 @@ pub fn routes(
                 report,
             );
             route.policy.via = super::via::via(&raw.value.via, via.as_ref(), report);
+            check_satisfy(&raw.value, &route.policy, report);
             let RoutePolicy { auth, global_rate_limit, .. } = &*route.policy;
             let limit = global_rate_limit.as_ref();
             global_rate_limit::check_claims(&raw.value.global_rate_limit, limit, auth.as_ref(), report);
@@ -124,6 +125,23 @@ fn route(raw: &RawRoute, base: &Path, names: &mut Names, ids: &ClusterIds, repor
         None => names.make(&route, raw.path.as_ref().map(|path| &path.value)),
     };
     Some(route)
+}
+
+/// One of several is enough only where there are several.
+fn check_satisfy(raw: &RawRoute, policy: &RoutePolicy, report: &mut Report) {
+    let Some(satisfy) = raw.satisfy.as_ref().filter(|_| policy.satisfy == Satisfy::Any) else { return };
+    let has = [!policy.addresses.allow.is_empty(), policy.auth.is_some(), policy.external_auth.is_some()];
+    if has.into_iter().filter(|has| *has).count() < 2 {
+        let wrong =
+            Wrong::new("`satisfy: any` needs two of `allow`, `auth` and `external_auth`, one of which is enough");
+        report.add(satisfy.location, wrong.hint("add one of them, or remove `satisfy`"));
+    }
+    if let Some(claims) = &raw.claims {
+        let wrong = Wrong::new(
+            "`claims` has no place beside `satisfy: any`: they are those of a token, and an address may be enough",
+        );
+        report.add(claims.location, wrong.hint("remove one of the two"));
+    }
 }
 
 /// Claims are those of the token that is read before the route is known, so it is that of the listener.
@@ -213,15 +231,19 @@ fn matchers<K>(raw: &Option<Located<Named<K, RawValue>>>, name: impl Fn(&K) -> &
 }
 
 fn condition<K>(entry: &NamedEntry<K, RawValue>, name: impl Fn(&K) -> &String) -> Option<ValueMatcher> {
-    let value = match entry.value.as_ref()? {
+    Some(ValueMatcher { name: name(&entry.name).clone(), value: matcher(entry.value.as_ref()?)? })
+}
+
+/// Returns `None` if its keys could not be read; the report says why.
+pub fn matcher(raw: &RawValue) -> Option<TextMatcher> {
+    Some(match raw {
         RawValue::Text(text) => TextMatcher::Exact(text.0.clone()),
         RawValue::Object(object) => match (&object.regex, &object.present) {
             (Some(regex), _) => TextMatcher::Regex(regex.value.regex.clone()),
             (None, Some(_)) => TextMatcher::Present,
             (None, None) => return None,
         },
-    };
-    Some(ValueMatcher { name: name(&entry.name).clone(), value })
+    })
 }
 
 /// The names of a listener's routes. Given names take precedence, and generated names are changed to avoid them.

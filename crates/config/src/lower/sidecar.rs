@@ -142,6 +142,7 @@ impl Sidecar {
                 ca: identity.ca.clone(),
                 spiffe_ids: identity.admit.clone(),
                 verify: true,
+                required: true,
             }),
             // The other end is a sidecar, too.
             min_version: TlsVersion::V1_3,

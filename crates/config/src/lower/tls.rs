@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use model::{Certificate, ClientCa, ClusterTls, ListenerTls};
+use model::{Certificate, ClientCa, ClientCertMode, ClientCertRule, ClusterTls, ListenerTls, TextMatcher};
 
 use super::files::{file, pem};
-use super::route::listed;
+use super::route::{listed, matcher};
 use crate::defaults;
-use crate::diagnostic::{Report, Wrong};
-use crate::raw::{RawCertificate, RawClusterTls, RawListenerTls};
+use crate::diagnostic::{Report, Wrong, ticked};
+use crate::raw::{RawCertificate, RawClientCert, RawClusterTls, RawListenerTls};
+use crate::text::RedirectUrl;
 
 /// Returns `None` if it has no valid certificate; the report says why.
 pub fn listener(raw: &RawListenerTls, base: &Path) -> Option<ListenerTls> {
@@ -19,6 +20,7 @@ pub fn listener(raw: &RawListenerTls, base: &Path) -> Option<ListenerTls> {
             ca: pem(&client.value.ca, base)?,
             spiffe_ids: listed(&client.value.spiffe_ids, |id| id.0.clone()),
             verify: client.value.verify.as_ref().is_none_or(|verify| verify.value.0),
+            required: client.value.required.as_ref().is_none_or(|required| required.value.0),
         })
     });
     Some(ListenerTls {
@@ -27,6 +29,28 @@ pub fn listener(raw: &RawListenerTls, base: &Path) -> Option<ListenerTls> {
         client_ca,
         min_version: raw.min_version.as_ref().map_or(defaults::TLS_MIN_VERSION, |version| version.value.0),
     })
+}
+
+/// Lowers what a route demands of the certificate of a client.
+pub fn client_cert(raw: &RawClientCert, report: &mut Report) -> ClientCertRule {
+    let subject = raw.subject.as_ref().and_then(|subject| match matcher(&subject.value)? {
+        TextMatcher::Exact(text) => {
+            let respelled = model::respelled(&text);
+            let wrong = |why: &String| {
+                let wrong = Wrong::new(format!("{} is not the subject of a certificate: {why}", ticked(&text)));
+                wrong.hint("write it as `openssl x509 -noout -subject -nameopt RFC2253` does")
+            };
+            respelled.inspect_err(|why| report.add(subject.location, wrong(why))).ok().map(TextMatcher::Exact)
+        }
+        other => Some(other),
+    });
+    let redirect = raw.redirect.as_ref().map(|redirect| {
+        let RedirectUrl { scheme, host, port, path } = &redirect.value;
+        let port = port.map_or_else(String::new, |port| format!(":{port}"));
+        format!("{}://{host}{port}{}", scheme.name(), path.as_deref().unwrap_or("/"))
+    });
+    let mode = raw.mode.as_ref().map_or(ClientCertMode::Required, |mode| mode.value.0);
+    ClientCertRule { mode, subject, redirect }
 }
 
 /// Lowers the TLS of a cluster.

@@ -1,9 +1,11 @@
 //! The keys of authentication.
 
+use model::Satisfy;
+
 use super::{Off, RawJwt};
 use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
-use crate::read::{Flag, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
+use crate::read::{Choice, Flag, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
 use crate::text::{ChangedHeader, CookieName, FileName, HashText, HeaderName, KeyText, QueryName, Realm, UserName};
 use crate::yaml::{Node, Value};
 
@@ -58,6 +60,11 @@ keys! {
 
 /// One key, or several while clients change theirs.
 pub type RawKeys = OneOrMany<KeyText>;
+
+impl Choice for Satisfy {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] =
+        &[("all", Self::All, "all of them"), ("any", Self::Any, "one of them")];
+}
 
 text_or_object! {
     /// `off`, or what a request must prove.

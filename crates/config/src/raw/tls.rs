@@ -1,12 +1,12 @@
 //! The keys of TLS, on both sides.
 
-use model::TlsVersion;
+use model::{ClientCertMode, TlsVersion};
 
-use super::word;
+use super::{RawValue, word};
 use crate::defaults;
 use crate::define::keys;
-use crate::read::{Flag, Many, OneOf, OneOrMany};
-use crate::text::{CertificateName, FileName, HostHeader, HostText, SpiffeText};
+use crate::read::{Choice, Flag, Many, OneOf, OneOrMany};
+use crate::text::{CertificateName, FileName, HostHeader, HostText, RedirectUrl, SpiffeText};
 
 keys! {
     /// How connections are encrypted. Files are read again when they change; if a new certificate and key do not match, the old pair stays
@@ -48,7 +48,29 @@ keys! {
         /// false: ask for a certificate, and also admit clients that show none, or one that `ca` has not signed. Only for tests and
         /// migrations.
         optional verify: Flag, default "true";
+        /// false: also admit clients that show no certificate, or one that `ca` has not signed. `client_cert` of routes says who may use them.
+        optional required: Flag, default "true";
     }
+}
+
+keys! {
+    /// What a route demands of the certificate that a client has shown. [TLS](tls.md#certificates-that-routes-demand) has the details.
+    pub struct RawClientCert as "the certificate of a client" {
+        /// Which clients pass. Others are answered 400.
+        optional mode: OneOf<ClientCertMode>, default word(&ClientCertMode::Required);
+        /// The subject of the certificate, in the form of `openssl x509 -subject -nameopt RFC2253`. Other clients are answered 403.
+        optional subject: RawValue, default "any";
+        /// Redirect clients by 302 to this URL instead of answering 400.
+        optional redirect: RedirectUrl, default "400";
+    }
+}
+
+impl Choice for ClientCertMode {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("required", Self::Required, "a certificate that `client_ca` has signed"),
+        ("optional", Self::Optional, "such a certificate, or none"),
+        ("unsigned", Self::Unsigned, "any certificate, or none; whoever gets it has to verify it"),
+    ];
 }
 
 keys! {

@@ -1,6 +1,6 @@
 //! Authentication: what a route takes from its listener, and refusals, none of which shows a secret.
 
-use model::{Auth, Generation, KeyPlace, Keys, Users};
+use model::{Auth, ClientCertMode, Generation, KeyPlace, Keys, Satisfy, Users};
 
 use super::refused::routes;
 use super::{http, load};
@@ -228,4 +228,51 @@ fn whose_credentials_they_are_is_clear() {
     subject("E=a@b.test", "write emailAddress=a@b.test");
     subject("/CN=ann/O=ops", "is not the subject of a certificate: `/CN` is no attribute");
     subject("CN=ann,", "`` has no `=`");
+}
+
+#[test]
+fn one_of_several_proofs() {
+    let text =
+        "listeners: {l: {bind: ':1', protocol: http, auth: {basic: {users: {a: '{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g='}}},
+        routes: [{path: /a, satisfy: any, allow: 10.0.0.0/8, to: web}, {to: web}]}}
+clusters: {web: {endpoints: [a:1]}}";
+    let snapshot = load(text);
+    let satisfy: Vec<Satisfy> = http(&snapshot).routes.iter().map(|route| route.policy.satisfy).collect();
+    assert_eq!(satisfy, [Satisfy::Any, Satisfy::All]);
+    routes(
+        &[
+            "to: web, path: /a, satisfy: any",
+            "to: web, path: /b, satisfy: any, deny: 10.0.0.0/8, auth: {api_key: {header: a, keys: {b: c}}}",
+            "to: web, path: /c, satisfy: some",
+            "to: web, path: /d, satisfy: any, allow: 10.0.0.0/8, claims: {a: b}, external_auth: {to: web, http: {}}",
+        ],
+        r#"7:35: `satisfy: any` needs two of `allow`, `auth` and `external_auth`, one of which is enough; add one of them, or remove `satisfy`
+8:35: `satisfy: any` needs two of `allow`, `auth` and `external_auth`, one of which is enough; add one of them, or remove `satisfy`
+9:35: `satisfy`: "some" is not valid; it must be all or any
+10:67: `claims` has no place beside `satisfy: any`: they are those of a token, and an address may be enough; remove one of the two
+10:67: `claims` needs a token, and the listener has no `auth` with `jwt`; add `auth: {jwt: ...}` to the listener"#,
+    );
+}
+
+#[test]
+fn certificates_that_routes_demand() {
+    let text = "listeners: {l: {bind: ':1', protocol: https, tls: {certificates: [{cert: a, key: b}], client_ca: {ca: c, required: false}},
+        routes: [{path: /a, client_cert: {subject: 'cn = ann , O=ops', redirect: 'https://help.example'}, to: web},
+        {path: /b, client_cert: {mode: optional, subject: {regex: '.*CN=a.*'}}, to: web}, {to: web}]}}
+clusters: {web: {endpoints: [a:1]}}";
+    let snapshot = load(text);
+    let rules: Vec<_> =
+        http(&snapshot).routes.iter().map(|route| route.policy.client_cert.as_deref().cloned()).collect();
+    let [Some(first), Some(second), None] = rules.as_slice() else { panic!("{rules:?}") };
+    assert!(matches!(&first.subject, Some(model::TextMatcher::Exact(text)) if text == "CN=ann,O=ops"), "{first:?}");
+    assert_eq!((first.mode, first.redirect.as_deref()), (ClientCertMode::Required, Some("https://help.example/")));
+    assert_eq!((second.mode, &second.redirect), (ClientCertMode::Optional, &None));
+    let client_ca = snapshot.listeners[0].tls.as_ref().and_then(|tls| tls.client_ca.as_ref()).unwrap();
+    assert_eq!((client_ca.verify, client_ca.required), (true, false));
+    routes(
+        &["to: web, client_cert: {subject: ann, mode: maybe}"],
+        r#"7:29: `client_cert` needs a certificate, and clients of this listener are not asked for one; add `client_ca: {ca: FILE, required: false}` to the `tls` of the listener
+7:39: `ann` is not the subject of a certificate: `ann` has no `=`; write it as `openssl x509 -noout -subject -nameopt RFC2253` does
+7:50: `mode`: "maybe" is not valid; it must be required, optional or unsigned"#,
+    );
 }

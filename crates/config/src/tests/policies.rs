@@ -351,7 +351,8 @@ fn other_policies_are_refused() {
 7:45: `x-a`: a `$` stands before no variable; write `${client_ip}`, or `$$` for a dollar sign
 7:110: `x-d`: `$remote_addr` is not a variable; write `${client_ip}`, or `$$` for a dollar sign
 8:46: `x-a`: there is no variable `upstream`; it can be client_ip, client_port, request_id, tls_version, sni, client_cert, \
-client_cert_pem, client_cert_subject, client_cert_sha256, listener, route, cluster, endpoint, time
+client_cert_pem, client_cert_subject, client_cert_issuer, client_cert_verify, shown_cert_pem, shown_cert_subject, shown_cert_issuer, \
+client_cert_sha256, listener, route, cluster, endpoint, time
 8:67: `${request_id}` is used, and the requests of this listener have no ids; add `request_id: {}` to the listener
 9:50: `${endpoint}` is not known when the request is written; use it in `response_headers`, or use `${cluster}`",
     );

@@ -83,6 +83,8 @@ fn meant(name: &str) -> Option<Variable> {
         ("ssl_client_escaped_cert", Variable::ClientCertPem),
         ("ssl_client_cert", Variable::ClientCertPem),
         ("ssl_client_s_dn", Variable::ClientCertSubject),
+        ("ssl_client_i_dn", Variable::ClientCertIssuer),
+        ("ssl_client_verify", Variable::ClientCertVerify),
         ("ssl_client_fingerprint", Variable::ClientCertSha256),
         ("upstream_addr", Variable::Endpoint),
         ("time_iso8601", Variable::Time),
@@ -131,7 +133,8 @@ mod tests {
         check(
             "${cookie}",
             "there is no variable `cookie`; it can be client_ip, client_port, request_id, tls_version, sni, client_cert, \
-             client_cert_pem, client_cert_subject, client_cert_sha256, listener, route, cluster, endpoint, time",
+             client_cert_pem, client_cert_subject, client_cert_issuer, client_cert_verify, shown_cert_pem, \
+             shown_cert_subject, shown_cert_issuer, client_cert_sha256, listener, route, cluster, endpoint, time",
         );
         check("${ sni}", "there is no variable ` sni`; write `${sni}`");
         check(

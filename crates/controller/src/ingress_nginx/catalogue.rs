@@ -580,22 +580,21 @@ pub const KEYS: &[Key] = &[
         "satisfy",
         Word(&["all", "any"]),
         Default,
-        "all; any is refused where both addresses and users count: make two Ingresses of it",
+        "with any, an address, a password or the service of auth-url is enough; a denied address may then come in by the other two, as there",
         "ingress-nginx-access",
     )),
     secures(differs(
         "auth-tls-secret",
         Form::Reference,
         Drops,
-        "the handshake fails without a good certificate, where ingress-nginx answers 400; requests over HTTP that are not redirected get 403; all \
-         hosts of a port share one CA",
+        "clients without a good certificate get 400; requests over HTTP that are not redirected get 403; all hosts of a port share one CA",
         "ingress-nginx-hosts",
     )),
-    secures(differs(
+    secures(served(
         "auth-tls-verify-client",
         Word(&["on", "off", "optional", "optional_no_ca"]),
         Default,
-        "on or optional_no_ca; optional is refused",
+        "on, off, optional or optional_no_ca",
         "ingress-nginx-hosts",
     )),
     differs(
@@ -605,19 +604,26 @@ pub const KEYS: &[Key] = &[
         "a chain may have any length that the CA certificates allow",
         "ingress-nginx-hosts",
     ),
-    refused("auth-tls-error-page", Url, Drops, "the handshake fails, so there is no page to go to"),
+    served(
+        "auth-tls-error-page",
+        Url,
+        Drops,
+        "clients that would get 400 are redirected there; a path or a variable in it is refused",
+        "ingress-nginx-hosts",
+    ),
     served(
         "auth-tls-pass-certificate-to-upstream",
         Bool,
         Drops,
-        "`ssl-client-cert`; endpoints always get `ssl-client-verify` and `ssl-client-subject-dn`, and no `ssl-client-issuer-dn`",
+        "`ssl-client-cert`; endpoints always get `ssl-client-verify`, `ssl-client-subject-dn` and `ssl-client-issuer-dn`",
         "ingress-nginx-hosts",
     ),
-    secures(refused(
+    secures(served(
         "auth-tls-match-cn",
         Text,
         Drops,
-        "subjects of certificates are not compared; let the application compare `ssl-client-subject-dn`",
+        "an expression that is found anywhere in the subject; others get 403. One that looks around or refers back is refused",
+        "ingress-nginx-hosts",
     )),
     secures(refused(
         "ssl-passthrough",

@@ -146,10 +146,14 @@ pub struct ProxySsl {
 pub struct ClientTls {
     /// The Secret with the CA certificates, in the namespace of the Ingress.
     pub secret: String,
-    /// False means that they are asked, and pass whatever they show.
-    pub verify: bool,
+    /// Which clients pass.
+    pub mode: model::ClientCertMode,
     /// Endpoints get the certificate.
     pub passes: bool,
+    /// An expression that is found in the subject of the certificate.
+    pub subject: Option<String>,
+    /// The URL of a page for other clients.
+    pub error_page: Option<String>,
 }
 
 /// Which requests a canary gets.

@@ -73,7 +73,8 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
     }
     if let Some(asked) = listener.tls.as_ref().and_then(|tls| tls.client_ca.as_ref()) {
         let verified = if asked.verify { "" } else { " or not" };
-        let _ = write!(text, " clients of {} by {}{verified}", hosts(&asked.hosts), asked.ca);
+        let noted = if asked.required { "" } else { " for routes" };
+        let _ = write!(text, " clients of {} by {}{verified}{noted}", hosts(&asked.hosts), asked.ca);
     }
     let isolated = match &listener.protocol {
         Protocol::Http(http) => http.isolated_hosts.as_slice(),
@@ -232,6 +233,12 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
         let all: Vec<String> =
             descriptors.iter().map(|entries| entries.iter().map(entry).collect::<Vec<_>>().join("+")).collect();
         let _ = write!(text, " counts at {name} {domain} {}{}", all.join(","), if *fail_open { " open" } else { "" });
+    }
+    if route.policy.satisfy == model::Satisfy::Any {
+        text.push_str(" any of");
+    }
+    if let Some(rule) = &route.policy.client_cert {
+        let _ = write!(text, " {rule:?}");
     }
     for (what, networks) in [("allow", &route.policy.addresses.allow), ("deny", &route.policy.addresses.deny)] {
         if !networks.is_empty() {

@@ -119,6 +119,8 @@ pub(crate) struct Ask {
     pub(crate) ca: Pem,
     /// False means that they are admitted whatever they answer.
     pub(crate) verify: bool,
+    /// False means that routes decide what becomes of clients without such a certificate.
+    pub(crate) required: bool,
 }
 
 /// Which clients are asked for a certificate at one address.
@@ -416,7 +418,7 @@ impl Clients {
         if self.ask.as_ref().is_some_and(|other| other.ca != ask.ca) {
             return Err("an older object trusts other client certificates");
         }
-        if self.ask.as_ref().is_some_and(|other| other.verify != ask.verify) {
+        if self.ask.as_ref().is_some_and(|other| (other.verify, other.required) != (ask.verify, ask.required)) {
             return Err("an older object has another mode for client certificates");
         }
         if self.open.iter().any(|open| covers(host, open.as_ref())) {
@@ -436,9 +438,9 @@ impl Clients {
     }
 
     fn into_model(self) -> Option<ClientCa> {
-        let Ask { ca, verify } = self.ask?;
+        let Ask { ca, verify, required } = self.ask?;
         let hosts: Option<Vec<HostMatcher>> = self.asked.into_iter().collect();
-        Some(ClientCa { hosts: hosts.unwrap_or_default(), ca, spiffe_ids: Vec::new(), verify })
+        Some(ClientCa { hosts: hosts.unwrap_or_default(), ca, spiffe_ids: Vec::new(), verify, required })
     }
 }
 
@@ -547,7 +549,11 @@ mod tests {
         let check = |asked: &[(&str, &str)], expect: Option<&str>| {
             let mut clients = Clients::default();
             let mut ask = |(name, signer): &(&str, &str)| {
-                let ask = |signer: &str| Ask { ca: ca(signer.trim_end_matches('!')), verify: !signer.ends_with('!') };
+                let ask = |signer: &str| Ask {
+                    ca: ca(signer.trim_end_matches('!')),
+                    verify: !signer.ends_with('!'),
+                    required: true,
+                };
                 let signer = (*signer != "-").then(|| ask(signer));
                 let name = (!name.is_empty()).then(|| host(name));
                 clients.check(name.as_ref(), signer.as_ref())?;
@@ -575,7 +581,7 @@ mod tests {
         check(&[("a.example.com", "x"), ("b.example.com", "x!")], Some("another mode"));
         check(&[("a.example.com", "x!"), ("b.example.com", "x!")], None);
         let mut clients = Clients::default();
-        let ask = Ask { ca: ca("x"), verify: true };
+        let ask = Ask { ca: ca("x"), verify: true, required: true };
         clients.note(Some(host("a.example.com")), Some(&ask));
         clients.note(None, Some(&ask));
         assert!(

@@ -10,9 +10,11 @@ pub(super) mod ports;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use model::{
-    ClusterId, ForwardPath, ForwardedHeaders, HeaderNames, HostMatcher, KeepRequestId, RequestId, Route, RouteAction,
+    ClientCertRule, ClusterId, ForwardPath, ForwardedHeaders, HeaderNames, HostMatcher, KeepRequestId, RequestId,
+    Route, RouteAction,
 };
 
 use super::bind::{Ask, Rank};
@@ -123,6 +125,7 @@ pub(super) fn translate(
         at: At::default(),
         has_tls: false,
         client_tls: None,
+        client_cert: None,
         default_backend: None,
         names_left: NAMES_MAX,
         asked: BTreeMap::new(),
@@ -323,6 +326,8 @@ struct Making<'t, 'p, 'o> {
     has_tls: bool,
     /// Its clients show a certificate.
     client_tls: Option<&'t ClientTls>,
+    /// What all of its routes demand of them.
+    client_cert: Option<Arc<ClientCertRule>>,
     /// The cluster of what no path takes.
     default_backend: Option<ClusterId>,
     /// Names that routes may still have besides the hosts of their rules.
@@ -383,8 +388,12 @@ impl Making<'_, '_, '_> {
     }
 
     /// Adds a route at an address.
-    fn add(&mut self, at: Option<SocketAddr>, ingress: Ingress<'_>, route: Route) {
+    fn add(&mut self, at: Option<SocketAddr>, ingress: Ingress<'_>, mut route: Route) {
         let Some(at) = at else { return };
+        if self.at.tls == Some(at) {
+            // Every route of the host, whatever it answers: the handshake lets everybody in.
+            route.policy.client_cert.clone_from(&self.client_cert);
+        }
         let rank = Rank::ordered(self.order, ingress.entry.meta.created, ingress.name);
         self.order += 1;
         if let Err(why) = self.out.binds.route(at, rank, route) {

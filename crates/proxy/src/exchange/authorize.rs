@@ -3,6 +3,8 @@
 //! If the service gets the body, that is held back first ([`Action::HoldBody`]), as far as the policy says. Then the service is asked
 //! ([`Action::Ask`]). A request that may pass goes on to its destination; what was held back of its body is sent before the rest.
 
+use model::Satisfy;
+
 use super::ask::{Subject, view};
 use super::hold::{HeldBody, Holding};
 use super::*;
@@ -38,7 +40,9 @@ impl Exchange {
             return self.fail(env, Error::internal(Reason::Internal));
         };
         let client = stages::client(env);
+        self.swap_credentials();
         let key = authorizer.cache_key(&view(&self.request, env, &client));
+        self.swap_credentials();
         if let Some(grant) = key.and_then(|key| env.remembered.find(&key, env.now_ms())) {
             authorizer.strip(&mut self.request);
             return self.granted(env, number, route, &grant);
@@ -64,6 +68,7 @@ impl Exchange {
             return self.fail(env, Error::internal(Reason::Internal));
         };
         let wait = self.wait_for(env, route, authorizing.authorizer.policy.timeout);
+        self.swap_credentials();
         let held = self.held.as_deref().map(|held| {
             let first = held.data.get(..held.bytes_max);
             (
@@ -75,6 +80,7 @@ impl Exchange {
         let view = view(&self.request, env, &client);
         let who = env.connection_info.who;
         let question = authorizing.authorizer.question(env.listener, &view, who, held, wait.left_ms(env));
+        self.swap_credentials();
         let Some(question) = question else { return self.fail(env, Error::internal(Reason::Internal)) };
         // From now on, the endpoint gets these from the service or not at all.
         authorizing.authorizer.strip(&mut self.request);
@@ -102,6 +108,7 @@ impl Exchange {
                 self.granted(env, number, route, &grant);
             }
             Ok(Verdict::Denied(refusal)) if !passes_all => {
+                let refusal = Box::new(self.of_both(env, *refusal));
                 let refusal = match &authorizer.policy.sign_in {
                     // A call cannot follow a redirect.
                     Some(page) if refusal.status == 401 && self.call.is_none() => {
@@ -112,7 +119,11 @@ impl Exchange {
                 };
                 self.refuse(env, refusal);
             }
-            Err(error) if (is_cut_short || !authorizer.policy.fail_open) && !passes_all => {
+            // Without an answer, everybody would pass whose credentials are wrong.
+            Err(error)
+                if (is_cut_short || !authorizer.policy.fail_open || route.policy.satisfy == Satisfy::Any)
+                    && !passes_all =>
+            {
                 let source = std::io::Error::other(error);
                 self.fail(env, Error::internal(Reason::ExternalAuthFailed).because(source));
             }
@@ -127,7 +138,23 @@ impl Exchange {
         }
     }
 
+    /// The refusal of a request whose credentials were not enough either. As with nginx, 401 comes before 403, and says all that would have been
+    /// enough.
+    fn of_both(&mut self, env: &Env<'_>, refusal: Refusal) -> Refusal {
+        let Some(why) = self.take_unproven() else { return refusal };
+        let is_401 = respond::status(&Error::internal(why)) == Some(401);
+        let mut refusal = match refusal.status {
+            403 if is_401 => Refusal { status: 401, headers: Vec::new(), content_type: None, body: None },
+            _ => refusal,
+        };
+        if let Some(challenge) = self.challenge(env, refusal.status, why) {
+            refusal.headers.push(("www-authenticate".to_owned(), challenge.to_owned()));
+        }
+        refusal
+    }
+
     fn granted(&mut self, env: &Env<'_>, number: usize, route: &Route, grant: &Grant) {
+        self.unproven = None;
         grant.apply(&mut self.request);
         self.cookies = route.policy.external_auth.as_deref().and_then(|policy| Cookies::of(policy, grant));
         if route.policy.global_rate_limit.is_some() {

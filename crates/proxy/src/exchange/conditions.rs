@@ -141,7 +141,7 @@ pub(crate) fn decode(text: &[u8]) -> SmallVec<[u8; 64]> {
     out
 }
 
-fn matches_text(matcher: &TextMatcher, value: &[u8]) -> bool {
+pub(crate) fn matches_text(matcher: &TextMatcher, value: &[u8]) -> bool {
     match matcher {
         TextMatcher::Exact(text) => text.as_bytes() == value,
         // A byte that is not UTF-8 is a letter like any other: a client must not get past a route that refuses `.*bot.*` by adding one.

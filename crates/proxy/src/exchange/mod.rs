@@ -11,6 +11,7 @@
 //! |---|---|
 //! | its events | `events` |
 //! | the stages | `stages` |
+//! | what a request proves | `authenticate` |
 //! | asking a service whether a request may pass | `authorize` |
 //! | asking a service whether a request is within its limits | `limit` |
 //! | the wait for the answer of either | `ask` |
@@ -30,6 +31,7 @@
 
 mod ask;
 mod attempt;
+mod authenticate;
 mod authorize;
 mod body;
 mod coding;
@@ -73,6 +75,7 @@ pub(crate) use storage::{Request, Response, Storage};
 
 use self::ask::Asking;
 use self::attempt::{Attempt, Awaiting, RetryCause};
+use self::authenticate::Unproven;
 use self::conditions::Bearer;
 use self::faults::InjectedFault;
 use self::hold::Holding;
@@ -105,7 +108,7 @@ use crate::policy::request_id;
 use crate::policy::retry::{Failed, Tries};
 use crate::policy::sticky::SessionField;
 use crate::policy::values::{Names, Values};
-use crate::policy::{self, Destination, RequestView};
+use crate::policy::{self, Admitted, Destination, RequestView};
 use crate::request_body::{Bodies, Decompressing, Room, Undecoded};
 use crate::tcp::upgrade::Upgrade;
 use crate::tls::Secured;
@@ -268,6 +271,8 @@ pub(crate) struct Exchange {
     shares: Option<Box<Shares>>,
     /// Until when it waits for a bandwidth, of its client or of the response, in milliseconds.
     paced_until_ms: Option<u64>,
+    /// Set while it is not known whether its credentials are enough, and a service may let it pass instead.
+    unproven: Option<Box<Unproven>>,
     /// What its token says, if the route demands one.
     bearer: Option<Rc<Verified>>,
     /// What the client is told about its limits.

@@ -20,7 +20,7 @@ impl Exchange {
         self.room = None;
         self.shares = None;
         self.paced_until_ms = None;
-        (self.quotas, self.bearer, self.cookies) = (None, None, None);
+        (self.quotas, self.bearer, self.cookies, self.unproven) = (None, None, None, None);
         if faults::is_injected(InjectedFault::LeaksCount) {
             std::mem::forget(self.permit.take());
         }
@@ -171,10 +171,11 @@ impl Exchange {
         let Request { head, bytes, normal_target, .. } = &self.request;
         let target = normal_target.as_deref().unwrap_or(head.path.get(bytes));
         let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
-        if let Some(answer) =
-            policy::admit(env.listener, number, route, &view, env.now_us, &mut self.quotas, &mut self.permit)?
-        {
-            return Ok((number, route, answer));
+        match policy::admit(env.listener, number, route, &view, env.now_us, &mut self.quotas, &mut self.permit)? {
+            Admitted::Answered(answer) => return Ok((number, route, answer)),
+            // Conditions on claims hold for every address.
+            Admitted::Proven if !is_for_others => return Ok((number, route, self.proven(env, number, route)?)),
+            Admitted::Proven | Admitted::Unproven => {}
         }
         if route.policy.auth.is_some() {
             return Ok((number, route, self.authenticate(env, number, route, identity, is_for_others)?));
@@ -190,125 +191,6 @@ impl Exchange {
             return Ok((number, route, Destination::Limit));
         }
         Ok((number, route, policy::destination(env.listener, number, route, &view)?))
-    }
-
-    /// Takes the credentials out of the request. Returns its destination if they are right. `identity`: the token was looked at before. Nobody
-    /// passes a route that `is_for_others`.
-    ///
-    /// # Errors
-    /// Those of [`Authenticator::judge`], [`Exchange::authenticate_token`] and [`policy::destination`].
-    fn authenticate(
-        &mut self,
-        env: &Env<'_>,
-        number: usize,
-        route: &Route,
-        identity: Option<Identity>,
-        is_for_others: bool,
-    ) -> Result<Destination, Error> {
-        // Every route with a policy has an authenticator. If one had none, nobody would pass.
-        let authenticator = env.listener.plan.auth.of(number).ok_or(Error::internal(Reason::Internal))?;
-        if let Some(verifier) = authenticator.verifier() {
-            // Conditions on claims are about the token of the listener, which may not be that of this route.
-            let of_listener = env.listener.plan.auth.before_routing();
-            let identity = identity.filter(|_| of_listener.is_some_and(|of| std::ptr::eq(of, verifier)));
-            self.authenticate_token(env, verifier, identity, is_for_others)?;
-            return self.authenticated(env, number, route);
-        }
-        if is_for_others {
-            return Err(Error::internal(Reason::Internal));
-        }
-        let from = client_address::client_ip(&self.request.head, &self.request.bytes, &client(env));
-        let taken = authenticator.take(&mut self.request);
-        match authenticator.judge(taken, rate_limit::network(from))? {
-            Judged::From(client) => self.grant(env, number, route, authenticator, &client),
-            Judged::Ask(user, check) => {
-                let authenticator = authenticator.clone();
-                Ok(Destination::Check(Box::new(Checking { number, authenticator, user, check: Some(check) })))
-            }
-        }
-    }
-
-    /// The destination of a request from this client.
-    ///
-    /// # Errors
-    /// Those of [`policy::destination`].
-    fn grant(
-        &mut self,
-        env: &Env<'_>,
-        number: usize,
-        route: &Route,
-        authenticator: &Authenticator,
-        name: &str,
-    ) -> Result<Destination, Error> {
-        authenticator.grant(&mut self.request, name);
-        self.authenticated(env, number, route)
-    }
-
-    /// Whether the request may pass with its token. If so, the endpoint gets what the token says.
-    ///
-    /// # Errors
-    /// [`Reason::CredentialsMissing`], [`Reason::ClaimsDenied`], and those of [`Verifier::identify`].
-    fn authenticate_token(
-        &mut self,
-        env: &Env<'_>,
-        verifier: &Verifier,
-        identity: Option<Identity>,
-        is_for_others: bool,
-    ) -> Result<(), Error> {
-        let identity = identity.unwrap_or_else(|| self.identify(env, verifier));
-        verifier.strip(&mut self.request);
-        match identity {
-            Identity::Refused(error) => Err(error),
-            Identity::Nobody if is_for_others || !verifier.is_optional() => {
-                Err(Error::internal(Reason::CredentialsMissing))
-            }
-            Identity::Nobody => Ok(()),
-            Identity::Known(_) if is_for_others => Err(Error::internal(Reason::ClaimsDenied)),
-            Identity::Known(verified) => {
-                for (name, value) in verified.fields() {
-                    auth::present::add_identity(&mut self.request, name, value);
-                }
-                self.bearer = Some(verified);
-                Ok(())
-            }
-        }
-    }
-
-    /// The destination of a request that has proved what the route demands.
-    ///
-    /// # Errors
-    /// Those of [`policy::destination`].
-    fn authenticated(&mut self, env: &Env<'_>, number: usize, route: &Route) -> Result<Destination, Error> {
-        if route.policy.external_auth.is_some() {
-            return Ok(Destination::Authorize);
-        }
-        if route.policy.global_rate_limit.is_some() {
-            return Ok(Destination::Limit);
-        }
-        let Request { head, bytes, .. } = &self.request;
-        let (target, client) = (self.request.target(), client(env));
-        let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
-        policy::destination(env.listener, number, route, &view)
-    }
-
-    /// The check of the request's password is over.
-    pub(crate) fn handle_checked(&mut self, env: &Env<'_>, checked: Result<bool, Error>) {
-        if !matches!(self.phase, Phase::Authenticate(_)) {
-            return;
-        }
-        let Phase::Authenticate(checking) = std::mem::take(&mut self.phase) else { return };
-        let Checking { number, authenticator, user, .. } = *checking;
-        self.deadline_ms = None;
-        self.record.handle_checked(env.now_us);
-        let passes = |is_right| is_right || faults::is_injected(InjectedFault::PassesWrongPasswords);
-        let is_right = checked.and_then(|is_right| if passes(is_right) { Ok(()) } else { Err(auth::invalid()) });
-        let route = env.route(number).ok_or(Error::internal(Reason::Internal));
-        let destination =
-            is_right.and(route).and_then(|route| Ok((route, self.grant(env, number, route, &authenticator, &user)?)));
-        match destination {
-            Ok((route, destination)) => self.proceed(env, number, route, destination),
-            Err(error) => self.fail(env, error),
-        }
     }
 
     /// Writes the request for the endpoint.
@@ -602,7 +484,7 @@ impl Exchange {
     }
 
     /// What the route demands, if the status says that the request has not met it.
-    fn challenge<'e>(&self, env: &Env<'e>, status: u16, reason: Reason) -> Option<&'e str> {
+    pub(super) fn challenge<'e>(&self, env: &Env<'e>, status: u16, reason: Reason) -> Option<&'e str> {
         let is_told = status == 401 || matches!(reason, Reason::TokenAudience | Reason::ClaimsDenied);
         let authenticator = env.listener.plan.auth.of(self.record.route.filter(|_| is_told)?)?;
         Some(authenticator.challenge(reason))

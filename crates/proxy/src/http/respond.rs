@@ -27,6 +27,9 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::BadHost
         | Reason::AmbiguousPath
         | Reason::EncodingInvalid
+        // As with nginx. There is no status for it.
+        | Reason::ClientCertMissing
+        | Reason::ClientCertInvalid
         | Reason::PlainHttp => 400,
         Reason::BadVersion => 505,
         // RFC 9220 section 3 says this for a protocol that is not supported over HTTP/3.
@@ -50,7 +53,11 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::TokenNotYetValid
         | Reason::TokenKeyUnknown => 401,
         // A refusal has a status of its own; this one is for calls.
-        Reason::ClientDenied | Reason::ExternalAuthDenied | Reason::TokenAudience | Reason::ClaimsDenied => 403,
+        Reason::ClientDenied
+        | Reason::ClientCertDenied
+        | Reason::ExternalAuthDenied
+        | Reason::TokenAudience
+        | Reason::ClaimsDenied => 403,
         Reason::NoRoute => 404,
         // RFC 5842 section 7.2, and RFC 8586 section 3.
         Reason::LoopDetected => 508,

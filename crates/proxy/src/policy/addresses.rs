@@ -12,13 +12,24 @@ use model::AddressRules;
 pub(crate) struct AddressTable {
     v4: Ranges<u32>,
     v6: Ranges<u128>,
+    /// Whether an address that no network has may pass.
+    is_open: bool,
+}
+
+/// What the rules say of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listed {
+    Allowed,
+    Denied,
+    /// No network has it.
+    Nowhere,
 }
 
 /// Ranges of addresses: each begins at its start and ends before the next. `starts` is ascending and begins with 0, and
-/// `starts.len() == allowed.len()`.
+/// `starts.len() == listed.len()`.
 struct Ranges<T> {
     starts: Vec<T>,
-    allowed: Vec<bool>,
+    listed: Vec<Listed>,
 }
 
 /// A network of one address family, as numbers.
@@ -26,7 +37,7 @@ struct Network {
     first: u128,
     last: u128,
     prefix: u8,
-    is_allowed: bool,
+    listed: Listed,
 }
 
 impl AddressTable {
@@ -36,76 +47,84 @@ impl AddressTable {
             return None;
         }
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
-        let allow = rules.allow.iter().map(|network| (network, true));
-        for (network, is_allowed) in allow.chain(rules.deny.iter().map(|network| (network, false))) {
+        let allow = rules.allow.iter().map(|network| (network, Listed::Allowed));
+        for (network, listed) in allow.chain(rules.deny.iter().map(|network| (network, Listed::Denied))) {
             let prefix = network.prefix_len();
             match network {
                 IpNet::V4(network) => {
                     let (first, last) = (network.network().to_bits().into(), network.broadcast().to_bits().into());
-                    v4.push(Network { first, last, prefix, is_allowed });
+                    v4.push(Network { first, last, prefix, listed });
                 }
                 IpNet::V6(network) => {
                     let (first, last) = (network.network().to_bits(), network.broadcast().to_bits());
-                    v6.push(Network { first, last, prefix, is_allowed });
+                    v6.push(Network { first, last, prefix, listed });
                 }
             }
         }
-        let otherwise = rules.allow.is_empty();
-        let (starts, allowed): (Vec<_>, _) = ranges(v4, otherwise, u32::MAX.into()).into_iter().unzip();
+        let (starts, listed): (Vec<_>, _) = ranges(v4, u32::MAX.into()).into_iter().unzip();
         // They were made of 32 bits.
-        let v4 = Ranges { starts: starts.into_iter().map(|start| start as u32).collect(), allowed };
-        let (starts, allowed) = ranges(v6, otherwise, u128::MAX).into_iter().unzip();
-        Some(Self { v4, v6: Ranges { starts, allowed } })
+        let v4 = Ranges { starts: starts.into_iter().map(|start| start as u32).collect(), listed };
+        let (starts, listed) = ranges(v6, u128::MAX).into_iter().unzip();
+        Some(Self { v4, v6: Ranges { starts, listed }, is_open: rules.allow.is_empty() })
     }
 
     /// Whether a client may pass. `None`: its address is not known, because a trusted proxy has sent something else. Nothing allows that.
     pub(crate) fn admits(&self, client: Option<IpAddr>) -> bool {
+        match self.find(client) {
+            Listed::Allowed => true,
+            Listed::Denied => false,
+            Listed::Nowhere => self.is_open,
+        }
+    }
+
+    /// What the rules say of a client. An address that is not known counts as denied: it may be such a one.
+    pub(crate) fn find(&self, client: Option<IpAddr>) -> Listed {
         match client.map(|client| client.to_canonical()) {
-            Some(IpAddr::V4(client)) => self.v4.allows(client.to_bits()),
-            Some(IpAddr::V6(client)) => self.v6.allows(client.to_bits()),
-            None => false,
+            Some(IpAddr::V4(client)) => self.v4.find(client.to_bits()),
+            Some(IpAddr::V6(client)) => self.v6.find(client.to_bits()),
+            None => Listed::Denied,
         }
     }
 }
 
 impl<T: Ord> Ranges<T> {
-    fn allows(&self, address: T) -> bool {
+    fn find(&self, address: T) -> Listed {
         let after = self.starts.partition_point(|start| *start <= address);
-        after.checked_sub(1).and_then(|at| self.allowed.get(at)).is_some_and(|allowed| *allowed)
+        after.checked_sub(1).and_then(|at| self.listed.get(at)).copied().unwrap_or(Listed::Denied)
     }
 }
 
-/// The starts of all ranges with their verdicts. `otherwise` is the verdict for addresses in no network, `max` the last address.
-fn ranges(mut networks: Vec<Network>, otherwise: bool, max: u128) -> Vec<(u128, bool)> {
+/// The starts of all ranges with their verdicts. `max` is the last address.
+fn ranges(mut networks: Vec<Network>, max: u128) -> Vec<(u128, Listed)> {
     // A network comes before those within it. Of two equal ones the refused comes last, as if it were within the other.
-    networks.sort_unstable_by_key(|network| (network.first, network.prefix, !network.is_allowed));
-    let mut found = vec![(0, otherwise)];
+    networks.sort_unstable_by_key(|network| (network.first, network.prefix, network.listed == Listed::Denied));
+    let mut found = vec![(0, Listed::Nowhere)];
     // The networks that the sweep is in, the innermost last.
-    let mut open: Vec<(u128, bool)> = Vec::new();
-    let leave = |found: &mut Vec<(u128, bool)>, open: &mut Vec<(u128, bool)>, until: Option<u128>| {
+    let mut open: Vec<(u128, Listed)> = Vec::new();
+    let leave = |found: &mut Vec<(u128, Listed)>, open: &mut Vec<(u128, Listed)>, until: Option<u128>| {
         while let Some((last, _)) = open.last().copied().filter(|(last, _)| until.is_none_or(|until| *last < until)) {
             open.pop();
             if last < max {
-                begin(found, last + 1, open.last().map_or(otherwise, |(_, is_allowed)| *is_allowed));
+                begin(found, last + 1, open.last().map_or(Listed::Nowhere, |(_, listed)| *listed));
             }
         }
     };
     for network in networks {
         leave(&mut found, &mut open, Some(network.first));
-        begin(&mut found, network.first, network.is_allowed);
-        open.push((network.last, network.is_allowed));
+        begin(&mut found, network.first, network.listed);
+        open.push((network.last, network.listed));
     }
     leave(&mut found, &mut open, None);
-    found.dedup_by_key(|(_, is_allowed)| *is_allowed);
+    found.dedup_by_key(|(_, listed)| *listed);
     found
 }
 
 /// Begins a range. One that begins at the same address has no addresses left.
-fn begin(found: &mut Vec<(u128, bool)>, start: u128, is_allowed: bool) {
+fn begin(found: &mut Vec<(u128, Listed)>, start: u128, listed: Listed) {
     if found.last().is_some_and(|(last, _)| *last == start) {
         found.pop();
     }
-    found.push((start, is_allowed));
+    found.push((start, listed));
 }
 
 #[cfg(test)]
@@ -164,6 +183,10 @@ mod tests {
         check("::/0", "", ":: ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", true);
         // Equal networks: `deny`.
         check("10.0.0.0/8", "10.0.0.0/8", "10.0.0.1", false);
+        let table = AddressTable::new(&rules(nested, but)).unwrap();
+        let found = ["10.0.0.1", "10.1.0.0", "11.0.0.0"].map(|address| table.find(Some(address.parse().unwrap())));
+        assert_eq!(found, [Listed::Allowed, Listed::Denied, Listed::Nowhere]);
+        assert_eq!(table.find(None), Listed::Denied);
         assert!(AddressTable::new(&AddressRules::default()).is_none());
     }
 

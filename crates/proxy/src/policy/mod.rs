@@ -1,10 +1,11 @@
 //! What a route does with a request besides choosing a cluster.
 //!
-//! The stages of `exchange` call these in order: addresses, CORS, maintenance, concurrency limit, rate limit (then `auth`, `external_auth` and the global rate limit), redirect, fixed response or split,
+//! The stages of `exchange` call these in order: the client's certificate, addresses, CORS, maintenance, concurrency limit, rate limit (then `auth`, `external_auth` and the global rate limit), redirect, fixed response or split,
 //! rewrite and header changes, mirror, retry; and for the response, header changes, CORS and the sticky cookie. Only the mirror does I/O.
 
 pub(crate) mod addresses;
 pub(crate) mod bandwidth;
+mod client_cert;
 pub(crate) mod concurrency;
 pub(crate) mod cors;
 pub(crate) mod headers;
@@ -24,10 +25,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use balance::Split;
-use model::{ForwardPath, PathRules, Route, RouteAction, Scheme, WeightedCluster};
+use model::{ForwardPath, PathRules, Route, RouteAction, Satisfy, Scheme, WeightedCluster};
 use telemetry::Reason;
 use wire::message::{FieldId, RequestHead, find};
 
+use self::addresses::Listed;
 use self::cors::Preflight;
 use self::rate_headers::Quotas;
 use crate::counts::Permit;
@@ -61,6 +63,16 @@ pub(crate) fn passed_on<'t>(paths: &PathRules, received: &'t [u8], normal: &'t [
         ForwardPath::Received => received,
         ForwardPath::Normal => normal,
     }
+}
+
+/// What is known of a request before it has proved anything.
+pub(crate) enum Admitted {
+    /// It is answered at once.
+    Answered(Destination),
+    /// Its address is all that it needs.
+    Proven,
+    /// It passes if it proves what the route demands.
+    Unproven,
 }
 
 /// The destination of a request.
@@ -115,12 +127,13 @@ impl TrafficSplit {
     }
 }
 
-/// Whether a request may use the route with this number, as far as that does not depend on what it proves. Returns the answer to a preflight
-/// request, which proves nothing. `quotas` get what the client is told about its limit, and `permit` what counts for the request while it is in
+/// Whether a request may use the route with this number, as far as that does not depend on what it proves. A preflight request proves
+/// nothing, and is answered. `quotas` get what the client is told about its limit, and `permit` what counts for the request while it is in
 /// progress.
 ///
 /// # Errors
-/// [`Reason::ClientDenied`]; [`Reason::LoopDetected`]; [`Reason::Maintenance`]; [`Reason::ConcurrencyLimited`]; [`Reason::RateLimited`].
+/// Those of [`client_cert::judge`]; [`Reason::ClientDenied`]; [`Reason::LoopDetected`]; [`Reason::Maintenance`]; [`Reason::ConcurrencyLimited`];
+/// [`Reason::RateLimited`].
 pub(crate) fn admit(
     listener: &ListenerView,
     number: usize,
@@ -129,11 +142,27 @@ pub(crate) fn admit(
     now_us: u64,
     quotas: &mut Option<Box<Quotas>>,
     permit: &mut Option<Permit>,
-) -> Result<Option<Destination>, Error> {
+) -> Result<Admitted, Error> {
+    if let Some(rule) = &route.policy.client_cert
+        && let Err(reason) = client_cert::judge(rule, asked.client.secured)
+    {
+        let Some(url) = rule.redirect.as_ref().filter(|_| reason != Reason::ClientCertDenied) else {
+            return Err(Error::internal(reason));
+        };
+        listener.count(reason);
+        return Ok(Admitted::Answered(Destination::Redirect(302, url.clone().into_bytes())));
+    }
+    let mut is_proven = false;
     if !route.policy.addresses.is_empty() {
         let client = client_address::known_client_ip(asked.head, asked.buffer, asked.client).ok();
         // Every route with rules has a table. If one had none, nobody would pass.
-        if !listener.plan.route_addresses.get(&number).is_some_and(|table| table.admits(client)) {
+        let table = listener.plan.route_addresses.get(&number).ok_or(Error::internal(Reason::ClientDenied))?;
+        let listed = table.find(client);
+        // Where nothing else could be enough, the address has to be.
+        let has_others = route.policy.auth.is_some() || route.policy.external_auth.is_some();
+        is_proven = route.policy.satisfy == Satisfy::Any && has_others && listed == Listed::Allowed;
+        let may_prove = route.policy.satisfy == Satisfy::Any && has_others && listed == Listed::Nowhere;
+        if !table.admits(client) && !may_prove {
             return Err(Error::internal(Reason::ClientDenied));
         }
     }
@@ -144,7 +173,8 @@ pub(crate) fn admit(
         && Preflight::of(asked.head.method, &asked.head.fields, asked.buffer).is_some()
     {
         // The limits are for the requests of scripts, and these are not. Browsers send no credentials with them.
-        return Ok(Some(Destination::Preflight { is_allowed: cors::is_allowed(cors, asked.head, asked.buffer) }));
+        let is_allowed = cors::is_allowed(cors, asked.head, asked.buffer);
+        return Ok(Admitted::Answered(Destination::Preflight { is_allowed }));
     }
     if route.policy.maintenance || listener.plan.maintenance.has(&route.name) {
         return Err(Error::internal(Reason::Maintenance));
@@ -159,7 +189,7 @@ pub(crate) fn admit(
     {
         limiter.admit(asked, now_us, quotas)?;
     }
-    Ok(None)
+    Ok(if is_proven { Admitted::Proven } else { Admitted::Unproven })
 }
 
 /// The destination of a request that may use the route with this number.

@@ -64,6 +64,7 @@ impl Values<'_> {
     fn write(&self, variable: Variable, out: &mut Vec<u8>) {
         let client = self.client;
         let certificate = client.secured.and_then(|secured| secured.client_certificate());
+        let shown = client.secured.and_then(|secured| secured.shown_certificate());
         let mut put = |text: std::fmt::Arguments<'_>| {
             // Writing to a Vec cannot fail.
             let _ = out.write_fmt(text);
@@ -88,6 +89,17 @@ impl Values<'_> {
             Variable::ClientCertSubject => {
                 printable(out, certificate.map_or("", |certificate| certificate.subject()));
             }
+            Variable::ClientCertIssuer => {
+                printable(out, certificate.map_or("", |certificate| certificate.issuer()));
+            }
+            Variable::ClientCertVerify => match shown {
+                None => put(format_args!("NONE")),
+                Some((_, Ok(()))) => put(format_args!("SUCCESS")),
+                Some((_, Err(fault))) => put(format_args!("FAILED:{}", fault.words())),
+            },
+            Variable::ShownCertPem => shown.into_iter().for_each(|(certificate, _)| certificate.write_pem(out)),
+            Variable::ShownCertSubject => printable(out, shown.map_or("", |(certificate, _)| certificate.subject())),
+            Variable::ShownCertIssuer => printable(out, shown.map_or("", |(certificate, _)| certificate.issuer())),
             Variable::ClientCertSha256 => {
                 put(format_args!("{}", certificate.map_or("", |certificate| certificate.sha256())));
             }

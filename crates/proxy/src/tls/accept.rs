@@ -13,11 +13,11 @@ use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{Acceptor, ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{ProtocolVersion, ServerConfig};
+use rustls::{ProtocolVersion, RootCertStore, ServerConfig};
 use tokio_rustls::LazyConfigAcceptor;
 
 use super::any::AnyClient;
-use super::client_certificate::ClientCertificate;
+use super::client_certificate::{ClientCertificate, Fault as CertificateFault};
 use super::files::{self, Contents};
 use super::spiffe_client::SpiffeClient;
 use super::{H2, OwnCertificate, Provider, Socket, versions};
@@ -41,8 +41,30 @@ pub(crate) struct ServerKeys {
 struct Mutual {
     /// Empty means all.
     hosts: Vec<HostMatcher>,
-    verifier: Arc<dyn ClientCertVerifier>,
+    /// What says which certificates are good; `None` if nothing does.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    /// Clients without a good certificate are admitted, too.
+    is_open: bool,
     config: Arc<ServerConfig>,
+}
+
+impl Mutual {
+    /// `config` makes the configuration with what looks at certificates in the handshake.
+    fn new(
+        client: &ClientCa,
+        roots: &Arc<RootCertStore>,
+        provider: &Provider,
+        config: impl FnOnce(Arc<dyn ClientCertVerifier>) -> Result<Arc<ServerConfig>, Fault>,
+    ) -> Result<Self, Fault> {
+        let verifier = client.verify.then(|| verifier(client, roots, provider)).transpose()?;
+        let is_open = !client.verify || !client.required;
+        let in_handshake = match &verifier {
+            Some(verifier) if !is_open => verifier.clone(),
+            // The certificate is looked at after the handshake, also of one that continues an older one.
+            _ => Arc::new(AnyClient::new(roots, provider.clone())),
+        };
+        Ok(Self { hosts: client.hosts.clone(), verifier, is_open, config: config(in_handshake)? })
+    }
 }
 
 impl ServerKeys {
@@ -100,9 +122,8 @@ impl ServerKeys {
         let needs_all = settings.client_ca.as_ref().is_some_and(|client| client.hosts.is_empty());
         let open = if needs_all { Ok(None) } else { config(None).map(Some) };
         let mutual = settings.client_ca.as_ref().map(|client| {
-            let verifier = verifier(client, &mut contents, provider)?;
-            let config = config(Some(verifier.clone()))?;
-            Ok::<_, Fault>(Mutual { hosts: client.hosts.clone(), verifier, config })
+            let roots = files::roots(&client.ca, &mut contents)?;
+            Mutual::new(client, &roots, provider, |verifier| config(Some(verifier)))
         });
         match (open, mutual.transpose()) {
             (Ok(open), Ok(mutual)) if errors.is_empty() => {
@@ -147,24 +168,26 @@ impl ServerKeys {
         if is_mutual { self.mutual.as_ref().map(|mutual| &mutual.config) } else { self.open.as_ref() }
     }
 
-    /// Whether a client that asks for this name and shows this certificate would be admitted.
-    fn admits(&self, sni: Option<&str>, shown: Option<&ClientCertificate>) -> bool {
-        let Some(mutual) = self.mutual.as_ref().filter(|_| self.is_mutual(sni)) else { return true };
-        !mutual.verifier.client_auth_mandatory() || shown.is_some_and(|shown| shown.is_accepted_by(&*mutual.verifier))
+    /// Whether the client of a connection would be admitted, and known for the same.
+    fn admits(&self, of: &Secured) -> bool {
+        let Some(mutual) = self.mutual.as_ref().filter(|_| self.is_mutual(of.sni())) else { return true };
+        let Some(verifier) = &mutual.verifier else { return true };
+        let is_good = of.shown.as_ref().is_some_and(|(shown, _)| shown.verify(&**verifier).is_ok());
+        match mutual.is_open {
+            false => is_good,
+            // It was asked, and what it has shown counts as before.
+            true => of.is_mutual && is_good == of.client_certificate().is_some(),
+        }
     }
 }
 
 /// What decides which certificates of clients are accepted.
 fn verifier(
     client: &ClientCa,
-    contents: &mut Contents,
+    roots: &Arc<RootCertStore>,
     provider: &Provider,
 ) -> Result<Arc<dyn ClientCertVerifier>, Fault> {
-    let roots = files::roots(&client.ca, contents)?;
-    if !client.verify {
-        return Ok(Arc::new(AnyClient::new(&roots, provider.clone())));
-    }
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build();
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
     let verifier = verifier.map_err(|error| error.to_string())?;
     Ok(match client.spiffe_ids.as_slice() {
         [] => verifier,
@@ -180,8 +203,8 @@ pub(crate) struct Secured {
     is_mutual: bool,
     is_h2: bool,
     version: &'static str,
-    /// The client's, if it was verified.
-    client_certificate: Option<Box<ClientCertificate>>,
+    /// What the client has shown, and whether it is good.
+    shown: Option<(Box<ClientCertificate>, Result<(), CertificateFault>)>,
     /// The newer keys of the listener that were compared last, and whether they admit the client.
     newer: RefCell<Option<(Arc<ServerKeys>, bool)>>,
     is_outdated: Cell<bool>,
@@ -200,7 +223,12 @@ impl Secured {
 
     /// The certificate that the client has shown and that was verified. One that nothing verifies says nothing about the client.
     pub(crate) fn client_certificate(&self) -> Option<&ClientCertificate> {
-        self.client_certificate.as_deref()
+        self.shown.as_ref().filter(|(_, verified)| verified.is_ok()).map(|(shown, _)| &**shown)
+    }
+
+    /// The certificate that the client has shown, and whether it is good. One that is not proves nothing.
+    pub(crate) fn shown_certificate(&self) -> Option<(&ClientCertificate, Result<(), CertificateFault>)> {
+        self.shown.as_ref().map(|(shown, verified)| (&**shown, *verified))
     }
 
     /// Whether HTTP/2 was negotiated.
@@ -246,7 +274,7 @@ impl Secured {
         if let Some((_, admits)) = self.newer.borrow().as_ref().filter(|(known, _)| Arc::ptr_eq(known, newer)) {
             return *admits;
         }
-        let admits = newer.admits(self.sni(), self.client_certificate());
+        let admits = newer.admits(self);
         *self.newer.borrow_mut() = Some((newer.clone(), admits));
         admits
     }
@@ -268,12 +296,20 @@ pub(crate) async fn accept(keys: Arc<ServerKeys>, socket: Socket) -> io::Result<
         Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
         _ => "TLSv1.2",
     };
-    let is_verified = is_mutual && keys.settings.client_ca.as_ref().is_some_and(|client| client.verify);
-    let shown = connection.peer_certificates().filter(|_| is_verified);
-    let client_certificate = shown.and_then(ClientCertificate::of).map(Box::new);
+    let mutual = keys.mutual.as_ref().filter(|_| is_mutual);
+    let shown = mutual.and_then(|mutual| {
+        let shown = ClientCertificate::of(connection.peer_certificates()?)?;
+        let verified = match (&mutual.verifier, mutual.is_open) {
+            (None, _) => Err(CertificateFault::Issuer),
+            // The handshake has done it.
+            (Some(_), false) => Ok(()),
+            (Some(verifier), true) => shown.verify(&**verifier),
+        };
+        Some((Box::new(shown), verified))
+    });
     let is_h2 = connection.alpn_protocol() == Some(H2);
     let (newer, is_outdated) = (RefCell::default(), Cell::new(false));
-    let secured = Secured { keys, sni, is_mutual, is_h2, version, client_certificate, newer, is_outdated };
+    let secured = Secured { keys, sni, is_mutual, is_h2, version, shown, newer, is_outdated };
     Ok((Stream::Tls(Box::new(stream.into())), Rc::new(secured)))
 }
 

@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::fmt::Write;
 
 use aws_lc_rs::digest;
+use rustls::CertificateError;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 
@@ -12,12 +13,57 @@ use super::subject;
 /// Bytes of a line of PEM, before base64.
 const PEM_LINE_BYTES: usize = 48;
 
-/// A certificate that was verified. Its texts are made when they are first needed, and only the short ones are kept.
+/// What is wrong with a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// No CA that is trusted has signed it.
+    Issuer,
+    Expired,
+    NotYetValid,
+    Revoked,
+    /// It cannot be read, or is not for clients.
+    Other,
+}
+
+impl Fault {
+    fn of(error: &rustls::Error) -> Self {
+        let rustls::Error::InvalidCertificate(error) = error else { return Self::Other };
+        match error {
+            CertificateError::UnknownIssuer => Self::Issuer,
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => Self::Expired,
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => Self::NotYetValid,
+            CertificateError::Revoked
+            | CertificateError::UnknownRevocationStatus
+            | CertificateError::ExpiredRevocationList
+            | CertificateError::ExpiredRevocationListContext { .. } => Self::Revoked,
+            _ => Self::Other,
+        }
+    }
+
+    /// In the words of OpenSSL, which `$ssl_client_verify` of nginx has.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Issuer => "unable to get local issuer certificate",
+            Self::Expired => "certificate has expired",
+            Self::NotYetValid => "certificate is not yet valid",
+            Self::Revoked => "certificate revoked",
+            Self::Other => "certificate rejected",
+        }
+    }
+
+    /// Whether the certificate may still be one of somebody who signs certificates himself.
+    pub(crate) fn is_of_signature(self) -> bool {
+        matches!(self, Self::Issuer | Self::Other)
+    }
+}
+
+/// A certificate that a client has shown. Its texts are made when they are first needed, and only the short ones are kept.
 pub(crate) struct ClientCertificate {
     der: CertificateDer<'static>,
     /// The certificates that lead from it to a root.
     rest: Box<[CertificateDer<'static>]>,
     subject: OnceCell<Box<str>>,
+    issuer: OnceCell<Box<str>>,
     sha256: OnceCell<Box<str>>,
 }
 
@@ -26,12 +72,17 @@ impl ClientCertificate {
     pub(super) fn of(sent: &[CertificateDer<'_>]) -> Option<Self> {
         let (der, rest) = sent.split_first()?;
         let rest = rest.iter().map(|certificate| certificate.clone().into_owned()).collect();
-        Some(Self { der: der.clone().into_owned(), rest, subject: OnceCell::new(), sha256: OnceCell::new() })
+        let (subject, issuer, sha256) = Default::default();
+        Some(Self { der: der.clone().into_owned(), rest, subject, issuer, sha256 })
     }
 
-    /// Whether another verifier accepts it, too.
-    pub(super) fn is_accepted_by(&self, verifier: &dyn ClientCertVerifier) -> bool {
-        verifier.verify_client_cert(&self.der, &self.rest, UnixTime::now()).is_ok()
+    /// Whether a verifier accepts it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn verify(&self, verifier: &dyn ClientCertVerifier) -> Result<(), Fault> {
+        let verified = verifier.verify_client_cert(&self.der, &self.rest, UnixTime::now());
+        verified.map(drop).map_err(|error| Fault::of(&error))
     }
 
     /// The subject (RFC 4514), in printable ASCII. Empty if the certificate has none, or an excessively long one.
@@ -39,6 +90,14 @@ impl ClientCertificate {
         self.subject.get_or_init(|| {
             let parsed = webpki::EndEntityCert::try_from(&self.der).ok();
             parsed.and_then(|certificate| subject::text(certificate.subject())).unwrap_or_default().into_boxed_str()
+        })
+    }
+
+    /// The issuer, in the same form.
+    pub(crate) fn issuer(&self) -> &str {
+        self.issuer.get_or_init(|| {
+            let parsed = webpki::EndEntityCert::try_from(&self.der).ok();
+            parsed.and_then(|certificate| subject::text(certificate.issuer())).unwrap_or_default().into_boxed_str()
         })
     }
 

@@ -10,31 +10,44 @@ use super::{Compat, Reading, ServiceUrl, Verdict};
 impl Reading<'_> {
     /// Addresses, passwords, and the service that is asked.
     pub(super) fn access(&mut self, paths: &[&str]) {
-        let has_addresses = self.addresses();
         let has_basic = self.basic();
         let has_service = self.service(paths);
         let is_any = self.text("satisfy").is_some_and(|word| word.eq_ignore_ascii_case("any"));
-        if is_any && (has_addresses && (has_basic || has_service) || has_basic && has_service) {
-            self.refuse(
-                "satisfy",
-                "one of several proofs cannot be enough; make an Ingress with a host of its own for each",
-            );
+        let has_allow = self.addresses(is_any && (has_basic || has_service));
+        if is_any && [has_allow, has_basic, has_service].into_iter().filter(|has| *has).count() > 1 {
+            self.route.insert("satisfy".to_owned(), json!("any"));
         }
     }
 
-    fn addresses(&mut self) -> bool {
+    /// Whether addresses are enough, with `is_any`, or one of several conditions.
+    fn addresses(&mut self, is_any: bool) -> bool {
         let own = |this: &Self, name: &str| value::networks(this.text(name)?).ok();
-        let mut deny = own(self, "denylist-source-range");
-        let deny = deny.get_or_insert_with(|| self.globals.networks("denylist-source-range"));
-        deny.extend(self.globals.networks("block-cidrs"));
-        let allow = match (own(self, "allowlist-source-range"), own(self, "whitelist-source-range")) {
+        let deny = own(self, "denylist-source-range");
+        let mut deny = deny.unwrap_or_else(|| self.globals.networks("denylist-source-range"));
+        let mut allow = match (own(self, "allowlist-source-range"), own(self, "whitelist-source-range")) {
             (Some(one), Some(other)) if one != other => self.in_both(&one, &other),
             (Some(one), _) | (None, Some(one)) => one,
             (None, None) => self.globals.networks("whitelist-source-range"),
         };
-        let restricts = !allow.is_empty() || !deny.is_empty();
-        self.put_addresses(&allow, deny);
-        restricts
+        if is_any {
+            // With `satisfy any`, nginx lets a denied address in by what else is enough (ngx_http_access_found returns 403, and the
+            // phase goes on), so it is only no proof.
+            match without(&allow, &deny) {
+                Some(left) => allow = left,
+                None => {
+                    self.close("denylist-source-range and the addresses that are allowed have too many parts in common")
+                }
+            }
+            self.tell(
+                "denylist-source-range",
+                Verdict::Served,
+                "beside satisfy: any, these addresses need a password or auth-url",
+            );
+            deny.clear();
+        }
+        deny.extend(self.globals.networks("block-cidrs"));
+        self.put_addresses(&allow, &deny);
+        !allow.is_empty()
     }
 
     /// Who may use the routes, as a snippet says.
@@ -273,6 +286,62 @@ fn on_host(url: &str) -> Option<String> {
     (path.starts_with('/') && !path.contains('$')).then(|| path.to_owned())
 }
 
+/// Networks without the addresses of others; `None` if these would be too many.
+fn without(networks: &[IpNet], others: &[IpNet]) -> Option<Vec<IpNet>> {
+    let mut left = networks.to_vec();
+    for other in others {
+        let mut kept = Vec::new();
+        for network in left {
+            let mut rest = network;
+            if other.contains(&network) {
+                continue;
+            }
+            // Halves of it, until one is the other network.
+            while rest.contains(other) && rest != *other {
+                let (inside, outside): (Vec<IpNet>, Vec<IpNet>) =
+                    rest.subnets(rest.prefix_len() + 1).ok()?.partition(|half| half.contains(other));
+                kept.extend(outside);
+                rest = *inside.first()?;
+            }
+            if rest != *other {
+                kept.push(rest);
+            }
+        }
+        left = kept;
+        if left.len() > value::NETWORKS_MAX {
+            return None;
+        }
+    }
+    Some(left)
+}
+
 pub(super) fn texts<'n>(networks: impl Iterator<Item = &'n IpNet>) -> Value {
     networks.map(|network| Value::String(network.to_string())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_without_others() {
+        let check = |networks: &str, others: &str, expect: Option<&str>| {
+            let read = |text: &str| value::networks(text).unwrap();
+            let found = without(&read(networks), &read(others)).map(|left| {
+                let left: Vec<String> = left.iter().map(ToString::to_string).collect();
+                left.join(" ")
+            });
+            assert_eq!(found.as_deref(), expect, "{networks} without {others}");
+        };
+        check("10.0.0.0/8", "192.0.2.0/24", Some("10.0.0.0/8"));
+        check("10.0.0.0/8", "10.0.0.0/8", Some(""));
+        check("10.0.0.0/8", "10.0.0.0/7", Some(""));
+        check("10.0.0.0/8", "::/0", Some("10.0.0.0/8"));
+        check("10.0.0.0/30", "10.0.0.1", Some("10.0.0.2/31 10.0.0.0/32"));
+        check("0.0.0.0/0,::/0", "128.0.0.0/1", Some("0.0.0.0/1 ::/0"));
+        check("10.0.0.0/30", "10.0.0.0,10.0.0.3", Some("10.0.0.2/32 10.0.0.1/32"));
+        check("::/126", "::1", Some("::2/127 ::/128"));
+        let many: Vec<String> = (0..128).map(|number| format!("{number:x}::1")).collect();
+        check("::/0", &many.join(","), None);
+    }
 }

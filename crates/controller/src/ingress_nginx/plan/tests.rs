@@ -1,5 +1,7 @@
 //! What annotations become, which of them close a route or drop an Ingress, and that none that keeps somebody out fails open.
 
+use model::ClientCertMode;
+
 use super::super::catalogue::KEYS;
 use super::super::path::regex_of;
 use super::*;
@@ -269,7 +271,7 @@ fn what_closes_a_route_and_what_drops_an_ingress() {
     check(&[("enable-modsecurity", "true")], Some("firewall"), None);
     check(
         &[("satisfy", "any"), ("auth-type", "basic"), ("auth-secret", "a"), ("whitelist-source-range", "::1")],
-        Some("satisfy"),
+        None,
         None,
     );
     check(&[("satisfy", "any"), ("auth-type", "basic"), ("auth-secret", "a")], None, None);
@@ -287,21 +289,64 @@ fn what_closes_a_route_and_what_drops_an_ingress() {
 }
 
 #[test]
+fn one_of_several_proofs() {
+    let check = |more: &[(&str, &str)], expect: [Value; 3]| {
+        let plan = plan(&[&[("satisfy", "ANY")], more].concat());
+        assert_eq!(plan.closed, None, "{more:?}");
+        let found = ["satisfy", "allow", "deny"].map(|key| plan.spec["route"][key].clone());
+        assert_eq!(found, expect, "{more:?}");
+    };
+    let [basic, secret] = [("auth-type", "basic"), ("auth-secret", "a")];
+    let (allow, deny) = (("whitelist-source-range", "10.0.0.0/30"), ("denylist-source-range", "10.0.0.2/31"));
+    let service = ("auth-url", "http://login.shop.svc/");
+    let none = || Value::Null;
+    check(&[allow, deny], [none(), json!(["10.0.0.0/30"]), json!(["10.0.0.2/31"])]);
+    check(&[basic, secret], [none(), none(), none()]);
+    check(&[basic, secret, deny], [none(), none(), none()]);
+    check(&[basic, secret, allow], [json!("any"), json!(["10.0.0.0/30"]), none()]);
+    check(&[basic, secret, allow, deny], [json!("any"), json!(["10.0.0.0/31"]), none()]);
+    check(&[service, allow], [json!("any"), json!(["10.0.0.0/30"]), none()]);
+    check(&[service, basic, secret], [json!("any"), none(), none()]);
+    // What the ConfigMap blocks is blocked.
+    let globals = Globals::of([("block-cidrs", "10.0.0.1"), ("whitelist-source-range", "10.0.0.0/8")]);
+    let annotations = [("satisfy", "any"), basic, secret];
+    let plan = Plan::of(annotations, "shop", &["/"], (&globals, Compat::Safe), &mut Known::default());
+    let found = ["satisfy", "allow", "deny"].map(|key| plan.spec["route"][key].clone());
+    assert_eq!(found, [json!("any"), json!(["10.0.0.0/8"]), json!(["10.0.0.1/32"])]);
+}
+
+#[test]
 fn certificates_of_clients_and_for_endpoints() {
     let check = ends;
     let (client_tls, asks) = (("auth-tls-secret", "shop/ca"), |how| ("auth-tls-verify-client", how));
     check(&[client_tls], None, None);
     check(&[("auth-tls-secret", "ca")], Some("NAMESPACE/NAME"), None);
     check(&[("auth-tls-secret", "other/ca")], Some("another namespace"), None);
-    check(&[client_tls, asks("optional")], Some("optional_no_ca"), None);
+    check(&[client_tls, asks("optional")], None, None);
     check(&[client_tls, asks("optional_no_ca")], None, None);
     check(&[client_tls, asks("yes")], Some("cannot be read"), None);
-    check(&[client_tls, ("auth-tls-match-cn", "CN=a")], Some("match-cn"), None);
+    let matches = |pattern| ("auth-tls-match-cn", pattern);
+    check(&[client_tls, matches("CN=a")], None, None);
+    // What ingress-nginx ignores.
+    check(&[client_tls, matches("a")], Some("write CN="), None);
+    check(&[matches("CN=a")], Some("auth-tls-secret is missing"), None);
+    check(&[client_tls, matches("CN=(?!a)")], Some("looks around"), None);
+    check(&[client_tls, matches("CN=a"), asks("off")], Some("is off"), None);
     let found = |annotations: &[(&str, &str)]| plan(annotations).location.client_tls;
     let passes = ("auth-tls-pass-certificate-to-upstream", "true");
-    let expect = ClientTls { secret: "ca".to_owned(), verify: true, passes: true };
-    assert_eq!(found(&[client_tls, passes]), Some(expect));
-    assert_eq!(found(&[client_tls, asks("optional_no_ca")]).map(|client| client.verify), Some(false));
+    let page = ("auth-tls-error-page", "https://a.example/no");
+    let expect = ClientTls {
+        secret: "ca".to_owned(),
+        mode: ClientCertMode::Required,
+        passes: true,
+        subject: Some("CN=a".to_owned()),
+        error_page: Some("https://a.example/no".to_owned()),
+    };
+    assert_eq!(found(&[client_tls, passes, matches("CN=a"), page]), Some(expect));
+    let mode = |word| found(&[client_tls, asks(word)]).map(|client| client.mode);
+    let modes = ["on", "optional", "optional_no_ca"].map(mode);
+    assert_eq!(modes, [ClientCertMode::Required, ClientCertMode::Optional, ClientCertMode::Unsigned].map(Some));
+    assert_eq!(found(&[client_tls, ("auth-tls-error-page", "/no")]).and_then(|client| client.error_page), None);
     assert_eq!(found(&[client_tls, asks("off")]), None);
     let (https, ssl) = (("backend-protocol", "HTTPS"), ("proxy-ssl-secret", "shop/pair"));
     check(&[https, ssl], None, None);

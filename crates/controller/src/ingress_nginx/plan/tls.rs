@@ -1,5 +1,8 @@
 //! Certificates: those that clients of a host show, and what is shown to endpoints.
 
+use model::ClientCertMode;
+
+use super::super::value;
 use super::{ClientTls, ProxySsl, Reading, Verdict};
 
 impl Reading<'_> {
@@ -12,6 +15,10 @@ impl Reading<'_> {
             "auth-tls-pass-certificate-to-upstream",
         ];
         let Some(secret) = self.text("auth-tls-secret").map(str::to_owned) else {
+            if self.text("auth-tls-match-cn").is_some() {
+                let why = "auth-tls-secret is missing, so ingress-nginx asks for no certificate: write it";
+                return self.refused_client_tls("auth-tls-match-cn", why);
+            }
             self.idle(&OF_IT, "without auth-tls-secret, it has no effect");
             return None;
         };
@@ -22,29 +29,38 @@ impl Reading<'_> {
         if namespace != self.namespace {
             return self.refused_client_tls("auth-tls-secret", "the Secret is in another namespace; copy it");
         }
-        if self.text("auth-tls-match-cn").is_some() {
-            let why = "subjects of certificates are not compared; let the application compare `ssl-client-subject-dn`, \
-                or issue these certificates by a CA of their own";
-            return self.refused_client_tls("auth-tls-match-cn", why);
-        }
-        let verify = match self.text("auth-tls-verify-client") {
-            Some("off") => {
+        let mode = match self.text("auth-tls-verify-client") {
+            Some("off") if self.text("auth-tls-match-cn").is_none() => {
                 self.tell("auth-tls-secret", Verdict::NoEffect, "auth-tls-verify-client is off");
                 return None;
             }
-            Some("optional") => {
-                let why = "a client shows a good certificate (on) or anything (optional_no_ca)";
-                return self.refused_client_tls("auth-tls-verify-client", why);
+            Some("off") => {
+                let why = "auth-tls-verify-client is off, so that no client has a subject";
+                return self.refused_client_tls("auth-tls-match-cn", why);
             }
-            Some("optional_no_ca") => false,
-            _ => true,
+            Some("optional") => ClientCertMode::Optional,
+            Some("optional_no_ca") => ClientCertMode::Unsigned,
+            _ => ClientCertMode::Required,
         };
-        self.tell("auth-tls-error-page", Verdict::Refused, "the handshake fails, so there is no page to go to");
-        Some(ClientTls {
-            secret: name.to_owned(),
-            verify,
-            passes: self.bool("auth-tls-pass-certificate-to-upstream", false),
-        })
+        let subject = self.text("auth-tls-match-cn").map(str::to_owned);
+        if let Some(pattern) = &subject {
+            // ingress-nginx ignores an expression without `CN=`, and so lets everybody in.
+            if !pattern.contains("CN=") {
+                return self.refused_client_tls("auth-tls-match-cn", "write CN= and an expression for the name");
+            }
+            if regex::Regex::new(pattern).is_err() {
+                let why = "it is no expression, or one that looks around or refers back: write it otherwise";
+                return self.refused_client_tls("auth-tls-match-cn", why);
+            }
+        }
+        let mut error_page = self.text("auth-tls-error-page").map(str::to_owned);
+        if error_page.as_ref().is_some_and(|url| url.contains('$') || value::split_url(url).is_none()) {
+            error_page = None;
+            let why = "write a URL that begins with http:// or https://, without a variable; clients get 400 instead";
+            self.tell("auth-tls-error-page", Verdict::Refused, why);
+        }
+        let passes = self.bool("auth-tls-pass-certificate-to-upstream", false);
+        Some(ClientTls { secret: name.to_owned(), mode, passes, subject, error_page })
     }
 
     /// Closes the hosts of the Ingress, because one of these keys is refused.

@@ -2,10 +2,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use model::{
-    ExternalAuth, FieldPart, FieldValue, HostMatcher, IngressNginxSessions, Mirror, PathMatcher, PathRewrite, Redirect,
-    Route, RouteAction, Scheme, Template, TemplatePart, TextMatcher, ValueMatcher, Variable, WeightedCluster,
+    ClientCertRule, ExternalAuth, FieldPart, FieldValue, HostMatcher, IngressNginxSessions, Mirror, PathMatcher,
+    PathRewrite, Redirect, Route, RouteAction, Scheme, Template, TemplatePart, TextMatcher, ValueMatcher, Variable,
+    WeightedCluster,
 };
 
 use super::super::bind::Ask;
@@ -38,6 +40,13 @@ impl<'t> Making<'t, '_, '_> {
             None => Ok(None),
             Some((by, client_tls)) => self.ask(by, client_tls).map(Some).map_err(|why| (by, why)),
         };
+        self.client_cert = None;
+        let rule = host.client_tls.map(|(by, client_tls)| self.client_cert(client_tls).map_err(|why| (by, why)));
+        let (rule, ask) = match rule.transpose() {
+            Ok(rule) => (rule, ask),
+            Err(wrong) => (None, Err(wrong)),
+        };
+        self.client_cert = rule;
         self.at = self.at(name, host, others, ask.as_ref().ok().and_then(Option::as_ref));
         self.has_tls = host.has_tls;
         self.client_tls = host.client_tls.map(|(_, client_tls)| client_tls);
@@ -103,9 +112,24 @@ impl<'t> Making<'t, '_, '_> {
 
     /// What the clients of a host are asked for.
     fn ask(&self, by: Ingress<'_>, client_tls: &ClientTls) -> Result<Ask, String> {
-        let ClientTls { secret, verify, .. } = client_tls;
-        let authority = Authority::in_secret(self.index, Name::new(&by.name.namespace, secret))?;
-        Ok(Ask { ca: authority.pem(), verify: *verify })
+        let authority = Authority::in_secret(self.index, Name::new(&by.name.namespace, &client_tls.secret))?;
+        Ok(Ask { ca: authority.pem(), verify: true, required: false })
+    }
+
+    /// What all routes of a host demand of the certificates of clients.
+    fn client_cert(&mut self, client_tls: &ClientTls) -> Result<Arc<ClientCertRule>, String> {
+        let ClientTls { mode, subject, error_page, .. } = client_tls;
+        let subject = match subject {
+            None => None,
+            // As in nginx, it is found anywhere in the subject.
+            Some(pattern) => Some(TextMatcher::Regex(
+                self.with
+                    .regexes
+                    .anchored(&format!("(?s:.*)(?:{pattern})(?s:.*)"))
+                    .map_err(|why| format!("auth-tls-match-cn: {why}"))?,
+            )),
+        };
+        Ok(Arc::new(ClientCertRule { mode: *mode, subject, redirect: error_page.clone() }))
     }
 
     /// The backends behind the paths of auth-url on this host. `places` are all of its places in their order.
@@ -241,6 +265,8 @@ impl<'t> Making<'t, '_, '_> {
         let to = Redirect { scheme: None, host: Some(host.to_owned()), port: None, path: None, status: 308 };
         let route = Route::to_all(format!("ingress/{}#www@{host}", ingress.name), RouteAction::Redirect(to));
         let At { plain, tls } = self.at;
+        // Clients of this name are asked for nothing.
+        self.client_cert = None;
         for at in [plain, tls] {
             self.add(at, ingress, Route { hosts: vec![HostMatcher::Exact(other.clone())], ..route.clone() });
         }
@@ -554,12 +580,11 @@ fn sessions(of: Ingress<'_>, ingress: Ingress<'_>, target: &IngressTarget) -> Op
 /// out of it.
 fn put_client_certificate(route: &mut Route, client_tls: &ClientTls) {
     let variable = |variable: Variable| vec![FieldPart::Variable(variable)];
-    let verified = client_tls.verify.then(|| vec![FieldPart::Text("SUCCESS".to_owned())]);
-    let certificate = client_tls.passes.then(|| variable(Variable::ClientCertPem));
+    let certificate = client_tls.passes.then(|| variable(Variable::ShownCertPem));
     let fields = [
-        ("ssl-client-verify", verified.unwrap_or_default()),
-        ("ssl-client-subject-dn", variable(Variable::ClientCertSubject)),
-        ("ssl-client-issuer-dn", Vec::new()),
+        ("ssl-client-verify", variable(Variable::ClientCertVerify)),
+        ("ssl-client-subject-dn", variable(Variable::ShownCertSubject)),
+        ("ssl-client-issuer-dn", variable(Variable::ShownCertIssuer)),
         ("ssl-client-cert", certificate.unwrap_or_default()),
     ];
     let set = &mut route.policy.changes.request_headers.set;
