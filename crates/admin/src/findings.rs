@@ -369,6 +369,9 @@ fn advice(reason: Reason) -> &'static str {
         Reason::RateLimitFailed => {
             "find out why the cluster of the route's `global_rate_limit` does not answer, or raise its `timeout`"
         }
+        Reason::ErrorBackendFailed => {
+            "find out why the cluster of the route's `intercept_errors` does not answer, or raise its `timeout`"
+        }
         Reason::TokenKeysMissing => "a finding about the key set says why it could not be fetched",
         Reason::TokenAttempts | Reason::TokensBusy => {
             "clients send tokens that no key of the set has signed; `client_limits` of the listener, or `deny`, stops them sooner"

@@ -110,6 +110,12 @@ pub const FIXED_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
 /// The type of an error page. People see them in browsers.
 pub const ERROR_CONTENT_TYPE: &str = "text/html; charset=utf-8";
 
+/// The path that an error backend is asked for. The error backend of ingress-nginx is asked for the same.
+pub const ERROR_PATH: &str = "/";
+
+/// How long an error backend has. A client that gets an error has often waited for it already.
+pub const ERROR_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The realm of authentication. Browsers show it, and it must have a value (RFC 7617 section 2).
 pub const REALM: &str = "restricted";
 

@@ -209,6 +209,10 @@ keys! {
         optional retry: RawRetry, default "another endpoint, twice at most, on connect_failure and reset", only "http";
         /// Clusters that get a copy of requests. At most 4.
         optional mirror: OneOrMany<RawMirror>, default "none", only "http";
+        /// Replaces responses that have some statuses.
+        optional intercept_errors: RawInterceptErrors, default "off", only "http";
+        /// A cluster that serves the requests while that of `to` has no endpoint for them.
+        optional fallback: RawFallback, default "none: such requests get 503", only "http";
         /// Changes to the headers that the endpoint gets.
         optional request_headers: RawHeaderChanges, default "none", only "http";
         /// Changes to the headers of an endpoint's response. Responses that Steelyard makes itself stay as they are.
@@ -449,9 +453,7 @@ pub use limits::{
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use otlp::{OtlpCompression, OtlpName, RawSecretValue};
 pub use policy::{
-    AffinityMode, RateHeader, RawConcurrencyLimit, RawCors, RawErrorPage, RawHeaderChanges, RawMirror, RawRateKey,
-    RawRateLimit, RawRedirect, RawRespond, RawResponseBandwidth, RawRetry, RawRetryObject, RawRewrite, RawShare,
-    RawSticky, RawTo,
+    AffinityMode, RateHeader, RawConcurrencyLimit, RawCors, RawErrorPage, RawFallback, RawHeaderChanges, RawInterceptErrors, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond, RawResponseBandwidth, RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
 };
 pub use request_body::{RawBuffer, RawDecompress};
 pub use sidecar::{ModeOfSidecar, RawBind, RawCaptureObject, RawSidecar, RawSidecarTls};

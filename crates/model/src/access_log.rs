@@ -202,6 +202,8 @@ log_values! {
     AuthorizationMs "authorization_ms";
     /// The time of the global rate limit, in milliseconds.
     RateLimitMs "rate_limit_ms";
+    /// The status of a response that another one has replaced (`intercept_errors`).
+    Intercepted "intercepted";
     /// Endpoints that were tried.
     Attempts "attempts";
     /// The reason of a failure.
@@ -232,6 +234,7 @@ impl LogValue {
         Self::UpstreamMs,
         Self::AuthorizationMs,
         Self::RateLimitMs,
+        Self::Intercepted,
         Self::Attempts,
         Self::Reason,
     ];

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use crate::{
     AccessLog, Auth, AuthProtocol, AuthTarget, Changes, Cluster, DescriptorEntry, DescriptorSource, ErrorPage,
-    ExternalAuth, FieldPart, FieldValue, FixedResponse, GlobalRateLimit, GrpcAuth, HeaderChanges, HealthCheck,
-    HttpAuth, HttpListener, HttpProbe, Jwks, JwksUrl, JwtAuth, Listener, LogTarget, Otlp, OtlpProtocol, Page, PageBody,
-    PathRewrite, Probe, Protocol, Redirect, Rewrite, Route, RouteAction, RoutePolicy, SignIn, TemplatePart,
-    TextMatcher, Tracing, ValueMatcher, Vip, WeightedCluster,
+    ExternalAuth, Fallback, FieldPart, FieldValue, FixedResponse, GlobalRateLimit, GrpcAuth, HeaderChanges,
+    HealthCheck, HttpAuth, HttpListener, HttpProbe, InterceptErrors, Jwks, JwksUrl, JwtAuth, Listener, LogTarget, Otlp,
+    OtlpProtocol, Page, PageBody, PathRewrite, Probe, Protocol, Redirect, Rewrite, Route, RouteAction, RoutePolicy,
+    SignIn, TemplatePart, TextMatcher, Tracing, ValueMatcher, Vip, WeightedCluster,
 };
 
 /// What stands for a text.
@@ -256,10 +256,12 @@ fn mask_share(WeightedCluster { cluster: _, weight: _, changes }: &mut WeightedC
 }
 
 fn mask_changes(Changes { request_headers, response_headers, rewrite: Rewrite { host: _, path } }: &mut Changes) {
-    for HeaderChanges { set, add, remove: _ } in [request_headers, response_headers] {
-        set.iter_mut().chain(add).for_each(|(_, value)| mask_field(value));
-    }
+    [request_headers, response_headers].into_iter().for_each(mask_headers);
     path.iter_mut().for_each(mask_path);
+}
+
+fn mask_headers(HeaderChanges { set, add, remove: _ }: &mut HeaderChanges) {
+    set.iter_mut().chain(add).for_each(|(_, value)| mask_field(value));
 }
 
 fn mask_field(value: &mut FieldValue) {
@@ -308,10 +310,22 @@ fn mask_policy(policy: &mut RoutePolicy) {
         satisfy: _,
         external_auth,
         global_rate_limit,
+        intercept_errors,
+        fallback,
         maintenance: _,
         error_pages,
     } = policy;
     mask_changes(changes);
+    if let Some(intercept) = intercept_errors {
+        let InterceptErrors { statuses: _, of_endpoints: _, to: _, path, request_headers, timeout: _ } =
+            &mut **intercept;
+        mask_query(once(path));
+        mask_headers(request_headers);
+    }
+    if let Some(fallback) = fallback {
+        let Fallback { to: _, request_headers } = &mut **fallback;
+        mask_headers(request_headers);
+    }
     error_pages.iter_mut().for_each(mask_error_page);
     auth.iter_mut().for_each(|auth| mask_auth(Arc::make_mut(auth)));
     external_auth.iter_mut().for_each(|auth| mask_external_auth(Arc::make_mut(auth)));

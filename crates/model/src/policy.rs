@@ -94,6 +94,10 @@ pub struct RoutePolicy {
     pub external_auth: Option<Arc<ExternalAuth>>,
     /// The service that counts requests for all instances; `None` means none. Shared like `auth`.
     pub global_rate_limit: Option<Arc<GlobalRateLimit>>,
+    /// Responses that are replaced; `None` means none.
+    pub intercept_errors: Option<Box<InterceptErrors>>,
+    /// The cluster that serves requests while that of the route has no endpoint for them; `None` means none.
+    pub fallback: Option<Box<Fallback>>,
     /// Every request is answered 503.
     pub maintenance: bool,
     /// The pages for requests that cannot be served. The first for a status counts, and those of the listener follow.
@@ -158,6 +162,42 @@ impl Changes {
             rewrite,
         }
     }
+}
+
+/// Replaces responses with some statuses: those of endpoints, and those that Steelyard makes itself. gRPC calls are left alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterceptErrors {
+    /// First and last of ranges of statuses, from 400 to 599.
+    pub statuses: Vec<(u16, u16)>,
+    /// Whether responses of endpoints are replaced, too, and not only those that Steelyard makes itself.
+    pub of_endpoints: bool,
+    /// The cluster that answers instead, the error backend; `None` means that Steelyard answers with its error pages.
+    pub to: Option<ClusterId>,
+    /// The path that it is asked for. Begins with `/`; `{status}` in it is the status.
+    pub path: String,
+    /// Changes to the headers that it gets.
+    pub request_headers: HeaderChanges,
+    /// From the beginning of the request to it to the end of the headers of its response.
+    pub timeout: Duration,
+}
+
+impl InterceptErrors {
+    /// Stands in the path for the status.
+    pub const STATUS: &str = "{status}";
+
+    /// Whether a response with this status is replaced.
+    pub fn is_on_status(&self, status: u16) -> bool {
+        self.statuses.iter().any(|(first, last)| (*first..=*last).contains(&status))
+    }
+}
+
+/// The cluster that serves requests while that of the route has no endpoint for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    /// The cluster.
+    pub to: ClusterId,
+    /// Changes to the headers that its endpoints get, after those of the route.
+    pub request_headers: HeaderChanges,
 }
 
 /// Sends a copy of requests to another cluster, and discards its responses.

@@ -125,4 +125,5 @@ pub const REASON_NAMES: &[&str] = &[
     "decompressed_too_large",
     "loop_detected",
     "endpoint_unhealthy",
+    "error_backend_failed",
 ];

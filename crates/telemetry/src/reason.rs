@@ -212,6 +212,9 @@ reasons! {
         route's `via`.";
     165 EndpointUnhealthy "endpoint_unhealthy" Cluster "A TCP connection or a tunnel was closed, because the health check of its endpoint began \
         to fail and the cluster says `on_unhealthy: close`.";
+    166 ErrorBackendFailed "error_backend_failed" Cluster "The error backend of the route's `intercept_errors` gave no response: no endpoint \
+        took the request, the connection failed, or the response came too late or cannot be read. The client got the status that was to be \
+        replaced, with a page of Steelyard.";
 }
 
 /// The part of the system in which a [`Reason`] arises. `docs/reasons.md` has a section for each.

@@ -26,6 +26,8 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("a route", "to", "the backendRefs of the route are the clusters"),
     ("a route", "redirect", FILTER),
     ("a route", "mirror", FILTER),
+    ("a route", "intercept_errors", OTHER_CLUSTER),
+    ("a route", "fallback", OTHER_CLUSTER),
     ("a route", "rewrite", FILTER),
     ("a route", "passthrough", "the listener decides it"),
     ("a route", "client_cert", "a Gateway asks clients for certificates, and admits no others"),
@@ -68,6 +70,7 @@ const SERVICE: &str = "The service: a port of a Service. In another namespace, i
 const ALONE: &str = "a name that others may use as well would let them use up the limit";
 const MATCHES: &str = "the route's matches say it";
 const FILTER: &str = "routes have a filter for it";
+const OTHER_CLUSTER: &str = "its cluster is none of the backendRefs of the route";
 const SECRET: &str = "a secret does not belong into an object that many may read";
 
 /// Fields that are not called like the key: the key, and the field. YAML 1.1, which kubectl reads, takes `on` and `off` for booleans even where

@@ -5,17 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model::{
-    Changes, CookieScope, Cors, CorsNames, CorsOrigins, FieldValue, HeaderChanges, IngressNginxSessions, Mirror,
-    PathMatcher, PathRewrite, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, SameSite, Satisfy, Secret, Sticky,
-    StickyToken, Variable, WeightedCluster,
+    Changes, CookieScope, Cors, CorsNames, CorsOrigins, Fallback, FieldValue, HeaderChanges, IngressNginxSessions, InterceptErrors, Mirror, PathMatcher, PathRewrite, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, SameSite, Satisfy, Secret, Sticky, StickyToken, Variable, WeightedCluster,
 };
 
 use super::{ClusterIds, addresses, bandwidth, compression, limits, request_body, respond, template, tls, via};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
-    AffinityMode, RawCors, RawHeaderChanges, RawMirror, RawRedirect, RawRetry, RawRetryObject, RawRewrite, RawRoute,
-    RawShare, RawSticky, RawTo,
+    AffinityMode, RawCors, RawFallback, RawHeaderChanges, RawInterceptErrors, RawMirror, RawRedirect, RawRetry, RawRetryObject, RawRewrite, RawRoute, RawShare, RawSticky, RawTo,
 };
 use crate::read::{Keyed, Located, Named, NamedEntry, OneOrMany};
 use crate::text::{
@@ -100,7 +97,16 @@ fn split(
 
 /// Refuses keys that are about an endpoint beside an action that has none.
 pub fn refuse_what_no_endpoint_gets(action: &str, raw: &RawRoute, report: &mut Report) {
-    let keys = ["timeout", "retry", "mirror", "request_headers", "response_headers", "rewrite"];
+    let keys = [
+        "timeout",
+        "retry",
+        "mirror",
+        "intercept_errors",
+        "fallback",
+        "request_headers",
+        "response_headers",
+        "rewrite",
+    ];
     for written in raw.written().iter().filter(|written| keys.contains(&written.key)) {
         let wrong = Wrong::new(format!("`{}` has no effect beside `{action}`", written.key));
         report.add(written.location, wrong.hint("Steelyard answers by itself, and no endpoint sees the request"));
@@ -178,6 +184,8 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         satisfy: raw.satisfy.as_ref().map_or(Satisfy::All, |satisfy| satisfy.value.0),
         external_auth: None,
         global_rate_limit: None,
+        intercept_errors: raw.intercept_errors.as_ref().map(|raw| Box::new(intercept_errors(&raw.value, ids, report))),
+        fallback: raw.fallback.as_ref().and_then(|raw| fallback(&raw.value, ids, report)).map(Box::new),
         maintenance: raw.maintenance.as_ref().is_some_and(|flag| flag.value.0),
         error_pages: respond::error_pages(&raw.error_pages, base, report),
     }
@@ -278,6 +286,46 @@ fn mirrors(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Vec<Mirror>
         Some(Mirror { to, share: percent as f64 / 100.0, only: None })
     };
     mirrors.iter().filter_map(|raw| mirror(raw, report)).collect()
+}
+
+fn intercept_errors(raw: &RawInterceptErrors, ids: &ClusterIds, report: &mut Report) -> InterceptErrors {
+    for status in raw.statuses.iter().flat_map(|statuses| &statuses.value.0) {
+        if !(400..=599).contains(&status.value.0) || status.value.1 > 599 {
+            let wrong = Wrong::new("errors have statuses from 400 to 599");
+            report.add(status.location, wrong.hint("write a status such as 503, or a range such as 500-599"));
+        }
+    }
+    let of_backend = [
+        ("path", raw.path.as_ref().map(|it| it.location)),
+        ("request_headers", raw.request_headers.as_ref().map(|it| it.location)),
+        ("timeout", raw.timeout.as_ref().map(|it| it.location)),
+        ("endpoints", raw.endpoints.as_ref().filter(|flag| !flag.value.0).map(|it| it.location)),
+    ];
+    for (key, location) in of_backend.into_iter().filter_map(|(key, location)| Some((key, location?))) {
+        if raw.to.is_none() {
+            let wrong = Wrong::new(format!("`{key}` has no effect without `to`"));
+            report.add(location, wrong.hint("name the cluster that is asked, or remove it"));
+        }
+    }
+    InterceptErrors {
+        statuses: super::route::listed(&raw.statuses, |status| (status.0, status.1)),
+        of_endpoints: raw.endpoints.as_ref().is_none_or(|flag| flag.value.0),
+        to: raw.to.as_ref().and_then(|to| ids.find(to, report)),
+        path: raw.path.as_ref().map_or(defaults::ERROR_PATH, |path| &path.value.0).to_owned(),
+        request_headers: own_headers(&raw.request_headers, report),
+        timeout: raw.timeout.as_ref().map_or(defaults::ERROR_TIMEOUT, |timeout| timeout.value.0),
+    }
+}
+
+/// Returns `None` if the report says why.
+fn fallback(raw: &RawFallback, ids: &ClusterIds, report: &mut Report) -> Option<Fallback> {
+    let request_headers = own_headers(&raw.request_headers, report);
+    Some(Fallback { to: ids.find(raw.to.as_ref()?, report)?, request_headers })
+}
+
+fn own_headers(raw: &Option<Located<RawHeaderChanges>>, report: &mut Report) -> HeaderChanges {
+    refuse_endpoint(raw, report);
+    raw.as_ref().map_or_else(HeaderChanges::default, |raw| header_changes(raw, report))
 }
 
 fn retry(raw: &RawRetry, route: &RawRoute, report: &mut Report) -> Retry {

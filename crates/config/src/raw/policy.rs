@@ -10,9 +10,7 @@ use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
 use crate::text::{
-    BodyText, ByteSize, ChangedHeader, ClientNetwork, CookieName, CorsName, FileName, HeaderName, HeaderTemplate,
-    HeaderValue, HostHeader, HttpPath, Label, OriginText, Percent, PlainHost, Positive, RedirectStatus, RedirectUrl,
-    RetryOn, StatusRange, Text, duration_text, percent_text,
+    BodyText, ByteSize, ChangedHeader, ClientNetwork, CookieName, CorsName, FileName, HeaderName, HeaderTemplate, HeaderValue, HostHeader, HttpPath, Label, OriginText, Percent, PlainHost, Positive, RedirectStatus, RedirectUrl, RetryOn, RoutePath, StatusRange, Text, duration_text, percent_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -140,6 +138,39 @@ keys! {
         optional per_try_timeout: Positive, default "only the other timeouts";
         /// No try begins later than this after the first one has begun. A try that has begun may take longer.
         optional within: Positive, default "only `attempts` counts";
+    }
+}
+
+keys! {
+    /// Replaces responses that have some statuses: those of endpoints, after all retries, and those that Steelyard makes itself. Their bodies are
+    /// discarded. gRPC calls are left alone.
+    pub struct RawInterceptErrors as "an interception of errors" {
+        /// The statuses, from 400 to 599: `503`, or a range such as `500-599`.
+        required statuses: OneOrMany<StatusRange>;
+        /// The error backend: a cluster that is asked for another response, by GET (HEAD for a HEAD). Clients get the status and the body that it
+        /// sends. It gets the headers of the request, `X-Code` with the status, `X-Format` with the client's `Accept`, and `X-Original-URI`
+        /// with its path and query. If it gives no response, clients get the status with the page of
+        /// `error_pages`.
+        optional to: Label, default "none: clients get the status with the page of `error_pages`";
+        /// Whether responses of endpoints are replaced, too. With `false`, only those that Steelyard makes itself are.
+        optional endpoints: Flag, default "true";
+        /// The path that the error backend is asked for. `{status}` in it is the status.
+        optional path: RoutePath, default defaults::ERROR_PATH;
+        /// Changes to the headers that the error backend gets.
+        optional request_headers: RawHeaderChanges, default "none";
+        /// From the beginning of the request to the error backend to the end of the headers of its response.
+        optional timeout: Positive, default duration_text(defaults::ERROR_TIMEOUT);
+    }
+}
+
+keys! {
+    /// A cluster that serves the requests of a route while its own cluster has no endpoint for them: there are none, or all of them are
+    /// draining or of weight 0, or unhealthy and `panic_threshold` is 0%.
+    pub struct RawFallback as "a fallback" {
+        /// The cluster.
+        required to: Label;
+        /// Changes to the headers that its endpoints get, after those of the route.
+        optional request_headers: RawHeaderChanges, default "the route's";
     }
 }
 

@@ -83,7 +83,7 @@ fn targets() {
     };
     assert_eq!((syslog.to, syslog.facility), (SyslogAddress::Unix("/dev/log".into()), 16));
     let log = load(&file("syslog: {to: 192.0.2.5, structured_data: a@1}")).access_log.unwrap();
-    assert!(matches!(&log.format, LogFormat::StructuredData { id, fields } if id == "a@1" && fields.len() == 23));
+    assert!(matches!(&log.format, LogFormat::StructuredData { id, fields } if id == "a@1" && fields.len() == 24));
     let LogTarget::Otlp(otlp) = target("otlp: {to: web, protocol: http}") else { panic!() };
     assert_eq!(otlp.protocol, OtlpProtocol::Http { path: "/v1/logs".to_owned() });
     let LogTarget::Otlp(otlp) = target("otlp: {to: otel, compression: gzip}") else { panic!() };

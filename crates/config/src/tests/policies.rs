@@ -392,3 +392,24 @@ fn lists_of_clients() {
         "7:22: `allow` and `deny` have 16385 networks; the limit is 16384; merge neighbouring networks into larger ones",
     );
 }
+
+#[test]
+fn errors_are_intercepted() {
+    let errors =
+        |keys: &str| route(&format!("to: web, intercept_errors: {{{keys}}}")).policy.intercept_errors.clone().unwrap();
+    let bare = errors("statuses: 500-599");
+    assert_eq!((bare.statuses.as_slice(), bare.of_endpoints, bare.to), (&[(500, 599)][..], true, None));
+    let all = errors(
+        "statuses: [404, 502-504], to: other, path: '/{status}.html', endpoints: false, timeout: 2s, request_headers: {set: {x-a: b}}",
+    );
+    assert_eq!(all.statuses, [(404, 404), (502, 504)]);
+    assert_eq!((all.of_endpoints, all.to, all.path.as_str()), (false, Some(ClusterId(1)), "/{status}.html"));
+    assert_eq!(
+        (all.timeout, &all.request_headers.set),
+        (Duration::from_secs(2), &vec![("x-a".to_owned(), "b".into())])
+    );
+    assert!(all.is_on_status(503) && all.is_on_status(404) && !all.is_on_status(500));
+    assert_eq!(errors("statuses: 404, to: web").path, "/");
+    let fallback = route("to: web, fallback: {to: other}").policy.fallback.clone().unwrap();
+    assert_eq!((fallback.to, fallback.request_headers), (ClusterId(1), HeaderChanges::default()));
+}

@@ -117,7 +117,7 @@ impl Lost {
 
 impl Attempt {
     pub(crate) fn new(env: &Env<'_>, routed: &Routed, lease: Lease, is_call: bool) -> Self {
-        let per_try = routed.policy(env).retry.per_try_timeout;
+        let per_try = routed.retry(env).per_try_timeout;
         let try_ends_ms = per_try.map(|timeout| lease.at_ms.saturating_add(crate::millis(timeout)));
         // A request that falsely claims to be a call gains nothing by that.
         let may_pause = is_call && routed.is_to_h2();

@@ -7,6 +7,7 @@ use model::Satisfy;
 
 use super::ask::{Subject, view};
 use super::hold::{HeldBody, Holding};
+use super::intercept::Replaced;
 use super::*;
 use crate::external_auth::cache::Key;
 use crate::external_auth::{Authorizer, Grant, Refusal, Verdict, sign_in};
@@ -171,6 +172,13 @@ impl Exchange {
         env.listener.count(reason);
         if let Some(call) = self.call.as_mut().map(|call| call.fail(reason, Some(status), None)) {
             return self.respond_to_call(env, &call, may_stay, code);
+        }
+        if let Some(policy) = self.intercepts(env, status).filter(|policy| policy.to.is_some()) {
+            let is_kept =
+                |name: &str| ["www-authenticate", "set-cookie"].iter().any(|kept| name.eq_ignore_ascii_case(kept));
+            let kept = headers.into_iter().filter(|(name, _)| is_kept(name)).collect();
+            let replaced = Replaced { status, word: respond::word(reason), kept, may_stay, code };
+            return self.replace(env, policy, replaced);
         }
         let page = body.map(|body| Page { content_type: content_type.unwrap_or_default().into(), body: body.into() });
         let content = match &page {

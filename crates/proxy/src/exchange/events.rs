@@ -119,6 +119,7 @@ impl Exchange {
 
     /// The head of a response is complete. `early`: the status of a call whose trailers followed directly.
     pub(crate) fn handle_response(&mut self, env: &Env<'_>, early: Option<grpc::Status>) {
+        let method = self.method();
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         let Some(response) = &mut self.response else { return };
         let UpstreamPhase::Await(mut awaiting) = std::mem::replace(step, UpstreamPhase::Between) else { return };
@@ -138,8 +139,10 @@ impl Exchange {
         if kind == HeadKind::Interim {
             awaiting.was_heard = true;
             awaiting.was_continued |= status == 100;
-            if self.request.head.version == Version::Http10 && !faults::is_injected(InjectedFault::InterimsToHttp10) {
-                // The client does not know them (RFC 9110 section 15.2).
+            let is_unknown =
+                self.request.head.version == Version::Http10 && !faults::is_injected(InjectedFault::InterimsToHttp10);
+            if is_unknown || routed.is_to_error_backend() {
+                // The client does not know them (RFC 9110 section 15.2), or did not ask for what they announce.
                 awaiting.handle_interim(self.upload.received());
                 *step = UpstreamPhase::Await(awaiting);
                 self.deadline_ms = None;
@@ -156,7 +159,7 @@ impl Exchange {
         let connected_us = self.record.connected_us();
         awaiting.attempt.judge_response(&routed.cluster, status, &self.upload, connected_us, env.now_us);
         let cause = awaiting.retry_cause_of_response(response, self.call.as_mut(), early);
-        let (lease, method) = (&awaiting.attempt.lease, self.request.head.method);
+        let lease = &awaiting.attempt.lease;
         let failed = Failed { lease, was_reused: awaiting.is_reused, cause, method, now_ms: env.now_ms() };
         if routed.again(env, &mut self.upload, &mut self.record, &failed) {
             if let RetryCause::Grpc(status) = cause
@@ -169,7 +172,11 @@ impl Exchange {
             self.end_try(env, None);
             return self.next_try(env);
         }
-        self.answered(env, awaiting);
+        let is_of_fallback = routed.share == intercept::FALLBACK;
+        match self.intercepts(env, status).filter(|policy| policy.of_endpoints && !is_of_fallback) {
+            Some(policy) => self.intercept_response(env, awaiting, policy),
+            None => self.answered(env, awaiting),
+        }
     }
 
     /// The upstream connection or stream has ended before the head of a response was complete.

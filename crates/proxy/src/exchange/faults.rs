@@ -76,6 +76,10 @@ pub(crate) enum InjectedFault {
     ForgetsPace,
     /// A request is sent again however long ago its first try began.
     RetriesLate,
+    /// A response that the route intercepts reaches the client.
+    PassesIntercepted,
+    /// The client's connection is kept although nothing has read the rest of the request whose response was replaced.
+    ForgetsRest,
 }
 
 /// Whether this fault is injected.
@@ -97,7 +101,7 @@ pub(crate) mod test {
 
     use super::InjectedFault;
 
-    pub(crate) const ALL: [InjectedFault; 36] = [
+    pub(crate) const ALL: [InjectedFault; 38] = [
         InjectedFault::ResetIsProof,
         InjectedFault::ReusedIsStale,
         InjectedFault::RetriesPost,
@@ -134,6 +138,8 @@ pub(crate) mod test {
         InjectedFault::LeaksCount,
         InjectedFault::ForgetsPace,
         InjectedFault::RetriesLate,
+        InjectedFault::PassesIntercepted,
+        InjectedFault::ForgetsRest,
     ];
 
     thread_local! {

@@ -22,6 +22,8 @@
 //! | choosing an endpoint, and trying another | `tries` |
 //! | one try at one endpoint | `attempt` |
 //! | the response, relayed | `relay` |
+//! | whether another one replaces it | `intercept` |
+//! | our own, if the request has failed | `failure` |
 //! | whether it is compressed | `compress` |
 //! | how slow a client may be | `min_rate` |
 //! | which route a request takes | `route`, `conditions` |
@@ -39,8 +41,10 @@ mod compress;
 pub(crate) mod conditions;
 mod events;
 pub(crate) mod explain;
+mod failure;
 pub(crate) mod faults;
 mod hold;
+mod intercept;
 mod limit;
 mod min_rate;
 pub(crate) mod record;
@@ -66,7 +70,7 @@ use smallvec::SmallVec;
 use telemetry::Reason;
 use wire::HeadKind;
 use wire::h2::ErrorCode;
-use wire::message::{Body, Field, FieldId, RequestHead, Version};
+use wire::message::{Body, Field, FieldId, Method, RequestHead, Version};
 
 pub(crate) use attempt::{ConnectionState, Ending, Lost, SentRequest, connection_outcome, ending};
 pub(crate) use hold::HeldBody;
@@ -79,6 +83,7 @@ use self::authenticate::Unproven;
 use self::conditions::Bearer;
 use self::faults::InjectedFault;
 use self::hold::Holding;
+use self::intercept::Interception;
 use self::record::AccessRecord;
 use self::relay::{Relay, Terms};
 use self::route::{Found, HostText};
@@ -283,6 +288,8 @@ pub(crate) struct Exchange {
     permit: Option<Permit>,
     /// How fast its response goes to the client, if the route limits that and the response has begun.
     pace: Option<Box<ResponsePace>>,
+    /// Set if the error backend is asked for another response.
+    interception: Option<Box<Interception>>,
     /// Set if the upstream connection can be reused.
     reuse: Option<Reuse>,
 }
@@ -388,7 +395,8 @@ impl Routed {
     /// The cookie or header for a client that was served by a different endpoint than the one it returned to, or that came for the first
     /// time.
     fn session(&self, env: &Env<'_>, endpoint: &Endpoint) -> Option<SessionField<'_>> {
-        let sticky = self.cluster.plan.sticky.as_ref().filter(|_| self.preferred != Some(endpoint.index))?;
+        let sticky = self.cluster.plan.sticky.as_ref();
+        let sticky = sticky.filter(|_| self.is_own() && self.preferred != Some(endpoint.index))?;
         sticky.set(endpoint.index, self.is_https, &env.route(self.number)?.path)
     }
 
@@ -409,19 +417,21 @@ impl Routed {
 
     /// Whether an endpoint that has failed the request may be asked once more, now that there is no other.
     fn may_return(&mut self, env: &Env<'_>) -> bool {
-        let same_endpoint = self.policy(env).retry.same_endpoint;
+        let same_endpoint = self.retry(env).same_endpoint;
         self.tries.may_return(same_endpoint)
     }
 
     /// Returns whether the request is sent again after this failure. If so, the try is counted and the request prepared.
     fn again(&mut self, env: &Env<'_>, upload: &mut Transfer, record: &mut AccessRecord, failed: &Failed<'_>) -> bool {
-        let policy = self.policy(env);
+        let (retry, is_to_error_backend) = (self.retry(env), self.is_to_error_backend());
         let Self { cluster, deadline, tries, .. } = self;
-        let is_again = tries.again(cluster, &policy.retry, failed, *deadline, upload, || {
+        let is_again = tries.again(cluster, retry, failed, *deadline, upload, || {
             env.listener.count(Reason::RetryBudget);
             record.handle_besides(Reason::RetryBudget);
         });
-        record.retries = tries.retries();
+        if !is_to_error_backend {
+            record.retries = tries.retries();
+        }
         is_again
     }
 
@@ -430,15 +440,15 @@ impl Routed {
         &mut self,
         env: &Env<'_>,
         cause: RetryCause,
-        request: &RequestHead,
+        method: Method,
         upload: &mut Transfer,
         begun_us: Option<u64>,
     ) -> bool {
-        let retry = &self.policy(env).retry;
+        let retry = self.retry(env);
         if self.tries.is_late(retry, env.now_ms()) {
             return false;
         }
-        let is_repeatable = request.method.is_idempotent() || retry.non_idempotent;
+        let is_repeatable = method.is_idempotent() || retry.non_idempotent;
         self.tries.again_fresh(&self.cluster, is_repeatable, cause, upload, begun_us)
     }
 
@@ -525,7 +535,7 @@ impl Exchange {
     /// Whether the driver should check how much the endpoint has acknowledged. It only matters if the request is not idempotent, because
     /// others may be repeated without proof.
     pub(crate) fn wants_progress(&self) -> bool {
-        !self.request.head.method.is_idempotent()
+        !self.method().is_idempotent()
     }
 
     /// The request on its way to the endpoint, unless it is complete or cannot continue.
@@ -591,10 +601,9 @@ impl Exchange {
 
     /// Copies of the request that must be sent now, because its body is complete, with that body unless it was too long to be kept.
     pub(crate) fn take_copies(&mut self) -> Option<(Box<Copies>, Option<Vec<u8>>)> {
-        if self.mirror.is_none() || !self.upload.is_read() {
-            return None;
-        }
-        Some((self.mirror.take()?, self.upload.take_copy()))
+        self.mirror.as_ref()?;
+        let body = self.take_copied()?;
+        Some((self.mirror.take()?, body))
     }
 
     /// Whether a request was begun that counts: its head was complete, or it was refused.

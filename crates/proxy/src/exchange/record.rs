@@ -36,6 +36,8 @@ pub(crate) struct AccessRecord {
     pub(crate) endpoint: Option<Rc<Endpoint>>,
     /// The status sent to the client; `None` if there was none.
     pub(crate) status: Option<u16>,
+    /// The status of a response that was replaced (`intercept_errors`); `None` if none was.
+    pub(crate) intercepted: Option<u16>,
     /// The client gets the response of an endpoint, and not one of our own.
     pub(crate) is_of_endpoint: bool,
     pub(crate) attempts: u32,
@@ -53,7 +55,8 @@ pub(crate) struct AccessRecord {
 }
 
 /// Reasons that do not end a request.
-const BESIDES: [Reason; 3] = [Reason::RetryBudget, Reason::ExternalAuthFailed, Reason::RateLimitFailed];
+const BESIDES: [Reason; 4] =
+    [Reason::RetryBudget, Reason::ExternalAuthFailed, Reason::RateLimitFailed, Reason::ErrorBackendFailed];
 
 /// The data for the log and the counters of a tunnel that no longer holds its listener.
 pub(crate) struct DetachedNames {

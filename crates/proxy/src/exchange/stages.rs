@@ -25,6 +25,7 @@ impl Exchange {
             std::mem::forget(self.permit.take());
         }
         (self.permit, self.pace) = (None, None);
+        self.interception = None;
         self.reuse = None;
         self.response.take()
     }
@@ -57,7 +58,7 @@ impl Exchange {
     /// Sends the request to its destination.
     pub(super) fn proceed(&mut self, env: &Env<'_>, number: usize, route: &Route, destination: Destination) {
         let (cluster, share) = match destination {
-            Destination::Cluster(cluster, share) => (cluster, share),
+            Destination::Cluster(cluster, share) => intercept::serving(env, route, (cluster, share)),
             Destination::Redirect(status, location) => {
                 let own = Own { field: Some(("location", &location)), ..Own::line(status, Some("redirect")) };
                 return self.respond(env, &own, self.may_stay(env), ErrorCode::INTERNAL_ERROR);
@@ -219,7 +220,11 @@ impl Exchange {
         let view = RequestView { head, buffer, target, paths: env.http.paths, client: &client };
         let prepared = Prepared {
             key: cluster.hash_key().map_or(0, |key| crate::upstream::hash::key(key, &view)),
-            preferred: cluster.plan.sticky.as_ref().and_then(|sticky| sticky.endpoint(head, buffer)),
+            preferred: match &cluster.plan.sticky {
+                // The session of the client is with another cluster.
+                Some(sticky) if share != intercept::FALLBACK => sticky.endpoint(head, buffer),
+                _ => None,
+            },
             is_https: cluster.plan.sticky.is_some() && policy::scheme(&view) == Scheme::Https,
         };
         // What was held back is within its limits.
@@ -239,7 +244,9 @@ impl Exchange {
         let (Changes { rewrite, request_headers, .. }, mirrors) = (route.changes(share), &route.policy.mirrors);
         let rewritten = policy::rewrite::target(rewrite.path.as_ref(), &route.path, &view)?;
         let target = rewritten.as_deref().unwrap_or(policy::passed_on(&env.http.paths, received, target));
-        let (host, headers, via) = (rewrite.host.as_deref(), request_headers, route.policy.via.as_deref());
+        let of_fallback = (share == intercept::FALLBACK).then(|| intercept::of_fallback(route, head, buffer));
+        let headers = of_fallback.as_ref().unwrap_or(request_headers);
+        let (host, via) = (rewrite.host.as_deref(), route.policy.via.as_deref());
         // A translated gRPC-Web call is not what a copy should contain.
         if let Some(split) = env.listener.split(number).filter(|_| translation.is_none()) {
             let who = env.connection_info.who;
@@ -297,7 +304,9 @@ impl Exchange {
             _ => false,
         };
         let session = routed.session(env, &awaiting.attempt.lease.endpoint);
-        let changes = &routed.changes(env).response_headers;
+        let own = routed.changes(env);
+        let with_kept = self.interception.as_deref().and_then(|interception| interception.with_kept(own));
+        let changes = with_kept.as_ref().unwrap_or(&own.response_headers);
         let request_id = self.record.request_id.as_deref();
         // Most routes need nothing of this.
         let client = changes.variables().next().map(|_| Client { request_id, ..client(env) });
@@ -392,7 +401,7 @@ impl Exchange {
         let next = match (relay.may_stay, is_uploaded) {
             (true, true) => Disposition::KeepAlive,
             // A client that intended to stay may be sending its next request.
-            (false, true) if !self.request.head.keep_alive => Disposition::Close,
+            (false, true) if !self.request.head.keep_alive && !self.leaves_body() => Disposition::Close,
             _ => self.linger(),
         };
         drop(relay);
@@ -413,6 +422,9 @@ impl Exchange {
     pub(crate) fn fail(&mut self, env: &Env<'_>, error: Error) {
         // Whatever the error is, the request ends because the drain has taken too long.
         let error = if env.is_drain_over { Error::internal(Reason::Draining) } else { error };
+        if self.respond_without_error_backend(env, &error) {
+            return;
+        }
         // A request without a complete head still counts: a client sent bytes, and gets an answer.
         self.record.begin(env.now_us);
         self.record.reason = Some(error.reason);
@@ -455,19 +467,7 @@ impl Exchange {
         if let Some(call) = call {
             return self.respond_to_call(env, &call, may_stay, code);
         }
-        let retry_after = error.retry_after_s.map(|seconds| seconds.to_string());
-        let field = retry_after.as_ref().map(|seconds| ("retry-after", seconds.as_bytes()));
-        // RFC 9110 section 15.5.2.
-        let encodings = self.accepted_encodings(env, error.reason);
-        let field = field.or_else(|| Some(("accept-encoding", encodings.as_ref()?.as_bytes())));
-        let field = field.or_else(|| Some(("www-authenticate", self.challenge(env, status, error.reason)?.as_bytes())));
-        let word = respond::word(error.reason);
-        // A head that is not complete says nothing about the client.
-        let fields: &[Field] = if self.record.has_head { &self.request.head.fields } else { &[] };
-        let accept = pages::accept(fields, &self.request.bytes);
-        let content = env.listener.plan.pages.error(self.record.route, status, word, accept);
-        let own = Own { status, content, field, headers: &[] };
-        self.respond(env, &own, may_stay, code);
+        self.respond_to_failure(env, &error, status, may_stay, code);
     }
 
     /// Begins our own response to a gRPC call.
@@ -481,13 +481,6 @@ impl Exchange {
         respond::write_call(response.download.start_own(is_h2), call, version, keep_alive, &additions);
         response.download.send_once();
         self.start_response(env, if keep_alive { Disposition::KeepAlive } else { self.linger() }, code);
-    }
-
-    /// What the route demands, if the status says that the request has not met it.
-    pub(super) fn challenge<'e>(&self, env: &Env<'e>, status: u16, reason: Reason) -> Option<&'e str> {
-        let is_told = status == 401 || matches!(reason, Reason::TokenAudience | Reason::ClaimsDenied);
-        let authenticator = env.listener.plan.auth.of(self.record.route.filter(|_| is_told)?)?;
-        Some(authenticator.challenge(reason))
     }
 
     /// Begins the fixed response of a route.
@@ -540,7 +533,8 @@ impl Exchange {
         let is_ending = env.is_ending && !faults::is_injected(InjectedFault::StaysWhenEnding);
         let max = max.filter(|_| !faults::is_injected(InjectedFault::ForgetsMax));
         let is_outdated = env.connection_info.secured.as_ref().is_some_and(|secured| secured.is_outdated());
-        !is_ending && !is_outdated && max.is_none_or(|max| env.requests_before + u64::from(self.record.has_head) < max)
+        let may_stay = !is_ending && !is_outdated && self.may_stay_after_interception();
+        may_stay && max.is_none_or(|max| env.requests_before + u64::from(self.record.has_head) < max)
     }
 
     pub(super) fn keeps_alive(&self, may_stay: bool) -> bool {

@@ -28,7 +28,7 @@ impl Exchange {
     /// An endpoint was chosen.
     pub(super) fn connect(&mut self, env: &Env<'_>, lease: Lease) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
-        let retry = &routed.policy(env).retry;
+        let retry = routed.retry(env);
         if routed.tries.is_late(retry, lease.at_ms) {
             // It had to wait for room.
             drop(lease);
@@ -54,12 +54,13 @@ impl Exchange {
 
     /// Handles a failed try.
     pub(super) fn handle_failed_attempt(&mut self, env: &Env<'_>, awaiting: Awaiting, error: Error, ending: Ending) {
+        let method = self.method();
         let Phase::Upstream(routed, _) = &mut self.phase else { return };
         let error = routed.name(error, env.now_ms());
         let cause = awaiting.retry_cause_of_failure(&error, ending);
         let begun_us = self.record.begun_us();
         let was_stale = awaiting.is_reused && matches!(ending, Ending::Unseen | Ending::Crossed);
-        if was_stale && routed.again_fresh(env, cause, &self.request.head, &mut self.upload, begun_us) {
+        if was_stale && routed.again_fresh(env, cause, method, &mut self.upload, begun_us) {
             drop(awaiting);
             self.end_try(env, Some(error.reason));
             return self.lease(env);
@@ -74,10 +75,10 @@ impl Exchange {
 
     /// Sends the request once more, if that is safe and wanted.
     pub(super) fn try_again(&mut self, env: &Env<'_>, lease: Lease, was_reused: bool, cause: RetryCause, error: Error) {
+        let method = self.method();
         let Phase::Upstream(routed, _) = &mut self.phase else { return };
         let is_final = error.side != Side::Upstream || error.reason == Reason::RequestTimeout;
-        let (method, now_ms) = (self.request.head.method, env.now_ms());
-        let failed = Failed { lease: &lease, was_reused, cause, method, now_ms };
+        let failed = Failed { lease: &lease, was_reused, cause, method, now_ms: env.now_ms() };
         if !is_final && routed.again(env, &mut self.upload, &mut self.record, &failed) {
             // Returns its room for the next try.
             drop(lease);

@@ -267,7 +267,7 @@ fn write_display(out: &mut Vec<u8>, text: impl std::fmt::Display) {
     let _ = write!(out, "{text}");
 }
 
-/// Writes `X-Forwarded-*` or `Forwarded` (RFC 7239): extends the values of a trusted proxy, or else starts new ones.
+/// Writes `X-Forwarded-*` or `Forwarded` (RFC 7239), except what the route decides: extends the values of a trusted proxy, or else starts new ones.
 fn write_forwarded(
     out: &mut impl Out,
     head: &RequestHead,
@@ -290,6 +290,9 @@ fn write_forwarded(
     let authority = head.authority.get(buffer);
 
     let mut extend = |name: &[u8], id, own: &dyn Fn(&mut Vec<u8>)| {
+        if decides(changes, name) {
+            return;
+        }
         let text = out.value(name);
         for value in received(id) {
             text.extend_from_slice(value);
@@ -318,7 +321,7 @@ fn write_forwarded(
     let mut keep = |name: &[u8], id, own: &[u8]| {
         // The first hop knows best, if the path from it is trusted.
         let value = received(id).next().unwrap_or(own);
-        if !value.is_empty() {
+        if !value.is_empty() && !decides(changes, name) {
             out.field(name, value, false);
         }
     };

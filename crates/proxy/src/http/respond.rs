@@ -96,6 +96,8 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::UpstreamH2
         | Reason::UpstreamRefused
         | Reason::UpstreamPingTimeout
+        // The client gets the status that was to be replaced.
+        | Reason::ErrorBackendFailed
         | Reason::RetryBudget => 502,
         // RFC 9110 section 15.6.5: no response in time.
         Reason::ConnectTimeout | Reason::ResponseTimeout | Reason::RequestTimeout | Reason::PerTryTimeout => 504,

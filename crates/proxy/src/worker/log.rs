@@ -122,6 +122,7 @@ impl Worker {
             upstream_us: record.upstream_us,
             authorization_us: record.authorized_us,
             rate_limit_us: record.limited_us,
+            intercepted: record.intercepted,
         };
         let cluster = match (&record.cluster, &record.detached) {
             (Some(cluster), _) => cluster.plan.policy.name.as_str(),

@@ -305,7 +305,9 @@ fn inward(listeners: &[Listener]) -> BTreeSet<usize> {
             let asked = policy.external_auth.iter().map(|service| service.to);
             let asked: Vec<ClusterId> =
                 asked.chain(policy.global_rate_limit.iter().map(|service| service.to)).collect();
-            mirrors.into_iter().chain(asked)
+            let instead = policy.intercept_errors.iter().filter_map(|errors| errors.to);
+            let instead: Vec<ClusterId> = instead.chain(policy.fallback.iter().map(|fallback| fallback.to)).collect();
+            mirrors.into_iter().chain(asked).chain(instead)
         };
         routes(listener).iter().flat_map(move |route| route.to.clusters().chain(others(route))).chain(bytes)
     });

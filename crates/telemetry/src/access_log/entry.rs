@@ -171,6 +171,7 @@ impl<'b> LogEntry<'b> {
             LogValue::UpstreamMs => millis(http.upstream_us),
             LogValue::AuthorizationMs => millis(http.authorization_us),
             LogValue::RateLimitMs => millis(http.rate_limit_us),
+            LogValue::Intercepted => http.intercepted.map_or(Value::Absent, |status| Value::Number(status.into())),
             // The others are those of `simple`, and extras.
             _ => Value::Absent,
         }

@@ -45,6 +45,9 @@ fn text(out: &mut Vec<u8>, record: &Record<'_>) {
         if let Some(took_us) = http.rate_limit_us {
             put(out, format_args!(" rate_limit_ms={}", Millis(took_us)));
         }
+        if let Some(status) = http.intercepted {
+            put(out, format_args!(" intercepted={status}"));
+        }
     }
     put(out, format_args!(" attempts={} reason={}", record.attempts, dash(record.reason)));
 }
@@ -106,6 +109,9 @@ fn json(out: &mut Vec<u8>, record: &Record<'_>) {
         }
         if let Some(took_us) = http.rate_limit_us {
             put(out, format_args!(",\"rate_limit_ms\":{}", Millis(took_us)));
+        }
+        if let Some(status) = http.intercepted {
+            put(out, format_args!(",\"intercepted\":{status}"));
         }
     }
     put(out, format_args!(",\"attempts\":{}", record.attempts));

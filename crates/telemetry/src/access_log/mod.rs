@@ -99,6 +99,8 @@ pub struct HttpRecord<'a> {
     pub authorization_us: Option<u64>,
     /// The time that the global rate limit took; `None` if no service was asked.
     pub rate_limit_us: Option<u64>,
+    /// The status of a response that was replaced; `None` if none was.
+    pub intercepted: Option<u16>,
 }
 
 /// The access log: its file and the thread that writes it.

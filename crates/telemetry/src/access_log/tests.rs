@@ -79,6 +79,7 @@ pub(super) fn request() -> Record<'static> {
             upstream_us: Some(2_345),
             authorization_us: None,
             rate_limit_us: None,
+            intercepted: None,
         }),
         bytes_in: 78,
         bytes_out: 1_204,
@@ -108,6 +109,7 @@ fn refused() -> Record<'static> {
         upstream_us: None,
         authorization_us: None,
         rate_limit_us: None,
+        intercepted: None,
         ..request().http.unwrap()
     };
     Record {
@@ -543,7 +545,7 @@ proptest! {
     ) {
         let http = HttpRecord {
             method: &method, target: &target, version: "1.0", host: &host, grpc_status: times.2.map(|_| 14), status,
-            request_id: "", route: &route, added_us: times.1, upstream_us: times.2, authorization_us: None, rate_limit_us: None,
+            request_id: "", route: &route, added_us: times.1, upstream_us: times.2, authorization_us: None, rate_limit_us: None, intercepted: None,
         };
         let record = Record { unix_ms: times.0, http: Some(http), ..request() };
         for format in [Text, Json] {

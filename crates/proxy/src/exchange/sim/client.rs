@@ -275,6 +275,7 @@ impl World {
             bytes,
             executions: 0,
             tries: 0,
+            error_tries: 0,
         });
         at_us
     }
@@ -325,10 +326,13 @@ impl Client {
     }
 
     /// Checks that it got what an endpoint sent for it, or a response made by the proxy, and that an incomplete response is recognisable.
-    pub(super) fn check(&self, seed: u64, asked: &[SimRequest], answered: &[SimResponse]) {
+    /// `may_pass`: also a response that the route intercepts.
+    pub(super) fn check(&self, seed: u64, asked: &[SimRequest], answered: &[SimResponse], may_pass: bool) {
+        let is_right = |number: usize| may_pass || !answered[number].is_intercepted;
         if self.is_h2 {
             let Some(request) = self.requests.first() else { return };
             if let Some(number) = self.number {
+                assert!(is_right(number), "seed {seed}: response {number} was to be replaced");
                 self.check_body(
                     seed,
                     (*request, &asked[*request]),
@@ -371,6 +375,7 @@ impl Client {
             let is_reset = matches!(self.gone, Some(Disposition::Reset(_))) || self.was_reset;
             let (body, used, is_complete) = body(&head, &rest[head_bytes..], self.gone.is_some() && !is_reset);
             if let Some(number) = number {
+                assert!(is_right(number), "seed {seed}: response {number} was to be replaced");
                 if is_complete && head.body == Body::Chunked && answered[number].is_whole {
                     let got_trailers = rest[head_bytes..head_bytes + used].ends_with(LAST_CHUNK);
                     assert_eq!(got_trailers, answered[number].has_trailers, "seed {seed}: trailers");

@@ -7,7 +7,7 @@ use wire::message::{Body, Method, ResponseHead, Version};
 
 use super::link::{Delivery, Link};
 use super::pump::{Read, Side, read_client, read_link, reset};
-use super::{Event, TRANSIT_US, World};
+use super::{Event, TRANSIT_US, World, slot};
 use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::exchange::{Action, Connected, ConnectionInfo, Disposition, Env, Exchange, Reuse, Routed, TransferError};
@@ -381,7 +381,8 @@ impl World {
     fn connect(&mut self, index: usize, exchange: &mut Exchange, env: &Env<'_>) -> (Option<Upstream>, bool) {
         let now_us = self.now_us;
         let Some((routed, lease, deadline, fresh_since_us)) = exchange.wanted() else { return (None, false) };
-        let (endpoint, is_h2) = (lease.endpoint.index, routed.is_to_h2());
+        let (endpoint, is_h2) = (slot(&lease.endpoint), routed.is_to_h2());
+        let (is_to_error_backend, port) = (routed.is_to_error_backend(), lease.endpoint.state.address().port());
         // Also under an older snapshot.
         let is_drained = self.drained_ms[endpoint].is_some_and(|drained_ms| lease.at_ms > drained_ms);
         assert!(!is_drained, "seed {}: endpoint {endpoint} drains and still gets new work", self.seed);
@@ -400,7 +401,7 @@ impl World {
                 self.clients[index].connecting = Some(connecting);
                 return (None, false);
             }
-            Some(Connecting { outcome: Ok(()), .. }) => (self.open_link(is_h2, index), false),
+            Some(Connecting { outcome: Ok(()), .. }) => (self.open_link(is_h2, index, port), false),
             Some(Connecting { outcome: Err(reason), .. }) => {
                 self.unreachable += u64::from(reason != Reason::RequestTimeout);
                 exchange.handle_connect_failure(env, Error::upstream(reason));
@@ -420,7 +421,7 @@ impl World {
                     Some(link) => (link, true),
                     // A stream of a connection that others also use.
                     None if is_h2 && fresh_since_us.is_none() && self.rng.one_in(2) => {
-                        (self.open_link(true, index), true)
+                        (self.open_link(true, index, port), true)
                     }
                     None => {
                         let until_us = deadline.limit(now_us / 1000 + connect_ms).saturating_mul(1000);
@@ -443,7 +444,8 @@ impl World {
         self.links[link].owner = Some(index);
         let progress = self.links[link].asked_progress().filter(|_| is_reused && exchange.wants_progress());
         let request = *self.clients[index].requests.get(self.clients[index].served as usize).expect("a request");
-        self.asked[request].tries += 1;
+        let asked = &mut self.asked[request];
+        *(if is_to_error_backend { &mut asked.error_tries } else { &mut asked.tries }) += 1;
         exchange.handle_connected(env, Connected { is_reused, progress });
         (Some(Upstream { link, input: Buffer::none() }), true)
     }
@@ -573,7 +575,7 @@ impl World {
         match exchange.take_reuse() {
             Some(Reuse { endpoint, .. }) => {
                 self.links[link].owner = None;
-                self.idle[endpoint.index].push(link);
+                self.idle[slot(&endpoint)].push(link);
             }
             None => self.close_link(link),
         }
@@ -664,6 +666,15 @@ impl World {
         let route = &http.routes[0];
         let waits_until_us = self.now_us.max(client.paced_until_us);
         let mut ends_ms = waits_until_us.div_ceil(1000) + crate::millis(http.limits.stall_timeout);
+        if let Some(routed) = exchange.routed().filter(|routed| routed.is_to_error_backend()) {
+            // It has a time of its own.
+            let Deadline::At(over_ms) = routed.deadline else {
+                panic!("seed {seed}: an error backend without a limit")
+            };
+            ends_ms = ends_ms.min(over_ms);
+            let is_in_time = deadline_ms <= ends_ms;
+            return assert!(is_in_time, "seed {seed}: client {index} waits until {deadline_ms}, not {ends_ms}");
+        }
         if let (Some(timeout), Some(begun_us), true) = (route.timeout, exchange.record.begun_us(), is_upstream(action))
         {
             ends_ms = ends_ms.min(begun_us / 1000 + crate::millis(timeout));

@@ -6,10 +6,10 @@ use net::socket::Progress;
 use telemetry::Reason;
 use wire::h1::{self, ChunkedDecoder, Decoded, Parsed};
 use wire::h2::ErrorCode;
-use wire::message::{Body, RequestHead};
+use wire::message::{Body, Method, RequestHead};
 
 use super::client::{LAST_CHUNK, TRAILERS};
-use super::{Demands, Event, SimResponse, TRANSIT_US, World, content};
+use super::{Demands, ERROR_PORT, Event, Others, SimRequest, SimResponse, TRANSIT_US, World, content};
 use crate::error::Error;
 use crate::exchange::{ConnectionState, Lost};
 use crate::h2::StreamEnd;
@@ -35,6 +35,8 @@ pub(super) enum Delivery {
 
 pub(super) struct Link {
     pub(super) is_h2: bool,
+    /// The port of the endpoint.
+    port: u16,
     /// The proxy holds it, in use or idle.
     pub(super) is_held: bool,
     /// The client whose exchange uses it.
@@ -73,6 +75,8 @@ pub(super) struct Link {
 
 struct Reading {
     number: usize,
+    /// It is not the client's request, but that to the error backend.
+    is_of_error: bool,
     body: Vec<u8>,
     framing: Framing,
     plan: Plan,
@@ -138,10 +142,11 @@ const PLANS: [Plan; 25] = [
 ];
 
 impl World {
-    pub(super) fn open_link(&mut self, is_h2: bool, owner: usize) -> usize {
+    pub(super) fn open_link(&mut self, is_h2: bool, owner: usize, port: u16) -> usize {
         let deaf = if self.rng.one_in(12) { self.rng.below(15_000_000) } else { 0 };
         self.links.push(Link {
             is_h2,
+            port,
             is_held: true,
             owner: Some(owner),
             flight: VecDeque::new(),
@@ -276,13 +281,27 @@ impl World {
                 let mut head = RequestHead::default();
                 let Ok(Parsed::Complete(length)) = h1::parse_request(&link.unread, 100, &mut head) else { return };
                 let path = std::str::from_utf8(head.path.get(&link.unread)).expect("text");
-                let number: usize = path.trim_start_matches('/').parse().expect("a number");
                 let fields = |name: &[u8]| -> Vec<&[u8]> {
                     let named =
                         head.fields.iter().filter(|field| field.name.get(&link.unread).eq_ignore_ascii_case(name));
                     named.map(|field| field.value.get(&link.unread)).collect()
                 };
-                if self.demands != Demands::Nothing {
+                let is_of_error = link.port == ERROR_PORT;
+                let number = if is_of_error {
+                    number_of(&fields(b"x-original-uri").concat())
+                } else {
+                    number_of(path.as_bytes())
+                };
+                if is_of_error {
+                    check_error_request(
+                        self.seed,
+                        &self.others,
+                        &self.asked[number],
+                        (&head, path),
+                        &fields(b"x-code"),
+                    );
+                }
+                if !is_of_error && self.demands != Demands::Nothing {
                     let seed = self.seed;
                     assert!(
                         self.asked[number].is_from_joe,
@@ -291,13 +310,13 @@ impl World {
                     assert_eq!(fields(b"x-user"), [b"joe"], "seed {seed}: the user of request {number}");
                     assert!(fields(b"authorization").is_empty(), "seed {seed}: the endpoint got the credentials");
                 }
-                if self.external_auth.is_some() {
+                if !is_of_error && self.external_auth.is_some() {
                     let (seed, asked) = (self.seed, &self.asked[number]);
                     assert!(asked.may_pass, "seed {seed}: request {number} passed without authorization");
                     let expect: &[&[u8]] = if asked.is_granted { &[b"yes"] } else { &[] };
                     assert_eq!(fields(b"x-service"), expect, "seed {seed}: what the service said of request {number}");
                 }
-                if self.global_limit.is_some() {
+                if !is_of_error && self.global_limit.is_some() {
                     let (seed, asked) = (self.seed, &self.asked[number]);
                     assert!(asked.is_within_limit, "seed {seed}: request {number} passed over its limit");
                 }
@@ -327,7 +346,7 @@ impl World {
                     if matches!(plan, Plan::Refuse(_)) && !self.links[index].is_h2 { Plan::Answer } else { plan };
                 self.say(|| format!("link {index}: request {number}: {plan:?}"));
                 self.links[index].reading =
-                    Some(Reading { number, body: Vec::new(), framing, plan, is_answered: false });
+                    Some(Reading { number, is_of_error, body: Vec::new(), framing, plan, is_answered: false });
             }
             if self.read_body(index) {
                 return;
@@ -392,7 +411,7 @@ impl World {
         let (number, plan) = (reading.number, reading.plan);
         let is_h2 = self.links[index].is_h2;
         let delay_us = if self.rng.one_in(5) { self.rng.below(12_000_000) } else { self.rng.below(2_000) };
-        if !matches!(plan, Plan::ResetUnread | Plan::Refuse(_)) {
+        if !reading.is_of_error && !matches!(plan, Plan::ResetUnread | Plan::Refuse(_)) {
             let asked = &mut self.asked[number];
             asked.executions += 1;
             let seed = self.seed;
@@ -457,9 +476,8 @@ impl World {
 
     /// `broken`: the response is cut off, by a reset or by an end.
     fn respond(&mut self, index: usize, asked: usize, delay_us: u64, status: u16, broken: Option<bool>) {
-        let is_head = self.asked[asked].is_head;
+        let (is_head, is_h2) = (self.asked[asked].is_head, self.links[index].is_h2);
         let number = self.answered.len();
-        let is_h2 = self.links[index].is_h2;
         let length = if status == 204 { 0 } else { self.rng.pick(&[0, 18, 18, 600, 5_000, 40_000]) };
         let body = content(number + 1_000, length);
         // 0: a length; 1: chunks; 2: until the connection ends.
@@ -487,7 +505,8 @@ impl World {
         let is_whole = broken.is_none() || !sends_body || ends_anywhere;
         let told = if ends_anywhere { content(number + 1_000, sent) } else { body.clone() };
         let told = if sends_body { told } else { Vec::new() };
-        self.answered.push(SimResponse { asked, body: told, has_trailers, is_whole, may_be_coded });
+        let is_intercepted = self.links[index].port < ERROR_PORT && self.others.intercepts_endpoints(status);
+        self.answered.push(SimResponse { asked, body: told, has_trailers, is_whole, may_be_coded, is_intercepted });
         if is_h2 {
             let body = if sends_body { &body[..] } else { &[] };
             self.links[index].trailers = has_trailers.then(|| TRAILERS.to_vec());
@@ -559,6 +578,28 @@ impl World {
             None => {}
         }
     }
+}
+
+/// The number of a request, which is its path.
+fn number_of(path: &[u8]) -> usize {
+    std::str::from_utf8(path).expect("text").trim_start_matches('/').parse().expect("a number")
+}
+
+/// Checks what the error backend is asked about a request.
+fn check_error_request(
+    seed: u64,
+    others: &Others,
+    asked: &SimRequest,
+    (head, path): (&RequestHead, &str),
+    code: &[&[u8]],
+) {
+    let method = if asked.is_head { Method::Head } else { Method::Get };
+    assert_eq!((head.method, head.body), (method, Body::None), "seed {seed}: the error backend got another request");
+    let code = code.concat();
+    let status = std::str::from_utf8(&code).expect("text");
+    assert_eq!(path, format!("/{status}"), "seed {seed}: the error backend got another path");
+    let status = status.parse().expect("a status");
+    assert!(others.intercepts(status), "seed {seed}: the error backend is asked about {status}");
 }
 
 impl Link {

@@ -23,8 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{
-    AuthBody, ClusterProtocol, ConcurrencyLimit, Decompression, Encoding, ExternalAuth, GlobalRateLimit, LimitTerms,
-    Protocol, RateKey, RequestBody, RequestBuffer, ResponseBandwidth, Retry, Snapshot,
+    AuthBody, ClusterId, ClusterProtocol, ConcurrencyLimit, Decompression, Encoding, ExternalAuth, Fallback, GlobalRateLimit, HeaderChanges, InterceptErrors, LimitTerms, Protocol, RateKey, RequestBody, RequestBuffer, ResponseBandwidth, Retry, Snapshot,
 };
 use telemetry::Registry;
 
@@ -114,6 +113,8 @@ pub(super) struct SimRequest {
     executions: u32,
     /// On how many connections it was sent.
     tries: u32,
+    /// On how many connections the error backend was asked about it.
+    error_tries: u32,
 }
 
 /// A response that an endpoint begins.
@@ -126,6 +127,8 @@ pub(super) struct SimResponse {
     is_whole: bool,
     /// Its head allows a compression of its body.
     may_be_coded: bool,
+    /// The route replaces it.
+    is_intercepted: bool,
 }
 
 pub(super) struct World {
@@ -150,9 +153,11 @@ pub(super) struct World {
     request_body: Option<Box<RequestBody>>,
     /// How many requests it serves at once. All clients are one to it.
     requests_max: Option<u32>,
+    /// What it says about other clusters.
+    others: Others,
     clients: Vec<Client>,
     links: Vec<Link>,
-    /// Idle connections by endpoint.
+    /// Idle connections by [`slot`].
     idle: Vec<Vec<usize>>,
     /// Clients that wait for room at an endpoint, in order of arrival.
     queue: VecDeque<usize>,
@@ -190,7 +195,9 @@ impl World {
         let asks = (external_auth.as_ref(), global_limit.as_ref());
         let request_body = rng.one_in(3).then(|| random_request_body(&mut rng));
         let requests_max = rng.pick(&[None, None, None, Some(1), Some(2)]);
-        let snapshot = snapshot(&mut rng, &ports, protocol, (demands, requests_max), asks, request_body.as_deref());
+        let others = Others::random(&mut rng);
+        let bodies = (request_body.as_deref(), &others);
+        let snapshot = snapshot(&mut rng, &ports, protocol, (demands, requests_max), asks, bodies);
         let files = crate::NamedFiles::load(&snapshot, None).expect("no files");
         let compiled = Compiled::new(snapshot, &files, None, 0);
         let worker = Rc::new(Worker::new(0, Arc::new(Workers::new(Vec::new())), Arc::new(Registry::default())));
@@ -212,13 +219,14 @@ impl World {
             global_limit,
             request_body,
             requests_max,
+            others,
             clients: Vec::new(),
             links: Vec::new(),
-            idle: vec![Vec::new(); endpoints],
+            idle: vec![Vec::new(); SLOTS],
             queue: VecDeque::new(),
             asked: Vec::new(),
             answered: Vec::new(),
-            drained_ms: vec![None; endpoints],
+            drained_ms: vec![None; SLOTS],
             is_draining: false,
             is_drain_over: false,
             unreachable: 0,
@@ -293,7 +301,7 @@ impl World {
     fn change_snapshot(&mut self) {
         let protocol = self.cluster.plan.policy.protocol;
         let asks = (self.external_auth.as_ref(), self.global_limit.as_ref());
-        let bodies = self.request_body.as_deref();
+        let bodies = (self.request_body.as_deref(), &self.others);
         let demands = (self.demands, self.requests_max);
         let snapshot = snapshot(&mut self.rng, &self.ports, protocol, demands, asks, bodies);
         let files = crate::NamedFiles::load(&snapshot, None).expect("no files");
@@ -314,11 +322,12 @@ impl World {
         for (index, client) in self.clients.iter().enumerate() {
             assert!(client.exchange.is_none(), "seed {seed}: the exchange of client {index} lives on without a timer");
         }
-        for endpoint in &self.cluster.endpoints {
+        let endpoints = || self.view.clusters.iter().flat_map(|cluster| &cluster.endpoints);
+        for endpoint in endpoints() {
             let left = (endpoint.state.connections(), endpoint.state.in_flight());
             assert_eq!(left, (0, 0), "seed {seed}: leases left at {}", endpoint.state.address());
         }
-        let count = |of: fn(&Endpoint) -> u64| self.cluster.endpoints.iter().map(|endpoint| of(endpoint)).sum::<u64>();
+        let count = |of: fn(&Endpoint) -> u64| endpoints().map(|endpoint| of(endpoint)).sum::<u64>();
         let unreachable = count(|endpoint| endpoint.counters.unreachable.get());
         assert_eq!(unreachable, self.unreachable, "seed {seed}: endpoints that could not be reached");
         let requests = count(|endpoint| endpoint.counters.requests.get());
@@ -342,9 +351,10 @@ impl World {
             assert!(questions <= 1, "seed {seed}: request {number} was asked about {questions} times");
             // The first, two retries, and one on a fresh connection instead of a stale one.
             assert!(asked.tries <= 4, "seed {seed}: request {number} was tried {} times", asked.tries);
+            assert!(asked.error_tries <= 4, "seed {seed}: request {number} had {} error tries", asked.error_tries);
         }
         for client in &self.clients {
-            client.check(seed, &self.asked, &self.answered);
+            client.check(seed, &self.asked, &self.answered, self.is_drain_over);
         }
     }
 
@@ -365,6 +375,49 @@ fn random_request_body(rng: &mut Rng) -> Box<RequestBody> {
     Box::new(RequestBody { buffer, decompression })
 }
 
+/// The places of idle connections: three endpoints of the cluster, one of the error backend, one of the fallback.
+const SLOTS: usize = 5;
+const ERROR_PORT: u16 = 1003;
+const SPARE_PORT: u16 = 1004;
+
+/// The place of an endpoint.
+fn slot(endpoint: &Endpoint) -> usize {
+    usize::from(endpoint.state.address().port() - 1000)
+}
+
+/// What the route says about other clusters, which are an error backend and a fallback.
+struct Others {
+    intercept_errors: Option<Box<InterceptErrors>>,
+    fallback: Option<Box<Fallback>>,
+    protocol: ClusterProtocol,
+}
+
+impl Others {
+    fn random(rng: &mut Rng) -> Self {
+        let statuses = rng.pick(&[&[(400, 599)][..], &[(500, 599)], &[(413, 413), (503, 503)]]);
+        let to = rng.pick(&[None, Some(ClusterId(1)), Some(ClusterId(1))]);
+        let (path, request_headers) = ("/{status}".to_owned(), HeaderChanges::default());
+        let (timeout, of_endpoints) = (Duration::from_secs(3), to.is_none() || !rng.one_in(4));
+        let intercept = InterceptErrors { statuses: statuses.into(), of_endpoints, to, path, request_headers, timeout };
+        let spare = Fallback { to: ClusterId(2), request_headers: HeaderChanges::default() };
+        Self {
+            intercept_errors: rng.one_in(3).then(|| Box::new(intercept)),
+            fallback: rng.one_in(3).then(|| Box::new(spare)),
+            protocol: rng.pick(&[ClusterProtocol::H1, ClusterProtocol::H2]),
+        }
+    }
+
+    /// Whether the route replaces the responses with this status.
+    fn intercepts(&self, status: u16) -> bool {
+        self.intercept_errors.as_ref().is_some_and(|errors| errors.is_on_status(status))
+    }
+
+    /// Whether it replaces those of endpoints.
+    fn intercepts_endpoints(&self, status: u16) -> bool {
+        self.intercepts(status) && self.intercept_errors.as_ref().is_some_and(|errors| errors.of_endpoints)
+    }
+}
+
 /// What the route demands of requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Demands {
@@ -383,7 +436,7 @@ fn snapshot(
     protocol: ClusterProtocol,
     (demands, requests_max): (Demands, Option<u32>),
     (external_auth, global_limit): (Option<&Arc<ExternalAuth>>, Option<&Arc<GlobalRateLimit>>),
-    request_body: Option<&RequestBody>,
+    (request_body, others): (Option<&RequestBody>, &Others),
 ) -> Arc<Snapshot> {
     let mut listener = fixture::http("web", 80);
     let Protocol::Http(http) = &mut listener.protocol else { unreachable!("a listener of HTTP") };
@@ -432,6 +485,8 @@ fn snapshot(
             Box::new(ConcurrencyLimit { requests, by: RateKey::ClientIp, terms })
         });
         route.policy.request_body = request_body.cloned().map(Box::new);
+        route.policy.intercept_errors.clone_from(&others.intercept_errors);
+        route.policy.fallback.clone_from(&others.fallback);
         route.timeout = rng.one_in(4).then(|| Duration::from_secs(5));
     }
     http.routes = routes.into();
@@ -446,6 +501,13 @@ fn snapshot(
     if rng.one_in(3) {
         cluster.limits.connections_max = Some(1 + rng.below(2) as usize);
         cluster.limits.pending_max = rng.below(3) as usize;
+    }
+    for (name, port) in [("errors", ERROR_PORT), ("spare", SPARE_PORT)] {
+        let mut other = model::Cluster::new(name, vec![fixture::endpoint(port, 1)]);
+        other.protocol = others.protocol;
+        other.response_timeout = Duration::from_secs(10);
+        other.connect_timeout = Duration::from_secs(3);
+        shared.clusters.push(Arc::new(other));
     }
     shared.clusters[0] = Arc::new(cluster);
     snapshot

@@ -203,7 +203,10 @@ impl World {
                 let path = String::from_utf8(head.to().path.to_vec()).expect("text");
                 let method = String::from_utf8(head.to().method.to_vec()).expect("text");
                 let field = |name: &str| head.find(name.as_bytes()).map(|value| format!("{name}: {value}\r\n"));
-                let fields: String = ["x-user", "x-service", "authorization"].into_iter().filter_map(field).collect();
+                let fields: String = ["x-user", "x-service", "authorization", "x-code", "x-original-uri"]
+                    .into_iter()
+                    .filter_map(field)
+                    .collect();
                 let text = format!("{method} {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
                 self.links[index].in_flight = 0;
                 self.write_link(index, text.as_bytes(), ends).map(|_| ())
