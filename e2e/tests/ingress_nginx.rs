@@ -126,6 +126,7 @@ fn nginx(netns: &Netns, scratch: &Scratch, cases: &[Case]) -> Program {
         upstream("other", &[OTHER]),
         upstream("auth", &[AUTH]),
         upstream("flaky", &[MAIN, GONE]),
+        upstream("dead", &[GONE]),
         upstream("secure", &[&format!("{SECURE}:443")]),
     ]
     .concat();

@@ -299,11 +299,13 @@ pub fn objects(cases: &[Case], pki: &Pki) -> BTreeMap<String, Vec<Value>> {
         object.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
         object
     };
-    let services: [(&str, &[&str], u16); 5] = [
+    let services: [(&str, &[&str], u16); 7] = [
         ("main", &[MAIN], 80),
         ("other", &[OTHER], 80),
         ("auth", &[AUTH], 80),
         ("flaky", &[MAIN, GONE], 80),
+        ("dead", &[GONE], 80),
+        ("none", &[], 80),
         ("secure", &[SECURE], 443),
     ];
     let service = |(name, _, port): &(&str, &[&str], u16)| {

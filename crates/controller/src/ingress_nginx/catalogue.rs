@@ -123,15 +123,13 @@ const fn secures(key: Key) -> Key {
 
 const TUNING: &str = "it tunes the memory of nginx; Steelyard bounds its own";
 const LIMIT_IPV6: &str = "counted on all paths of the Ingress; of IPv6 clients the first 64 bits count";
-const NO_ERRORS: &str = "responses of endpoints pass as they are; let the application answer with its pages, or use `errorPages` of a \
-    TrafficPolicy for the responses that Steelyard makes";
 const NO_TRACES: &str = "an Ingress decides nothing about traces";
 const NO_WAF: &str =
     "there is no web application firewall here; put one between Steelyard and the endpoints, and remove the annotation";
 const FASTCGI: &str = "Steelyard does not speak FastCGI; put an HTTP server such as nginx beside the application";
 
 use Bad::{Closes, Default, Drops};
-use Form::{Bool, Code, Host, Int, Networks, Size, Text, Token, Tokens, Url, Word};
+use Form::{Bool, Code, Host, Int, Networks, Size, Statuses, Text, Token, Tokens, Url, Word};
 
 /// All of them, by subject.
 pub const KEYS: &[Key] = &[
@@ -639,9 +637,27 @@ pub const KEYS: &[Key] = &[
     ),
     no_effect("ssl-prefer-server-ciphers", Bool, Default, "Steelyard chooses"),
     // Responses, copies, logs.
-    refused("custom-http-errors", Text, Drops, NO_ERRORS),
-    refused("default-backend", Token, Drops, NO_ERRORS),
-    no_effect("disable-proxy-intercept-errors", Bool, Default, "responses of endpoints pass as they are"),
+    differs(
+        "custom-http-errors",
+        Statuses,
+        Drops,
+        "the default backend is asked by GET, or HEAD for a HEAD; if there is none, or if it does not answer, clients get the status with a page of Steelyard, where ingress-nginx answers 404 or 502",
+        "ingress-nginx-errors",
+    ),
+    served(
+        "default-backend",
+        Token,
+        Drops,
+        "the first port of the Service; it answers instead of endpoints with custom-http-errors, and for a Service without endpoints",
+        "ingress-nginx-errors",
+    ),
+    served(
+        "disable-proxy-intercept-errors",
+        Bool,
+        Default,
+        "responses of endpoints pass as they are; those that Steelyard makes are replaced",
+        "ingress-nginx-errors",
+    ),
     refused("custom-headers", Form::Reference, Closes, "write `responseHeaders` of a TrafficPolicy"),
     differs(
         "mirror-target",

@@ -245,6 +245,17 @@ impl Making<'_, '_> {
             self.left_out(ingress, &what);
             return Vec::new();
         }
+        if location.answer.is_some() {
+            let what = "nothing of it is written: configuration-snippet: write `return` as a RequestRedirect, or as `respond` of a TrafficPolicy";
+            self.left_out(ingress, what);
+            return Vec::new();
+        }
+        for (from, to, _) in &location.redirects {
+            self.lost(ingress, &format!("configuration-snippet: write a rule that redirects {from} to {to}"));
+        }
+        for (name, _) in &location.forwarded {
+            self.lost(ingress, &format!("configuration-snippet: {name} is what the Gateway knows of the client"));
+        }
         if let Some(root) = &location.app_root {
             self.lost(ingress, &format!("app-root is a rule of its own: `/` is redirected to {root} with its query"));
         }
@@ -307,6 +318,15 @@ impl Making<'_, '_> {
         let paths: usize = ingress.rules.iter().map(|(_, paths)| paths.len()).sum();
         if ingress.plan.limits_clients() && paths > 1 {
             self.lost(ingress, "limit-rps, limit-rpm and limit-connections: each path counts a client alone");
+        }
+        if location.errors.is_some() {
+            self.lost(
+                ingress,
+                "custom-http-errors: no route names an error backend; let the application answer with its pages",
+            );
+        }
+        if location.default_backend.is_some() {
+            self.lost(ingress, "default-backend: no route names another Service for one without endpoints");
         }
         if location.affinity.is_some() {
             self.lost(ingress, "affinity: the cookie has another value, so each client is assigned an endpoint anew");

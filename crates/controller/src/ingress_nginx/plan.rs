@@ -5,8 +5,11 @@
 
 mod access;
 mod balance;
+mod compression;
+mod errors;
 mod limits;
 mod session;
+mod snippets;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -17,10 +20,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+pub use self::errors::Errors;
 pub use self::session::Affinity;
 use super::catalogue::{self, Bad, Key, Verdict};
 use super::options::Globals;
-use super::snippet::{self, Changes};
+use super::snippet::{Answer, Changes};
 use super::value;
 
 /// How to decide where the behaviour of ingress-nginx would be a hole.
@@ -128,6 +132,16 @@ pub struct Location {
     pub proxy_ssl: Option<ProxySsl>,
     /// A cookie leads clients back to their endpoint, by this affinity-mode.
     pub affinity: Option<Affinity>,
+    /// Paths that a snippet redirects: the path, the new one, and the status.
+    pub redirects: Vec<(String, String, u16)>,
+    /// A snippet answers all requests.
+    pub answer: Option<Answer>,
+    /// `X-Forwarded-Proto` and `X-Forwarded-Host`, if a snippet has a constant for them.
+    pub forwarded: Vec<(String, String)>,
+    /// Responses that are replaced; `None` means none.
+    pub errors: Option<Errors>,
+    /// The Service that makes error pages, and gets the requests for a Service without endpoints. In the namespace of the Ingress.
+    pub default_backend: Option<String>,
 }
 
 /// TLS to endpoints, by proxy-ssl-secret.
@@ -245,6 +259,7 @@ impl Plan {
         reading.access(paths);
         reading.limits();
         reading.cors();
+        reading.compression();
         let mut location = location;
         location.mirror = reading.mirror();
         location.asks_elsewhere = reading.asks_elsewhere;
@@ -252,6 +267,9 @@ impl Plan {
         location.affinity = reading.affinity;
         let changes = reading.snippets();
         location.host = changes.host.clone().or(location.host);
+        location.answer.clone_from(&changes.answer);
+        location.redirects.clone_from(&changes.redirects);
+        location.forwarded.clone_from(&changes.forwarded);
         reading.headers(changes);
         let canary = reading.canary();
         reading.into_plan(location, canary, known)
@@ -451,6 +469,11 @@ impl<'g> Reading<'g> {
             affinity: None,
             client_tls: self.client_tls(),
             proxy_ssl: self.proxy_ssl(),
+            redirects: Vec::new(),
+            answer: None,
+            forwarded: Vec::new(),
+            errors: self.errors(),
+            default_backend: self.text("default-backend").map(str::to_owned),
         }
     }
 
@@ -603,44 +626,6 @@ impl<'g> Reading<'g> {
             _ => Err("the copy has the path of the request: write the URL without a path".to_owned()),
         });
         found.map_err(|why| self.tell("mirror-target", Verdict::Refused, &why)).ok()
-    }
-
-    fn snippets(&mut self) -> Changes {
-        let has = |this: &Self, name: &str| this.text(name).is_some();
-        let critical =
-            ["configuration-snippet", "server-snippet", "stream-snippet", "auth-snippet", "modsecurity-snippet"];
-        let used = critical.iter().find(|name| has(self, name)).copied();
-        if let Some(name) = used.filter(|_| !self.globals.allows_snippets()) {
-            let why = "ingress-nginx serves no Ingress with it, unless its ConfigMap has allow-snippet-annotations: \"true\" and \
-                annotations-risk-level: Critical";
-            self.dropped.get_or_insert(format!("{name}: {why}"));
-            critical.iter().for_each(|name| self.tell(name, Verdict::Refused, why));
-            return Changes::default();
-        }
-        if self.text("server-snippet").is_some_and(snippet::protects) {
-            self.close_for("server-snippet", "server-snippet is refused, and it may keep somebody out".to_owned());
-        }
-        let Some(text) = self.text("configuration-snippet") else { return Changes::default() };
-        match snippet::read(text) {
-            Ok(changes) => {
-                let why = "all of it changes headers or says which addresses may come in";
-                self.tell("configuration-snippet", Verdict::Served, why);
-                if let Some(addresses) = &changes.addresses {
-                    self.snippet_addresses(addresses);
-                }
-                changes
-            }
-            Err(refused) => {
-                let what = value::cut(&refused.what);
-                let mut why = format!("it has {what}, which is not understood: nothing of it is served");
-                if refused.protects {
-                    why.push_str(", and neither are its routes, because it may keep somebody out");
-                    self.close(&format!("configuration-snippet is refused: it has {what}"));
-                }
-                self.tell("configuration-snippet", Verdict::Refused, &why);
-                Changes::default()
-            }
-        }
     }
 
     fn headers(&mut self, changes: Changes) {

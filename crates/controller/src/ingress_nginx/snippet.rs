@@ -1,5 +1,5 @@
-//! Snippets: the directives of nginx that only change headers. One other directive refuses the whole snippet, because half of a snippet is
-//! not what its author wrote.
+//! Snippets: the directives of nginx that change headers, say who may come in, or answer by themselves. One other directive refuses the whole
+//! snippet, because half of a snippet is not what its author wrote.
 
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
@@ -17,6 +17,43 @@ pub struct Changes {
     pub host: Option<String>,
     /// Who may use the routes; `None` if it does not say.
     pub addresses: Option<Addresses>,
+    /// `X-Forwarded-Proto` and `X-Forwarded-Host` with a constant.
+    pub forwarded: Vec<(String, String)>,
+    /// Headers that it takes from what a client claims. Endpoints get what Steelyard knows.
+    pub claims: Vec<String>,
+    /// Paths that are redirected: the path, the new one, and the status.
+    pub redirects: Vec<(String, String, u16)>,
+    /// Answers all requests.
+    pub answer: Option<Answer>,
+    /// How long an endpoint of gRPC may be silent, and how long a connection to it takes, in milliseconds.
+    pub grpc_read_ms: Option<u64>,
+    /// See `grpc_read_ms`.
+    pub grpc_connect_ms: Option<u64>,
+}
+
+/// What `return` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// This status, and perhaps a place to go to or a text.
+    Fixed {
+        /// The status.
+        status: u16,
+        /// The value of `Location`.
+        location: Option<String>,
+        /// The body.
+        text: Option<String>,
+    },
+    /// A redirect of the whole URL to another scheme, host or port.
+    Moved {
+        /// The status.
+        status: u16,
+        /// Whether it leads to HTTPS; `None` means the scheme of the request.
+        is_https: Option<bool>,
+        /// The host; `None` means that of the request.
+        host: Option<String>,
+        /// The port.
+        port: Option<u16>,
+    },
 }
 
 /// Networks of `allow` and `deny`.
@@ -147,6 +184,12 @@ pub fn read(text: &str) -> Result<Changes, Refused> {
         }
     }
     changes.addresses = addresses(&access).map_err(|what| Refused { what, protects })?;
+    // It comes before the addresses, and its headers depend on its status.
+    let has_others =
+        changes.addresses.is_some() || changes.response != Headers::default() || !changes.redirects.is_empty();
+    if changes.answer.is_some() && has_others {
+        return Err(Refused { what: "return beside other directives".to_owned(), protects });
+    }
     Ok(changes)
 }
 
@@ -176,9 +219,14 @@ fn addresses(access: &[(bool, &str)]) -> Result<Option<Addresses>, String> {
     Ok(Some(found))
 }
 
-/// Whether a snippet that is not served may have kept somebody out or hidden something.
-pub fn protects(text: &str) -> bool {
-    directives(text).map_or(true, |directives| directives.iter().any(|words| may_protect(words)))
+/// Directives that mean nothing in a `server-snippet`, because ingress-nginx writes them into every location, or that only tune how heads are read.
+const HARMLESS_IN_SERVER: [&str; 4] =
+    ["client_max_body_size", "client_header_buffer_size", "client_header_timeout", "large_client_header_buffers"];
+
+/// Whether a `server-snippet`, which is not served, may have kept somebody out or hidden something.
+pub fn server_protects(text: &str) -> bool {
+    let is_harmless = |words: &[String]| words.first().is_some_and(|name| HARMLESS_IN_SERVER.contains(&name.as_str()));
+    directives(text).map_or(true, |all| all.iter().any(|words| may_protect(words) && !is_harmless(words)))
 }
 
 fn may_protect(words: &[String]) -> bool {
@@ -201,13 +249,18 @@ fn put(words: &[String], changes: &mut Changes) -> Result<(), String> {
         ["proxy_set_header", name, _]
             if name.eq_ignore_ascii_case("upgrade") || name.eq_ignore_ascii_case("connection") => {}
         ["proxy_http_version", "1.1"] | ["proxy_buffering", _] => {}
-        ["proxy_set_header", name, host] if name.eq_ignore_ascii_case("host") => {
-            changes.host = Some(with_variables(host)?)
+        ["proxy_set_header" | "grpc_set_header", name, text] => request_header(name, text, changes)?,
+        ["rewrite", from, to, flag @ ("permanent" | "redirect")] => {
+            let (from, to) = moved_path(from, to).ok_or_else(|| format!("rewrite {from}"))?;
+            changes.redirects.push((from, to, if *flag == "permanent" { 301 } else { 302 }));
         }
-        ["proxy_set_header" | "grpc_set_header", name, text] => match with_variables(text)?.as_str() {
-            "" => changes.request.remove.push(name.to_ascii_lowercase()),
-            text => changes.request.set(name, text),
-        },
+        ["return", rest @ ..] if changes.answer.is_none() => changes.answer = Some(answer(rest)?),
+        // Only the first one counts.
+        ["return", ..] => {}
+        ["grpc_read_timeout", time] => changes.grpc_read_ms = Some(milliseconds(time)?),
+        ["grpc_connect_timeout", time] => changes.grpc_connect_ms = Some(milliseconds(time)?),
+        // An endpoint that does not read has the time of grpc_read_timeout.
+        ["grpc_send_timeout", time] => _ = milliseconds(time)?,
         ["add_header", name, text] | ["add_header", name, text, "always"] => {
             changes.response.add(name, &with_variables(text)?)?;
         }
@@ -223,6 +276,118 @@ fn put(words: &[String], changes: &mut Changes) -> Result<(), String> {
         _ => return Err(words.first().copied().unwrap_or_default().to_owned()),
     }
     Ok(())
+}
+
+/// Headers that endpoints get in any case, the variables whose value they have then, and those that hold what the client claims of itself.
+const SENT: [(&str, &[&str], &[&str]); 9] = [
+    ("host", &["$host", "$http_host", "$best_http_host"], &[]),
+    ("x-real-ip", REMOTE, &["$http_x_real_ip", "$http_x_forwarded_for", "$proxy_add_x_forwarded_for"]),
+    ("x-forwarded-for", REMOTE, &["$http_x_forwarded_for", "$proxy_add_x_forwarded_for", "$full_x_forwarded_for"]),
+    ("x-forwarded-proto", SCHEME, &["$http_x_forwarded_proto"]),
+    ("x-forwarded-scheme", SCHEME, &["$http_x_forwarded_scheme", "$http_x_forwarded_proto"]),
+    ("x-scheme", SCHEME, &["$http_x_scheme", "$http_x_forwarded_proto"]),
+    ("x-forwarded-host", &["$host", "$http_host", "$best_http_host"], &["$http_x_forwarded_host"]),
+    ("x-forwarded-port", &["$server_port", "$pass_port", "$pass_server_port"], &["$http_x_forwarded_port"]),
+    ("x-request-id", &["$req_id", "$request_id"], &["$http_x_request_id"]),
+];
+const REMOTE: &[&str] = &["$remote_addr", "$the_real_ip"];
+const SCHEME: &[&str] = &["$scheme", "$pass_access_scheme"];
+
+fn request_header(name: &str, text: &str, changes: &mut Changes) -> Result<(), String> {
+    let lower = name.to_ascii_lowercase();
+    if let Some((_, same, claimed)) = SENT.iter().find(|(known, ..)| *known == lower) {
+        if same.contains(&text) {
+            return Ok(());
+        }
+        if claimed.contains(&text) {
+            changes.claims.push(name.to_owned());
+            return Ok(());
+        }
+    }
+    let text = with_variables(text)?;
+    let is_host =
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte));
+    match lower.as_str() {
+        "host" => changes.host = Some(text),
+        "x-forwarded-proto" if ["http", "https"].contains(&text.as_str()) => changes.forwarded.push((lower, text)),
+        "x-forwarded-host" if is_host => changes.forwarded.push((lower, text)),
+        "x-forwarded-proto" | "x-forwarded-host" | "x-forwarded-for" | "forwarded" => {
+            return Err(format!("proxy_set_header {name}"));
+        }
+        _ if text.is_empty() => changes.request.remove.push(lower),
+        _ => changes.request.set(name, &text),
+    }
+    Ok(())
+}
+
+/// The path that a `rewrite` of one path redirects: `^(/app)$ $1/`. Others are not understood.
+fn moved_path(from: &str, to: &str) -> Option<(String, String)> {
+    let inner = from.strip_prefix('^')?.strip_suffix('$')?;
+    let path = inner.strip_prefix('(').map_or(Some(inner), |inner| inner.strip_suffix(')'))?;
+    let is_path = |path: &str| {
+        path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-_~".contains(&byte))
+    };
+    let to = to.replace("$1", if path == inner { "" } else { path });
+    (is_path(path) && is_path(&to) && to != path).then(|| (path.to_owned(), to))
+}
+
+/// What follows `return`: a status, a status with a URL or a text, or a URL.
+fn answer(words: &[&str]) -> Result<Answer, String> {
+    let refused = || format!("return {}", words.join(" "));
+    let (status, rest) = match words {
+        [url] if url.contains("://") => (302, Some(*url)),
+        [status] => (status.parse::<u16>().map_err(|_| refused())?, None),
+        [status, rest] => (status.parse::<u16>().map_err(|_| refused())?, Some(*rest)),
+        _ => return Err(refused()),
+    };
+    match (status, rest) {
+        (301 | 302 | 303 | 307 | 308, Some(url)) => redirect(status, url).ok_or_else(refused),
+        // 444 closes the connection.
+        (200 | 204 | 400..=443 | 445..=599, text) if text.is_none_or(|text| !text.contains('$')) => {
+            Ok(Answer::Fixed { status, location: None, text: text.map(str::to_owned) })
+        }
+        _ => Err(refused()),
+    }
+}
+
+fn redirect(status: u16, url: &str) -> Option<Answer> {
+    let fixed = || Answer::Fixed { status, location: Some(url.to_owned()), text: None };
+    let Some(base) = url.strip_suffix("$request_uri") else {
+        let is_plain = !url.contains('$') && (url.starts_with('/') || value::split_url(url).is_some());
+        return is_plain.then(fixed);
+    };
+    let (scheme, authority) = base.split_once("://")?;
+    let is_https = match scheme {
+        "https" => Some(true),
+        "http" => Some(false),
+        "$scheme" => None,
+        _ => return None,
+    };
+    if ["$host", "$http_host", "$best_http_host"].contains(&authority) {
+        return Some(Answer::Moved { status, is_https, host: None, port: None });
+    }
+    let (_, host, port, path) = value::split_url(&format!("https://{authority}")).map(|url| {
+        let (is_https, host, port, path) = url;
+        (is_https, host.to_owned(), port, path.to_owned())
+    })?;
+    (path.is_empty() && !host.contains('$')).then_some(Answer::Moved { status, is_https, host: Some(host), port })
+}
+
+/// A time of nginx with at most one unit: `60`, `60s`, `5m`.
+fn milliseconds(text: &str) -> Result<u64, String> {
+    let wrong = || format!("the time {text}");
+    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let factor = match unit {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(wrong()),
+    };
+    let time = value::integer(digits).and_then(|number| number.checked_mul(factor)).ok_or_else(wrong)?;
+    // A week: the longest that anybody means.
+    Ok(time.clamp(1, 604_800_000))
 }
 
 /// `Name: value` as one word. A condition such as `-s 404` is not understood.
@@ -377,6 +542,104 @@ mod tests {
     }
 
     #[test]
+    fn what_endpoints_get_in_any_case() {
+        let check = |text: &str, forwarded: &[(&str, &str)], claims: &[&str]| {
+            let changes = read(text).unwrap_or_else(|refused| panic!("{text}: {refused:?}"));
+            let found: Vec<(&str, &str)> =
+                changes.forwarded.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            assert_eq!(
+                (found.as_slice(), changes.claims.as_slice()),
+                (forwarded, claims.iter().map(ToString::to_string).collect::<Vec<_>>().as_slice()),
+                "{text}"
+            );
+            assert_eq!((changes.request, changes.host), (Headers::default(), None), "{text}");
+        };
+        check("proxy_set_header X-Forwarded-Proto https;", &[("x-forwarded-proto", "https")], &[]);
+        check("proxy_set_header X-Forwarded-Host shop.example;", &[("x-forwarded-host", "shop.example")], &[]);
+        check("proxy_set_header Host $host; proxy_set_header X-Real-IP $remote_addr;", &[], &[]);
+        check("proxy_set_header X-Forwarded-Proto $scheme; proxy_set_header X-Request-ID $req_id;", &[], &[]);
+        check(
+            "proxy_set_header X-Forwarded-Proto $http_x_forwarded_proto; proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
+            &[],
+            &["X-Forwarded-Proto", "X-Forwarded-For"],
+        );
+        let other = read("proxy_set_header X-Forwarded-Port 443; proxy_set_header Host a.example;").unwrap();
+        assert_eq!(other.request.field().unwrap(), json!({"set": {"x-forwarded-port": "443"}}));
+        assert_eq!(other.host.as_deref(), Some("a.example"));
+    }
+
+    #[test]
+    fn answers() {
+        let fixed = |status, location: Option<&str>, text: Option<&str>| {
+            Some(Answer::Fixed { status, location: location.map(str::to_owned), text: text.map(str::to_owned) })
+        };
+        let moved = |status, is_https, host: Option<&str>, port| {
+            Some(Answer::Moved { status, is_https, host: host.map(str::to_owned), port })
+        };
+        let check = |text: &str, expect| assert_eq!(read(text).map(|changes| changes.answer), Ok(expect), "{text}");
+        check("return 404;", fixed(404, None, None));
+        check("return 200 \"it works\"; return 404;", fixed(200, None, Some("it works")));
+        check("return 301 https://a.example/b?c;", fixed(301, Some("https://a.example/b?c"), None));
+        check("return 302 /b;", fixed(302, Some("/b"), None));
+        check("return https://a.example/;", fixed(302, Some("https://a.example/"), None));
+        check("return 301 https://a.example$request_uri;", moved(301, Some(true), Some("a.example"), None));
+        check("return 308 http://a.example:81$request_uri;", moved(308, Some(false), Some("a.example"), Some(81)));
+        check("return 307 $scheme://a.example$request_uri;", moved(307, None, Some("a.example"), None));
+        check("return 301 https://$host$request_uri;", moved(301, Some(true), None, None));
+        check("proxy_set_header X-A 1; return 403;", fixed(403, None, None));
+        let refused = |text: &str| assert!(read(text).is_err_and(|refused| refused.protects), "{text}");
+        for text in [
+            "return 301 https://a.example/x$request_uri;",
+            "return 301 https://$arg_to;",
+            "return 301 a.example;",
+            "return 444;",
+            "return 301;",
+            "return 200 $remote_addr;",
+            "return abc;",
+            "return;",
+            "return 301 https://a.example; add_header X-A 1;",
+            "return 301 https://a.example; deny 10.0.0.1;",
+        ] {
+            refused(text);
+        }
+    }
+
+    #[test]
+    fn paths_that_are_redirected() {
+        let check = |text: &str, expect: &[(&str, &str, u16)]| {
+            let found = read(text).map(|changes| changes.redirects).unwrap_or_default();
+            let found: Vec<_> = found.iter().map(|(from, to, status)| (from.as_str(), to.as_str(), *status)).collect();
+            assert_eq!(found, expect, "{text}");
+        };
+        check("rewrite ^(/dashboard)$ $1/ redirect;", &[("/dashboard", "/dashboard/", 302)]);
+        check("rewrite ^/a$ /b/c permanent;", &[("/a", "/b/c", 301)]);
+        for other in [
+            "^/a /b redirect",
+            "^/a$ /b break",
+            "^/a.$ /b redirect",
+            "^/a$ $1/ redirect",
+            "^/(a|b)$ /c redirect",
+            "^/a$ /a redirect",
+        ] {
+            let expect: &[(&str, &str, u16)] = if other == "^/a$ $1/ redirect" { &[("/a", "/", 302)] } else { &[] };
+            check(&format!("rewrite {other};"), expect);
+        }
+    }
+
+    #[test]
+    fn times() {
+        let check = |text: &str, expect| assert_eq!(milliseconds(text).ok(), expect, "{text}");
+        check("60", Some(60_000));
+        check("5m", Some(300_000));
+        check("100ms", Some(100));
+        check("99999999d", Some(604_800_000));
+        check("1h30m", None);
+        check("", None);
+        let changes = read("grpc_read_timeout 1h; grpc_send_timeout 5; grpc_connect_timeout 2s;").unwrap();
+        assert_eq!((changes.grpc_read_ms, changes.grpc_connect_ms), (Some(3_600_000), Some(2_000)));
+    }
+
+    #[test]
     fn snippets_that_are_refused_as_a_whole() {
         let check = |text: &str, what: &str, protects: bool| {
             assert_eq!(read(text), Err(Refused { what: what.to_owned(), protects }), "{text}");
@@ -408,7 +671,10 @@ mod tests {
         // What a client may claim of itself is not left in.
         check("more_clear_input_headers X-Remote-User; expires 1d;", "expires", true);
         check("proxy_set_header X-User ''; expires 1d;", "expires", true);
+        let protects = server_protects;
         assert!(protects("include a;") && protects("deny all") && protects("more_clear_input_headers X-User;"));
         assert!(!protects("add_header X-A 1; gzip on;"));
+        // Every location has its own.
+        assert!(!protects("client_max_body_size 0; large_client_header_buffers 4 32k;"));
     }
 }

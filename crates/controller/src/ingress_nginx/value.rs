@@ -22,6 +22,8 @@ pub enum Form {
     Text,
     /// A name of a header or a cookie, or a word like it.
     Token,
+    /// Statuses from 400 to 599 with commas between them.
+    Statuses,
     /// Words with commas or spaces between them.
     Tokens,
     /// Networks and addresses with commas between them.
@@ -69,6 +71,7 @@ impl Form {
             Self::Code => return integer(value).map(drop).ok_or_else(|| "write a number such as 301".to_owned()),
             Self::Size => return size(value).map(drop).ok_or_else(|| "write a size such as 8m".to_owned()),
             Self::Networks => return networks(value).map(drop),
+            Self::Statuses => value.split(',').all(|part| status(part).is_some()),
             Self::Word(words) => {
                 let is_it = |word: &&str| word.eq_ignore_ascii_case(value);
                 return match words.iter().any(is_it) {
@@ -109,6 +112,7 @@ impl Form {
             Self::Word(_) => "one of the words",
             Self::Text => "a text without control characters",
             Self::Token => "a name of letters, digits, `-` and `_`",
+            Self::Statuses => "statuses from 400 to 599, with commas between them",
             Self::Tokens => "words on one line, with commas between them",
             Self::Networks => "networks such as 10.0.0.0/8, with commas between them",
             Self::Url => "a URL that begins with http://, https:// or /",
@@ -187,6 +191,11 @@ pub fn split_url(url: &str) -> Option<(bool, &str, Option<u16>, &str)> {
     };
     let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._$".contains(&byte);
     (!host.is_empty() && host.bytes().all(is_host)).then_some((is_https, host, port, path))
+}
+
+/// The status of an error.
+pub fn status(value: &str) -> Option<u16> {
+    value.parse().ok().filter(|status| (400..600).contains(status) && value.len() == 3)
 }
 
 /// The words of a list, with commas or spaces between them.

@@ -197,6 +197,15 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
         let only = mirror.only.map_or_else(String::new, |place| format!("@{place}"));
         let _ = write!(text, " mirror={}*{}{only}", snapshot.cluster(mirror.to).name, mirror.share);
     }
+    if let Some(errors) = &route.policy.intercept_errors {
+        let to = errors.to.map_or("-", |to| snapshot.cluster(to).name.as_str());
+        let own = if errors.of_endpoints { "" } else { " of its own" };
+        let _ = write!(text, " errors{:?}{own}={to}{} {:?}", errors.statuses, errors.path, errors.request_headers.set);
+    }
+    if let Some(fallback) = &route.policy.fallback {
+        let to = &snapshot.cluster(fallback.to).name;
+        let _ = write!(text, " fallback={to} {:?}", fallback.request_headers.set);
+    }
     text.push_str(&changes(&route.policy.changes));
     let retry = &route.policy.retry;
     if let Some(timeout) = retry.per_try_timeout {

@@ -38,7 +38,7 @@ pub(crate) fn translate(index: &Index, class: &Class, circumstances: &Circumstan
         return;
     }
     let mut claimed = Claimed::new();
-    let places = Places::of(index, class, circumstances, &|_| {}, out.binds);
+    let places = Places::of(index, class, circumstances, (&|_| {}, &|_| {}), out.binds);
     for (name, entry) in ours {
         let mut one = One::of(index, (name, entry), places.default.as_ref(), out);
         let plain = one.or_told(places.plain.clone());
@@ -50,6 +50,8 @@ pub(crate) fn translate(index: &Index, class: &Class, circumstances: &Circumstan
     }
 }
 
+type Changes<'c> = (&'c dyn Fn(&mut ClientPolicy), &'c dyn Fn(&mut ClientPolicy));
+
 /// The two ports of Ingresses, and the certificate for hosts without one of their own.
 pub(super) struct Places {
     pub(super) plain: Result<SocketAddr, Why>,
@@ -58,12 +60,12 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// `change` changes how clients are treated.
+    /// `changes` change how clients are treated: the first one the defaults, and the second one what GatewayParameters say.
     pub(super) fn of(
         index: &Index,
         class: &Class,
         circumstances: &Circumstances,
-        change: &dyn Fn(&mut ClientPolicy),
+        changes: Changes<'_>,
         binds: &mut Binds,
     ) -> Self {
         let settings = &class.settings;
@@ -71,8 +73,8 @@ impl Places {
             let found = certificate(index, Name::new(&secret.namespace, &secret.name));
             found.map_err(|Why { reason, message }| Why::new(reason, format!("the default certificate: {message}")))
         });
-        let plain = place(class, settings.ingress_ports.0, Speaks::Http, circumstances, change, binds);
-        let tls = place(class, settings.ingress_ports.1, Speaks::Https, circumstances, change, binds);
+        let plain = place(class, settings.ingress_ports.0, Speaks::Http, circumstances, changes, binds);
+        let tls = place(class, settings.ingress_ports.1, Speaks::Https, circumstances, changes, binds);
         if let (Ok(place), Some(Ok((secret, keypair, _)))) = (&tls, &default) {
             binds.default_certificate(*place, secret, keypair);
         }
@@ -131,12 +133,14 @@ fn place(
     port: u16,
     speaks: Speaks,
     circumstances: &Circumstances,
-    change: &dyn Fn(&mut ClientPolicy),
+    (defaults, change): Changes<'_>,
     binds: &mut Binds,
 ) -> Result<SocketAddr, Why> {
     let place = SocketAddr::new(class.settings.listen, port);
     let refused = circumstances.binds.get(&place).cloned();
-    let mut policy = class.client_policy(port, None);
+    let mut policy = ClientPolicy::of(&class.settings);
+    defaults(&mut policy);
+    policy = class.client_policy_over(policy, port, None);
     change(&mut policy);
     let outcome = refused.map_or_else(|| binds.claim(place, speaks, policy), Err);
     binds.serves_ingresses(place);

@@ -4,6 +4,7 @@
 //! expression, or is rewritten, all of them are regular expressions, whoever wrote them. What annotations say of routes and clusters is a
 //! TrafficPolicy ([`Plan`](crate::ingress_nginx::Plan)) and is applied as one.
 
+mod errors;
 mod host;
 mod plans;
 pub(super) mod ports;
@@ -19,10 +20,9 @@ use model::{
 
 use super::bind::{Ask, Rank};
 use super::clients::ClientPolicy;
-use super::cluster::Share;
 use super::ingress::{One, Places, Serving, TlsHosts, has_certificate, host as matcher, is_ours, tell_addresses};
 use super::parameters::Class;
-use super::reference::{Why, service_port};
+use super::reference::Why;
 use super::regexes::Regexes;
 use super::traffic::Policies;
 use super::{Circumstances, Notice};
@@ -102,8 +102,10 @@ pub(super) fn translate(
         return;
     }
     let compat = settings.ingress_nginx.as_ref().map(|nginx| nginx.compat).unwrap_or_default();
-    let change = |policy: &mut ClientPolicy| clients(&with.plans.globals, compat, policy);
-    let places = Places::of(index, class, circumstances, &change, out.binds);
+    let globals = &with.plans.globals;
+    let change = |policy: &mut ClientPolicy| clients(globals, compat, policy);
+    let defaults = |policy: &mut ClientPolicy| default_clients(globals, policy);
+    let places = Places::of(index, class, circumstances, (&defaults, &change), out.binds);
     for ingress in &ours {
         let mut one = One::of(index, (ingress.name, ingress.entry), places.default.as_ref(), out);
         tell(*ingress, &mut one);
@@ -139,19 +141,20 @@ pub(super) fn translate(
     }
 }
 
-/// How clients of both ports are treated.
-fn clients(globals: &Globals, compat: Compat, policy: &mut ClientPolicy) {
+/// How clients of both ports are treated, if GatewayParameters do not say so.
+fn default_clients(globals: &Globals, policy: &mut ClientPolicy) {
     policy.x_real_ip = true;
-    if policy.forwarded == ForwardedHeaders::XForwarded {
-        policy.forwarded = ForwardedHeaders::IngressNginx;
-    }
-    if globals.bool("ignore-invalid-headers", true) && policy.header_names == HeaderNames::Any {
+    policy.forwarded = ForwardedHeaders::IngressNginx;
+    if globals.bool("ignore-invalid-headers", true) {
         let underscores = globals.bool("enable-underscores-in-headers", false);
         policy.header_names = if underscores { HeaderNames::Underscores } else { HeaderNames::Strict };
     }
-    policy.request_id.get_or_insert(RequestId { keep: KeepRequestId::Always, in_response: false });
+    policy.request_id = Some(RequestId { keep: KeepRequestId::Always, in_response: false });
+}
+
+/// How they are treated besides.
+fn clients(globals: &Globals, compat: Compat, policy: &mut ClientPolicy) {
     policy.accept_proxy_protocol |= globals.bool("use-proxy-protocol", false);
-    policy.paths.forward = ForwardPath::Received;
     if globals.bool("use-forwarded-headers", false) || globals.bool("enable-real-ip", false) {
         let mut trusted = globals.networks("proxy-real-ip-cidr");
         match compat {
@@ -352,19 +355,7 @@ impl Making<'_, '_, '_> {
         let service = settings.ingress_nginx.as_ref()?.default_backend.as_ref()?;
         let service = Name::new(&service.namespace, &service.name);
         let entry = self.index.services.get(&service)?;
-        let found = service_port(self.index, &service, model::Transport::Tcp, |_| true).and_then(|port| {
-            let port = port.ok_or_else(|| format!("the Service {service} has no TCP port"))?;
-            let (h2, proxy) = (port.speaks_h2c(), port.proxy_protocol()?);
-            Ok(Share {
-                port: port.port,
-                service: service.clone(),
-                transport: model::Transport::Tcp,
-                weight: 1,
-                h2,
-                proxy,
-            })
-        });
-        match found.and_then(|share| self.out.clusters.of(self.index, vec![share])) {
+        match self.first_port(&service).and_then(|share| self.out.clusters.of(self.index, vec![share])) {
             Ok(cluster) => Some(cluster),
             Err(why) => {
                 let why = Why::new("NotServed", format!("it is no default backend: {why}"));

@@ -159,7 +159,16 @@ impl Class {
 
     /// How clients of a port are treated, by the parameters of the class and of a Gateway.
     pub(crate) fn client_policy(&self, port: u16, own: Option<&ParametersSpec>) -> ClientPolicy {
-        let mut policy = ClientPolicy::of(&self.settings);
+        self.client_policy_over(ClientPolicy::of(&self.settings), port, own)
+    }
+
+    /// The same, with other defaults.
+    pub(crate) fn client_policy_over(
+        &self,
+        mut policy: ClientPolicy,
+        port: u16,
+        own: Option<&ParametersSpec>,
+    ) -> ClientPolicy {
         for spec in [Some(&*self.parameters), own].into_iter().flatten() {
             let of_port = spec.per_port.iter().filter(|of| of.port == port).map(|of| &of.clients);
             for clients in std::iter::once(&spec.clients).chain(of_port) {

@@ -39,6 +39,7 @@ fn value_for(key: &Key) -> &'static str {
         Form::Word(words) => words.first().copied().unwrap_or_default(),
         Form::Text | Form::Token | Form::Tokens | Form::Host => "abc",
         Form::Networks => "10.0.0.0/8",
+        Form::Statuses => "404,503",
         Form::Url => "http://auth.shop.svc.cluster.local/",
         Form::Path | Form::Target => "/",
         Form::Reference => "shop/secret",
@@ -419,4 +420,43 @@ fn expressions_of_paths() {
     for path in [r"/a\*+", "/a[*+]", "/a[[:alpha:]]+", "/a[]a]", "/(?<year>[0-9]{4})/", "/(?i)a", "/(?P<n>a)"] {
         assert!(regex_of(path).is_ok(), "{path}");
     }
+}
+
+#[test]
+fn the_config_map_compresses() {
+    let compress = |data: &[(&str, &str)]| {
+        let globals = Globals::of(data.iter().copied());
+        let plan = Plan::of([], "shop", &["/"], (&globals, Compat::Safe), &mut Known::default());
+        assert_eq!(plan.closed, None, "{data:?}");
+        plan.spec["route"]["compress"].clone()
+    };
+    assert_eq!(compress(&[("gzip-level", "9")]), Value::Null);
+    let both = [
+        ("use-gzip", "true"),
+        ("enable-brotli", "true"),
+        ("gzip-level", "11"),
+        ("gzip-types", "text/css */* text/html x"),
+    ];
+    assert_eq!(
+        compress(&both),
+        json!({"encodings": ["br", "gzip"], "level": 9, "minSize": "256B", "types": ["text/html", "text/css"]})
+    );
+    let usual = compress(&[("use-gzip", "true"), ("gzip-min-length", "1000")]);
+    assert_eq!((&usual["level"], &usual["minSize"]), (&json!(1), &json!("1000B")));
+    assert_eq!(usual["types"].as_array().map(Vec::len), Some(18));
+}
+
+#[test]
+fn the_config_map_replaces_errors() {
+    let errors = |annotations: &[(&str, &str)], data: &[(&str, &str)]| {
+        let globals = Globals::of(data.iter().copied());
+        let plan =
+            Plan::of(annotations.iter().copied(), "shop", &["/"], (&globals, Compat::Safe), &mut Known::default());
+        plan.location.errors.map(|errors| (errors.statuses, errors.is_global, errors.of_endpoints))
+    };
+    let global = [("custom-http-errors", "503, 404,404,x,200")];
+    assert_eq!(errors(&[], &[]), None);
+    assert_eq!(errors(&[], &global), Some((vec![404, 503], true, true)));
+    assert_eq!(errors(&[("custom-http-errors", "500")], &global), Some((vec![500], false, true)));
+    assert_eq!(errors(&[("disable-proxy-intercept-errors", "true")], &global), Some((vec![404, 503], true, false)));
 }

@@ -19,12 +19,12 @@ fn a_report() {
     let objects = [
         ingress("a", &json!({"proxy-body-size": "8m"}), "/a"),
         ingress("b", &json!({"service-upstream": "true", "rewrite-target": "/$1"}), "/b/(.*)"),
-        ingress("c", &json!({"custom-http-errors": "404"}), "/c"),
+        ingress("c", &json!({"fastcgi-index": "index.php"}), "/c"),
         ingress("d", &json!({"auth-tls-secret": "other/ca"}), "/d"),
         ingress("e", &json!({"limit-rps": "x<y"}), "/e"),
         ingress("f", &json!({}), "/x(?!y)"),
         json!({"kind": "Ingress", "metadata": {"name": "other"}, "spec": {"ingressClassName": "other"}}),
-        json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller"}, "data": {"use-gzip": "true", "hsts": "false"}}),
+        json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller"}, "data": {"enable-syslog": "true", "hsts": "false"}}),
         json!({"kind": "Deployment", "metadata": {"name": "c"}, "spec": {"template": {"spec": {"containers": [
             {"args": ["/nginx-ingress-controller", "--configmap=$(POD_NAMESPACE)/ingress-nginx-controller", "--udp-services-configmap=a/b", "--disable-catch-all=true"]}
         ]}}}}),
@@ -42,7 +42,7 @@ fn a_report() {
         "shop/d: closed (403): auth-tls-secret is refused",
         "all paths of a.example are regular expressions, compared without case and open at their ends, because of shop/b",
         "a.example/x(?!y) of shop/f cannot be matched here (it looks around or refers back, or is no expression): paths that begin with /x are",
-        "use-gzip = true: refused",
+        "enable-syslog = true: refused",
         "udp-services-configmap = a/b: served with a difference",
         "disable-catch-all = true: refused",
     ] {
@@ -122,7 +122,7 @@ fn ingresses_without_a_class_and_annotations_of_others() {
 
 #[test]
 fn names_make_no_links() {
-    let objects = [ingress("[x](https://evil.example)\n|\\[y](z)", &json!({"custom-http-errors": "404"}), "/")];
+    let objects = [ingress("[x](https://evil.example)\n|\\[y](z)", &json!({"fastcgi-index": "index.php"}), "/")];
     let page = Report::of(&objects, "nginx", Compat::Safe).page(Format::Markdown);
     assert!(page.contains(r"\[x\](https://evil.example) \|\\\[y\](z)"), "{page}");
     assert!(!page.contains("[x](") && !page.contains("[y]("), "{page}");

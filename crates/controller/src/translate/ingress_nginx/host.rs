@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{
-    ClientCertRule, ExternalAuth, FieldPart, FieldValue, HostMatcher, IngressNginxSessions, Mirror, PathMatcher,
+    ClientCertRule, ExternalAuth, FieldPart, FieldValue, HostMatcher, IngressNginxSessions, Mirror, Page, PageBody, PathMatcher,
     PathRewrite, Redirect, Route, RouteAction, Scheme, Template, TemplatePart, TextMatcher, ValueMatcher, Variable,
     WeightedCluster,
 };
@@ -20,7 +20,7 @@ use super::super::regexes::Unmatched;
 use super::super::traffic::{Asked, UpstreamTls};
 use super::{At, Host, Ingress, Making, NAMES_MAX, Place, names, respond};
 use crate::index::{IngressTarget, Name, PortRef};
-use crate::ingress_nginx::{Affinity, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, cut};
+use crate::ingress_nginx::{Affinity, Answer, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, cut};
 
 /// Paths of one host that are asked whether requests may pass. Each is looked up among all paths of the host.
 const ASKED_MAX: usize = 64;
@@ -165,6 +165,7 @@ impl<'t> Making<'t, '_, '_> {
                     let is_plain = plan.closed.is_none()
                         && plan.location.asks_host.is_none()
                         && plan.location.redirect.is_none()
+                        && plan.location.answer.is_none()
                         && plan.location.rewrite.as_deref().is_none_or(|target| target == place.path);
                     match is_plain {
                         true => Ok((place.ingress, place.target)),
@@ -242,6 +243,7 @@ impl<'t> Making<'t, '_, '_> {
             || is_taken
             || plan.closed.is_some()
             || plan.location.redirect.is_some()
+            || plan.location.answer.is_some()
         {
             return;
         }
@@ -308,8 +310,13 @@ impl<'t> Making<'t, '_, '_> {
             self.add(plain, ingress, route.clone());
             return self.add(tls, ingress, route);
         }
-        if let Some((status, url)) = &plan.location.redirect {
-            let mut route = with(respond(place.label.clone(), *status, Some(url)));
+        let answered = match (&plan.location.redirect, &plan.location.answer) {
+            (Some((status, url)), _) => Some(respond(place.label.clone(), *status, Some(url))),
+            (None, Some(answer)) => Some(answered(place.label.clone(), answer)),
+            (None, None) => None,
+        };
+        if let Some(route) = answered {
+            let mut route = with(route);
             let mut policies = route.clone();
             if self
                 .with
@@ -323,6 +330,7 @@ impl<'t> Making<'t, '_, '_> {
             self.add(plain, ingress, route.clone());
             return self.add(tls, ingress, route);
         }
+        self.redirects(hosts, place, &path);
         let routes = self.served(place, with(Route::to_all(place.label.clone(), self.with.nowhere.into())));
         for route in routes {
             let over_plain = match self.https(ingress, place.path, &route) {
@@ -347,6 +355,31 @@ impl<'t> Making<'t, '_, '_> {
         }
     }
 
+    /// The paths that a snippet redirects, before everything else.
+    fn redirects(&mut self, hosts: &[HostMatcher], place: &Place<'_>, path: &PathMatcher) {
+        let (location, At { plain, tls }) = (&place.ingress.planned.plan.location, self.at);
+        for (number, (from, to, status)) in location.redirects.iter().enumerate() {
+            // Those of other paths are never asked for there.
+            let is_here = match path {
+                PathMatcher::Regex(regex) => regex.is_match(from),
+                PathMatcher::Exact(exact) => exact == from,
+                PathMatcher::Prefix(prefix) => {
+                    let rest = from.strip_prefix(prefix.trim_end_matches('/'));
+                    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                }
+            };
+            if !is_here {
+                continue;
+            }
+            let to = Some(PathRewrite::Full(to.clone()));
+            let to = Redirect { scheme: None, host: None, port: None, path: to, status: *status };
+            let route = Route::to_all(format!("{}.moved{number}", place.label), RouteAction::Redirect(to));
+            let route = Route { hosts: hosts.to_vec(), path: PathMatcher::Exact(from.clone()), ..route };
+            self.add(plain, place.ingress, route.clone());
+            self.add(tls, place.ingress, route);
+        }
+    }
+
     /// The routes of a path: one, and those of its canary in front of it.
     fn served(&mut self, place: &Place<'_>, route: Route) -> Vec<Route> {
         let closes = |this: &mut Self, why: String| {
@@ -359,6 +392,12 @@ impl<'t> Making<'t, '_, '_> {
             Err(why) => {
                 // Before any question of who may use it, as there.
                 self.tell(place.ingress, why);
+                if place.ingress.planned.plan.location.default_backend.is_some() {
+                    return match self.without_service(place, &route) {
+                        Ok(route) => vec![route],
+                        Err(why) => closes(self, why),
+                    };
+                }
                 let gone = respond(route.name.clone(), 503, None);
                 return vec![Route { hosts: route.hosts, path: route.path, ..gone }];
             }
@@ -483,7 +522,7 @@ impl<'t> Making<'t, '_, '_> {
     }
 
     /// Puts what the annotations say into a route.
-    fn shaped(&mut self, place: &Place<'_>, route: &mut Route) -> Result<(), String> {
+    pub(super) fn shaped(&mut self, place: &Place<'_>, route: &mut Route) -> Result<(), String> {
         let ingress = place.ingress;
         let location = &ingress.planned.plan.location;
         if let Some(target) = location.rewrite.as_deref().filter(|target| *target != place.path) {
@@ -511,6 +550,9 @@ impl<'t> Making<'t, '_, '_> {
         if ingress.planned.plan.limits_clients() {
             count_together(&format!("ingress/{}", ingress.name), route);
         }
+        let set = &mut route.policy.changes.request_headers.set;
+        set.extend(location.forwarded.iter().map(|(name, value)| (name.clone(), FieldValue::Text(value.clone()))));
+        self.errors(place, route)?;
         // Programs take a `Proxy` of the client for a setting of theirs (CVE-2016-5385, "httpoxy"), so ingress-nginx removes it.
         let changes = &mut route.policy.changes.request_headers;
         if !changes.set.iter().any(|(name, _)| name == "proxy") {
@@ -592,6 +634,28 @@ fn put_client_certificate(route: &mut Route, client_tls: &ClientTls) {
         set.retain(|(known, _)| known != name);
         set.push((name.to_owned(), FieldValue::Template(parts.into())));
     }
+}
+
+/// The route that answers what a snippet returns.
+fn answered(name: String, answer: &Answer) -> Route {
+    let to = match answer {
+        Answer::Fixed { status, location, text } => {
+            let mut route = respond(name, *status, location.as_deref());
+            if let (RouteAction::Respond(response), Some(text)) = (&mut route.to, text) {
+                let content_type = "text/html".to_owned();
+                response.page = Some(Page { content_type, body: PageBody::Text(text.clone()) });
+            }
+            return route;
+        }
+        Answer::Moved { status, is_https, host, port } => Redirect {
+            scheme: is_https.map(|is_https| if is_https { Scheme::Https } else { Scheme::Http }),
+            host: host.clone(),
+            port: *port,
+            path: None,
+            status: *status,
+        },
+    };
+    Route::to_all(name, RouteAction::Redirect(to))
 }
 
 /// The new path: `$1` to `$9` are what the groups of the expression captured, and nothing if there is no such group.
