@@ -17,7 +17,7 @@ listeners:
     bind: 127.0.0.1:8080
     protocol: http
     request_id: {}
-    routes: [{name: health, path: /healthz, respond: {status: 200}}, {name: shop, to: app}]
+    routes: [{name: health, path: /healthz, respond: {status: 200}}, {path: /quiet, respond: {}, access_log: false}, {name: shop, to: app}]
   tls:
     bind: 127.0.0.1:8443
     protocol: https
@@ -89,7 +89,7 @@ cat base.yaml json.yaml >all.yaml
 "$STEELYARD" serve -c all.yaml 2>steelyard.log & balancer=$!
 trap 'kill $origin $balancer 2>/dev/null || :' EXIT
 until curl -sf http://127.0.0.1:9900/readyz >/dev/null; do kill -0 $balancer; sleep 0.1; done
-curl -s -o /dev/null http://127.0.0.1:8080/healthz
+curl -s -o /dev/null http://127.0.0.1:8080/healthz http://127.0.0.1:8080/quiet
 curl -s -o /dev/null -A 'a"b\c]d' -H 'x-api-key: hunter2' -e 'http://a/b?secret=1' -H 'traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' 'http://127.0.0.1:8080/cart?card=1234'
 # Bytes that are neither ASCII nor UTF-8, a line separator and a change of direction; then an escape sequence, which is refused.
 send() { exec 3<>/dev/tcp/127.0.0.1/8080; printf "$1" >&3; cat <&3 >/dev/null; exec 3>&-; }

@@ -742,7 +742,8 @@ mod tests {
         check(ClusterId(1).into(), "one");
         let share = |cluster, weight| WeightedCluster { cluster: ClusterId(cluster), weight, changes: None };
         check(RouteAction::Clusters(vec![share(1, 95), share(0, 5)]), "one 95, zero 5");
-        let redirect = Redirect { scheme: None, host: None, port: Some(81), path: None, status: 302 };
+        let redirect =
+            Redirect { scheme: None, host: None, port: Some(81), path: None, status: 302, is_relative: false };
         check(RouteAction::Redirect(redirect), "redirect");
     }
 }

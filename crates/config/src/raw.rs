@@ -215,8 +215,13 @@ keys! {
         optional fallback: RawFallback, default "none: such requests get 503", only "http";
         /// Changes to the headers that the endpoint gets.
         optional request_headers: RawHeaderChanges, default "none", only "http";
-        /// Changes to the headers of an endpoint's response. Responses that Steelyard makes itself stay as they are.
+        /// Changes to the headers of an endpoint's response. Responses that Steelyard makes itself stay as they are; see `all_response_headers`.
         optional response_headers: RawHeaderChanges, default "none", only "http";
+        /// Changes to the headers of all responses: those of endpoints, after `response_headers`, and those that Steelyard makes itself, such as
+        /// redirects and errors. They leave out what a gRPC call needs.
+        optional all_response_headers: RawHeaderChanges, default "none", only "http";
+        /// Changes to URLs and cookies in the responses of endpoints.
+        optional rewrite_responses: RawResponseRewrite, default "none", only "http";
         /// Changes to the request that the endpoint gets.
         optional rewrite: RawRewrite, default "what the client asked for", only "http";
         /// What the certificate of a client must be. It comes before everything else. The listener's `client_ca` has the CA.
@@ -258,6 +263,8 @@ keys! {
         optional via: RawVia, default "that of the listener", only "http";
         /// Answer every request 503 (`maintenance`). `steelyard maintenance` does the same without a change of the file.
         optional maintenance: Flag, default "false", only "http";
+        /// Whether the access log has a line for each of its requests.
+        optional access_log: Flag, default "true", only "http";
         /// Pages for requests that cannot be served. The first for a status counts; those of the listener follow.
         optional error_pages: Many<RawErrorPage>, default "those of the listener", only "http";
         /// Any of these names, as the client asks for it in its first message: `vault.example.com`, or `*.example.com` for one or more
@@ -453,7 +460,9 @@ pub use limits::{
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use otlp::{OtlpCompression, OtlpName, RawSecretValue};
 pub use policy::{
-    AffinityMode, RateHeader, RawConcurrencyLimit, RawCors, RawErrorPage, RawFallback, RawHeaderChanges, RawInterceptErrors, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond, RawResponseBandwidth, RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
+    AffinityMode, RateHeader, RawConcurrencyLimit, RawCors, RawErrorPage, RawFallback, RawHeaderChanges, RawInterceptErrors, RawMirror, RawRateKey,
+    RawRateLimit, RawRedirect, RawRespond, RawResponseBandwidth, RawResponseRewrite, RawRetry, RawRetryObject,
+    RawRewrite, RawShare, RawSticky, RawTo, RawValueRewrite,
 };
 pub use request_body::{RawBuffer, RawDecompress};
 pub use sidecar::{ModeOfSidecar, RawBind, RawCaptureObject, RawSidecar, RawSidecarTls};

@@ -88,7 +88,7 @@ variables! {
     Listener "listener" "The name of the listener.";
     Route "route" "The name of the route.";
     Cluster "cluster" "The name of the cluster that serves the request.";
-    Endpoint "endpoint" "Address and port of the endpoint that responded; only in `response_headers`.";
+    Endpoint "endpoint" "Address and port of the endpoint that responded; only in the headers of responses.";
     Time "time" "The time when the field is written: UTC, in RFC 3339, with milliseconds.";
 }
 

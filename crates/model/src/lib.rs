@@ -52,6 +52,7 @@ mod policy;
 mod reason;
 mod request_body;
 mod respond;
+mod response_rewrite;
 mod route;
 mod sidecar;
 mod subject;
@@ -99,6 +100,7 @@ pub use policy::{
 pub use reason::REASON_NAMES;
 pub use request_body::{Decompression, RequestBody, RequestBuffer};
 pub use respond::{ErrorPage, FixedResponse, Page, PageBody};
+pub use response_rewrite::{ResponseRewrite, ToPart, ValueFrom, ValueRewrite};
 pub use route::Route;
 pub use sidecar::{
     CaptureListener, Captured, Destination, Detect, Direction, Excluded, SpiffeMatcher, UnknownDestination,

@@ -42,7 +42,7 @@ impl Route {
         [headers, cookies, query, claims].into_iter().flatten().for_each(mask_condition);
         match to {
             RouteAction::Clusters(shares) => shares.iter_mut().for_each(mask_share),
-            RouteAction::Redirect(Redirect { scheme: _, host: _, port: _, path, status: _ }) => {
+            RouteAction::Redirect(Redirect { scheme: _, host: _, port: _, path, status: _, is_relative: _ }) => {
                 path.iter_mut().for_each(mask_path);
             }
             RouteAction::Respond(response) => mask_response(response),
@@ -256,7 +256,8 @@ fn mask_share(WeightedCluster { cluster: _, weight: _, changes }: &mut WeightedC
 }
 
 fn mask_changes(Changes { request_headers, response_headers, rewrite: Rewrite { host: _, path } }: &mut Changes) {
-    [request_headers, response_headers].into_iter().for_each(mask_headers);
+    mask_headers(request_headers);
+    mask_headers(response_headers);
     path.iter_mut().for_each(mask_path);
 }
 
@@ -299,6 +300,8 @@ fn mask_policy(policy: &mut RoutePolicy) {
         retry: _,
         body_bytes_max: _,
         changes,
+        own_headers,
+        response_rewrite: _,
         rate_limit: _,
         concurrency_limit: _,
         response_bandwidth: _,
@@ -313,6 +316,7 @@ fn mask_policy(policy: &mut RoutePolicy) {
         intercept_errors,
         fallback,
         maintenance: _,
+        is_unlogged: _,
         error_pages,
     } = policy;
     mask_changes(changes);
@@ -326,6 +330,7 @@ fn mask_policy(policy: &mut RoutePolicy) {
         let Fallback { to: _, request_headers } = &mut **fallback;
         mask_headers(request_headers);
     }
+    mask_headers(own_headers);
     error_pages.iter_mut().for_each(mask_error_page);
     auth.iter_mut().for_each(|auth| mask_auth(Arc::make_mut(auth)));
     external_auth.iter_mut().for_each(|auth| mask_external_auth(Arc::make_mut(auth)));

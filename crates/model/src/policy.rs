@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use crate::{
     AddressRules, Auth, ClientCertRule, ClusterId, Compression, Cors, ErrorPage, ExternalAuth, FieldValue,
-    FixedResponse, GlobalRateLimit, RequestBody, Satisfy, Secret, Variable, Via,
+    FixedResponse, GlobalRateLimit, RequestBody, ResponseRewrite, Satisfy, Secret, Variable, Via,
 };
 
 /// The action for the requests of a route.
@@ -70,6 +70,10 @@ pub struct RoutePolicy {
     pub retry: Retry,
     /// Changes to requests and responses. A cluster of the route may have others ([`Route::changes`](crate::Route::changes)).
     pub changes: Changes,
+    /// Changes to the headers of the responses that Steelyard makes itself.
+    pub own_headers: HeaderChanges,
+    /// Changes to URLs and cookies in the responses of endpoints; `None` means none.
+    pub response_rewrite: Option<Box<ResponseRewrite>>,
     /// How many requests one client may make.
     pub rate_limit: Option<RateLimit>,
     /// How many requests of one client are served at once.
@@ -100,6 +104,8 @@ pub struct RoutePolicy {
     pub fallback: Option<Box<Fallback>>,
     /// Every request is answered 503.
     pub maintenance: bool,
+    /// The access log has no line for its requests.
+    pub is_unlogged: bool,
     /// The pages for requests that cannot be served. The first for a status counts, and those of the listener follow.
     pub error_pages: Vec<ErrorPage>,
 }
@@ -142,7 +148,7 @@ impl DerefMut for SharedPolicy {
 pub struct Changes {
     /// Changes to the headers that the endpoint gets.
     pub request_headers: HeaderChanges,
-    /// Changes to the headers of an endpoint's response. Responses that Steelyard makes itself are not changed.
+    /// Changes to the headers of an endpoint's response. For responses that Steelyard makes itself, see [`RoutePolicy::own_headers`].
     pub response_headers: HeaderChanges,
     /// Changes to the target of the request.
     pub rewrite: Rewrite,
@@ -201,10 +207,12 @@ pub struct Fallback {
 }
 
 /// Sends a copy of requests to another cluster, and discards its responses.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Mirror {
     /// The cluster that gets the copy.
     pub to: ClusterId,
+    /// The `Host` of the copy; `None` means that of the request that the endpoint gets.
+    pub host: Option<String>,
     /// Share of the requests, 0.0 to 1.0.
     pub share: f64,
     /// Copies only the requests that the route's cluster with this index gets; `None` means all.
@@ -365,6 +373,8 @@ pub struct Redirect {
     pub path: Option<PathRewrite>,
     /// 301, 302, 303, 307 or 308.
     pub status: u16,
+    /// `Location` has the path and the query alone; then there is no scheme, host or port here.
+    pub is_relative: bool,
 }
 
 /// The scheme of a URL.

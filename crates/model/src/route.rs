@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Changes, GrpcMatcher, HostMatcher, PathMatcher, RouteAction, SharedPolicy, ValueMatcher};
+use crate::{Changes, GrpcMatcher, HeaderChanges, HostMatcher, PathMatcher, RouteAction, SharedPolicy, ValueMatcher};
 
 /// One entry of a listener's routing table. All conditions must hold; an empty list always does.
 #[derive(Clone, Debug)]
@@ -49,6 +49,20 @@ impl Route {
             to,
             timeout: None,
             policy: SharedPolicy::default(),
+        }
+    }
+
+    /// Changes the headers of all responses: those of endpoints, after what changes them already, and those that Steelyard makes itself.
+    pub fn change_all_responses(&mut self, all: &HeaderChanges) {
+        if all.is_empty() {
+            return;
+        }
+        self.policy.own_headers = self.policy.own_headers.then(all);
+        self.policy.changes.response_headers = self.policy.changes.response_headers.then(all);
+        if let RouteAction::Clusters(clusters) = &mut self.to {
+            for changes in clusters.iter_mut().filter_map(|cluster| cluster.changes.as_deref_mut()) {
+                changes.response_headers = changes.response_headers.then(all);
+            }
         }
     }
 

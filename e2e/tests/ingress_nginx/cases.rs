@@ -323,7 +323,11 @@ pub fn objects(cases: &[Case], pki: &Pki) -> BTreeMap<String, Vec<Value>> {
     let encoded = |text: &str| json!(STANDARD.encode(text));
     let pem = |name: &str| encoded(&std::fs::read_to_string(pki.path(name)).unwrap());
     let site = json!({"type": "kubernetes.io/tls", "data": {"tls.crt": pem("site.pem"), "tls.key": pem("site.key")}});
-    let config = json!({"data": {"allow-snippet-annotations": "true", "annotations-risk-level": "Critical"}});
+    let config = json!({"data": {
+        "allow-snippet-annotations": "true", "annotations-risk-level": "Critical",
+        "global-allowed-response-headers": "X-Custom,Content-Language",
+    }});
+    let headers = json!({"data": {"X-Custom": "a; b=\"c\"", "Content-Language": "en"}});
     let class = json!({"metadata": {"name": "nginx", "uid": "nginx", "resourceVersion": "1"}, "spec": {"controller": "k8s.io/ingress-nginx"}});
     let namespace = json!({"metadata": {"name": "default", "uid": "default", "resourceVersion": "1"}});
     let users = named("users", json!({"type": "Opaque", "data": {"auth": encoded(USERS)}}));
@@ -333,7 +337,7 @@ pub fn objects(cases: &[Case], pki: &Pki) -> BTreeMap<String, Vec<Value>> {
         ("services", services.iter().map(service).collect()),
         ("endpointslices", services.iter().map(slice).collect()),
         ("secrets", vec![named("site", site), users]),
-        ("configmaps", vec![named("nginx", config)]),
+        ("configmaps", vec![named("nginx", config), named("headers", headers)]),
         ("namespaces", vec![namespace]),
         ("customresourcedefinitions", vec![]),
     ]

@@ -21,6 +21,8 @@ const ROUTE: &[(&str, Put<RoutePart, Route>)] = &[
         // A response passes the rule first.
         each(route, |changes| changes.response_headers = changes.response_headers.then(all));
     }),
+    ("all_response_headers", |of, route| route.change_all_responses(&of.policy.own_headers)),
+    ("rewrite_responses", |of, route| route.policy.response_rewrite = of.policy.response_rewrite.clone()),
     ("allow", |of, route| route.policy.addresses.allow = of.policy.addresses.allow.clone()),
     ("deny", |of, route| route.policy.addresses.deny = of.policy.addresses.deny.clone()),
     ("auth", |of, route| route.policy.auth = of.policy.auth.clone()),
@@ -52,6 +54,7 @@ const ROUTE: &[(&str, Put<RoutePart, Route>)] = &[
     }),
     ("global_rate_limit", |of, route| route.policy.global_rate_limit = of.policy.global_rate_limit.clone()),
     ("maintenance", |of, route| route.policy.maintenance = of.policy.maintenance),
+    ("access_log", |of, route| route.policy.is_unlogged = of.policy.is_unlogged),
     ("error_pages", |of, route| route.policy.error_pages = of.policy.error_pages.clone()),
     ("respond", |of, route| {
         if let Some(respond) = &of.respond {

@@ -15,7 +15,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::{Auth, ClientLimits, Cluster, FixedResponse, Page, PageBody, RoutePolicy};
+use model::{Auth, ClientLimits, Cluster, FixedResponse, HeaderChanges, Page, PageBody, RoutePolicy};
 
 pub use apply::{apply_to_clients, apply_to_cluster, apply_to_route};
 pub use openapi::definition;
@@ -107,6 +107,16 @@ impl TrafficPolicy {
     /// Whether it decides which service counts requests, and which.
     pub fn global_rate_limit(&self) -> Option<Option<&ServiceRef>> {
         self.route.written.contains("global_rate_limit").then_some(self.route.counter.as_ref())
+    }
+
+    /// Whether the access log has no line for requests of its routes.
+    pub fn is_unlogged(&self) -> bool {
+        self.route.policy.is_unlogged
+    }
+
+    /// What it changes in the headers of all responses.
+    pub fn all_response_headers(&self) -> &HeaderChanges {
+        &self.route.policy.own_headers
     }
 
     /// Bytes that each route with this policy has of its lists and pages.

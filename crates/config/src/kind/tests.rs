@@ -50,7 +50,7 @@ fn the_fields_of_the_kind() {
     let names = |group: &Group| group.fields.iter().map(|field| field.name.clone()).collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&shape::route()),
-        "respond timeout retry requestHeaders responseHeaders allow deny auth externalAuth satisfy rateLimit concurrencyLimit responseBandwidth globalRateLimit cors compress maxBody buffer decompress via maintenance errorPages"
+        "respond timeout retry requestHeaders responseHeaders allResponseHeaders rewriteResponses allow deny auth externalAuth satisfy rateLimit concurrencyLimit responseBandwidth globalRateLimit cors compress maxBody buffer decompress via maintenance accessLog errorPages"
     );
     assert_eq!(
         names(&shape::cluster()),
@@ -81,7 +81,7 @@ fn every_field_is_read() {
             if field.name == "rateLimit" {
                 value["by"] = json!({"clientIp": true});
             }
-            if field.name == "requestHeaders" || field.name == "responseHeaders" {
+            if ["requestHeaders", "responseHeaders", "allResponseHeaders"].contains(&&*field.name) {
                 value = json!({"set": {"x-a": "1"}, "add": {"x-b": "2"}, "remove": ["x-c"]});
             }
             let part = json!({ &field.name: value });

@@ -20,6 +20,7 @@ mod policy;
 mod reachable;
 mod request_body;
 mod respond;
+mod response_rewrite;
 mod route;
 mod sidecar;
 mod template;

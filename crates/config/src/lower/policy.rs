@@ -8,7 +8,10 @@ use model::{
     Changes, CookieScope, Cors, CorsNames, CorsOrigins, Fallback, FieldValue, HeaderChanges, IngressNginxSessions, InterceptErrors, Mirror, PathMatcher, PathRewrite, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, SameSite, Satisfy, Secret, Sticky, StickyToken, Variable, WeightedCluster,
 };
 
-use super::{ClusterIds, addresses, bandwidth, compression, limits, request_body, respond, template, tls, via};
+use super::{
+    ClusterIds, addresses, bandwidth, compression, limits, request_body, respond, response_rewrite, template,
+    tls, via,
+};
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
@@ -106,6 +109,7 @@ pub fn refuse_what_no_endpoint_gets(action: &str, raw: &RawRoute, report: &mut R
         "request_headers",
         "response_headers",
         "rewrite",
+        "rewrite_responses",
     ];
     for written in raw.written().iter().filter(|written| keys.contains(&written.key)) {
         let wrong = Wrong::new(format!("`{}` has no effect beside `{action}`", written.key));
@@ -127,6 +131,11 @@ fn redirect(raw: &Located<RawRedirect>, path: Option<&PathMatcher>, report: &mut
         report.add(written.location, wrong.hint("put it into `to`, or replace `to` by the separate keys"));
     }
     let status = raw.status.as_ref().map_or(defaults::REDIRECT_STATUS, |status| status.value.0);
+    let is_relative = raw.relative.as_ref().is_some_and(|flag| flag.value.0);
+    for key in ["to", "scheme", "host", "port"].into_iter().filter(|key| is_relative && is_written(key)) {
+        let wrong = Wrong::new(format!("a relative redirect has no `{key}`"));
+        report.add(*location, wrong.hint("write `path` or `path_prefix`, or remove `relative`"));
+    }
     if let Some(to) = &raw.to {
         let url = &to.value;
         let to_path = match &url.path {
@@ -139,6 +148,7 @@ fn redirect(raw: &Located<RawRedirect>, path: Option<&PathMatcher>, report: &mut
             port: url.port,
             path: to_path,
             status,
+            is_relative: false,
         });
     }
     Some(Redirect {
@@ -147,6 +157,7 @@ fn redirect(raw: &Located<RawRedirect>, path: Option<&PathMatcher>, report: &mut
         port: raw.port.as_ref().and_then(|port| u16::try_from(port.value.0).ok()),
         path: path_rewrite(&raw.path, &raw.path_prefix, "a redirect", path, report),
         status,
+        is_relative,
     })
 }
 
@@ -168,6 +179,9 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         mirrors: mirrors(raw, ids, report),
         retry: raw.retry.as_ref().map_or_else(Retry::default, |retry| self::retry(&retry.value, raw, report)),
         changes: changes(&raw.request_headers, &raw.response_headers, &raw.rewrite, Some(path), report),
+        // Those of the responses of endpoints follow when the route is complete.
+        own_headers: raw.all_response_headers.as_ref().map(|raw| header_changes(raw, report)).unwrap_or_default(),
+        response_rewrite: response_rewrite::response_rewrite(&raw.rewrite_responses, report),
         rate_limit: raw.rate_limit.as_ref().and_then(|limit| limits::rate_limit(&limit.value, report)),
         concurrency_limit: raw
             .concurrency_limit
@@ -186,6 +200,7 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         global_rate_limit: None,
         intercept_errors: raw.intercept_errors.as_ref().map(|raw| Box::new(intercept_errors(&raw.value, ids, report))),
         fallback: raw.fallback.as_ref().and_then(|raw| fallback(&raw.value, ids, report)).map(Box::new),
+        is_unlogged: raw.access_log.as_ref().is_some_and(|flag| !flag.value.0),
         maintenance: raw.maintenance.as_ref().is_some_and(|flag| flag.value.0),
         error_pages: respond::error_pages(&raw.error_pages, base, report),
     }
@@ -221,13 +236,16 @@ fn changes(
 /// Returns `None` if a required key is missing or wrong; the report says so.
 fn cors(raw: &RawCors, route: &RawRoute, report: &mut Report) -> Option<Cors> {
     let own = shares(route).filter_map(|share| share.response_headers.as_ref());
-    for changes in route.response_headers.iter().chain(own) {
+    let of_route =
+        [("response_headers", &route.response_headers), ("all_response_headers", &route.all_response_headers)];
+    let of_route = of_route.into_iter().filter_map(|(key, changes)| Some((key, changes.as_ref()?)));
+    for (key, changes) in of_route.chain(own.map(|changes| ("response_headers", changes))) {
         let named = |named: &Option<Located<Named<ChangedHeader, HeaderTemplate>>>| -> Vec<String> {
             named.iter().flat_map(|named| &named.value.0).map(|entry| entry.name.0.clone()).collect()
         };
         let set = named(&changes.value.set).into_iter().chain(named(&changes.value.add));
         for name in set.filter(|name| Cors::decides(name)) {
-            let wrong = Wrong::new(format!("both `cors` and `response_headers` decide {}", ticked(&name)));
+            let wrong = Wrong::new(format!("both `cors` and `{key}` decide {}", ticked(&name)));
             report.add(changes.location, wrong.hint("remove it here: `cors` replaces what the endpoint says"));
         }
     }
@@ -283,7 +301,8 @@ fn mirrors(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Vec<Mirror>
     let mirror = |raw: &Located<RawMirror>, report: &mut Report| {
         let to = ids.find(raw.value.to.as_ref()?, report)?;
         let percent = raw.value.percent.as_ref().map_or(100, |percent| percent.value.0);
-        Some(Mirror { to, share: percent as f64 / 100.0, only: None })
+        let host = raw.value.host.as_ref().map(|host| host.value.0.clone());
+        Some(Mirror { to, host, share: percent as f64 / 100.0, only: None })
     };
     mirrors.iter().filter_map(|raw| mirror(raw, report)).collect()
 }
@@ -391,7 +410,7 @@ fn values(named: &Option<Located<Named<ChangedHeader, HeaderTemplate>>>) -> Vec<
 /// The variables in all changes of headers of a route, each with the place of its mapping.
 pub fn variables(route: &RawRoute) -> impl Iterator<Item = (Location, Variable)> {
     let own = shares(route).flat_map(|share| [&share.request_headers, &share.response_headers]);
-    let all = [&route.request_headers, &route.response_headers].into_iter().chain(own);
+    let all = [&route.request_headers, &route.response_headers, &route.all_response_headers].into_iter().chain(own);
     all.flatten().flat_map(|changes| changed(&changes.value))
 }
 

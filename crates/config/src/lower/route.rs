@@ -108,6 +108,10 @@ fn route(raw: &RawRoute, base: &Path, names: &mut Names, ids: &ClusterIds, repor
     route.path = path?;
     route.policy = policy::policy(raw, &route.path, base, ids, report).into();
     to?;
+    if !route.policy.own_headers.is_empty() {
+        let all = std::mem::take(&mut route.policy.own_headers);
+        route.change_all_responses(&all);
+    }
     route.methods = listed(&raw.methods, |method| method.0.clone());
     if let Some(grpc) = &raw.grpc {
         let GrpcName(grpc) = &grpc.value;

@@ -7,7 +7,7 @@ use crate::diagnostic::{Wrong, ticked};
 use crate::text::dollar::{self, Part};
 
 /// Groups in one path. Each may be as long as the path of a request, which the limit on headers bounds.
-const GROUPS_MAX: usize = 9;
+pub const GROUPS_MAX: usize = 9;
 
 /// The rewrite for a whole path. On a route with a regular expression, `$1`, `${1}` and `${name}` stand for its groups, `$0` for the whole
 /// path and `$$` for a dollar sign.
@@ -27,7 +27,7 @@ fn template(text: &str, regex: &Regex) -> Result<Template, Wrong> {
         let (name, behind) = reference(after).ok_or_else(|| {
             Wrong::new("a `$` stands before no group").hint("write `$1`, `${name}`, or `$$` for a dollar sign")
         })?;
-        let group = group(name, regex)?;
+        let group = group(name, regex, "the route's `path`")?;
         groups += 1;
         if groups > GROUPS_MAX {
             return Err(Wrong::new(format!("more than {GROUPS_MAX} groups are put into one path")));
@@ -42,7 +42,7 @@ fn template(text: &str, regex: &Regex) -> Result<Template, Wrong> {
 }
 
 /// The name or number of a group, and the text behind it.
-fn reference(text: &str) -> Option<(&str, &str)> {
+pub fn reference(text: &str) -> Option<(&str, &str)> {
     if let Some(braced) = text.strip_prefix('{') {
         return braced.split_once('}').filter(|(name, _)| !name.is_empty());
     }
@@ -50,7 +50,11 @@ fn reference(text: &str) -> Option<(&str, &str)> {
     (digits > 0).then(|| text.split_at(digits))
 }
 
-fn group(name: &str, regex: &Regex) -> Result<usize, Wrong> {
+/// The number of a group of a regular expression, which messages call `subject`.
+///
+/// # Errors
+/// There is no such group.
+pub fn group(name: &str, regex: &Regex, subject: &str) -> Result<usize, Wrong> {
     let count = regex.captures_len() - 1;
     let found = match name.parse() {
         Ok(number) => Some(number).filter(|number| *number <= count),
@@ -64,7 +68,7 @@ fn group(name: &str, regex: &Regex) -> Result<usize, Wrong> {
             1 => format!("it has one group{named}"),
             count => format!("it has {count} groups{named}"),
         };
-        Wrong::new(format!("the route's `path` has no group {}", ticked(name))).hint(there)
+        Wrong::new(format!("{subject} has no group {}", ticked(name))).hint(there)
     })
 }
 

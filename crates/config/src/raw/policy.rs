@@ -10,7 +10,9 @@ use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
 use crate::text::{
-    BodyText, ByteSize, ChangedHeader, ClientNetwork, CookieName, CorsName, FileName, HeaderName, HeaderTemplate, HeaderValue, HostHeader, HttpPath, Label, OriginText, Percent, PlainHost, Positive, RedirectStatus, RedirectUrl, RetryOn, RoutePath, StatusRange, Text, duration_text, percent_text,
+    BodyText, ByteSize, ChangedHeader, ClientNetwork, CookieName, CorsName, FileName, HeaderName, HeaderTemplate,
+    HeaderValue, HostHeader, HttpPath, Label, OriginText, Pattern, Percent, PlainHost, Positive, RedirectStatus,
+    RedirectUrl, ReplacedText, ReplacingText, RetryOn, RoutePath, StatusRange, Text, duration_text, percent_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -76,6 +78,8 @@ keys! {
         /// 301 and 308 are permanent, 302 and 307 temporary; with 307 and 308 a POST stays a POST. With 303 the client fetches the answer
         /// to its POST by GET.
         optional status: RedirectStatus, default defaults::REDIRECT_STATUS.to_string();
+        /// `Location` has the path and the query alone, for clients that reach Steelyard by a scheme or a port that it does not know.
+        optional relative: Flag, default "false";
     }
 }
 
@@ -179,6 +183,8 @@ keys! {
     pub struct RawMirror as "a mirror" {
         /// The cluster that gets the copies. Path, headers and `Host` are the same as for the route's own endpoint.
         required to: Label;
+        /// Another `Host` for the copies.
+        optional host: HostHeader, default "the same";
         /// The percentage of requests that are copied. A request is not copied if its body is larger than 64KiB, or if 128 copies are in
         /// progress on the worker; metrics count both cases.
         optional percent: Int<1, 100>, default "100";
@@ -210,6 +216,32 @@ keys! {
         optional path: HttpPath, default "the client's";
         /// Replaces the prefix that the route's `path` matched; the rest of the path stays.
         optional path_prefix: HttpPath, default "the client's";
+    }
+}
+
+keys! {
+    /// Changes URLs and cookies in the responses of endpoints that know their own names and paths, and not those that clients use. Of each list,
+    /// the first entry that matches a value changes it. At most 16 entries each.
+    pub struct RawResponseRewrite as "a rewrite of responses" {
+        /// `Location`, and the URL in `Refresh`: `from` is what they begin with.
+        optional location: Many<RawValueRewrite>, default "none";
+        /// The `Domain` of `Set-Cookie`: `from` is the whole domain. Case does not matter, and a dot in front of it stays.
+        optional cookie_domain: Many<RawValueRewrite>, default "none";
+        /// The `Path` of `Set-Cookie`: `from` is what it begins with.
+        optional cookie_path: Many<RawValueRewrite>, default "none";
+    }
+}
+
+keys! {
+    /// A change of a value.
+    pub struct RawValueRewrite as "a change of a value", one of [from, regex] {
+        /// The text that is replaced; the rest of the value stays.
+        optional from: ReplacedText;
+        /// The whole value matches, and is replaced; case matters unless it begins with `(?i)`.
+        optional regex: Pattern;
+        /// The new text. `${scheme}` is the scheme of the client's request, `${host}` its host without the port, `$1` and `${name}` are what the groups of
+        /// `regex` captured, and `$$` is a dollar sign.
+        required to: ReplacingText;
     }
 }
 

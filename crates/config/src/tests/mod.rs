@@ -196,7 +196,7 @@ fn the_canary_example_means_what_it_says() {
         terms: model::LimitTerms::default(),
     };
     let expect = RoutePolicy {
-        mirrors: vec![Mirror { to: v2, share: 0.1, only: None }],
+        mirrors: vec![Mirror { to: v2, host: None, share: 0.1, only: None }],
         retry,
         changes: Changes {
             request_headers: HeaderChanges {

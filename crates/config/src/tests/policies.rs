@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use model::{
     Changes, Cors, CorsNames, CorsOrigins, ErrorPage, FixedResponse, HeaderChanges, Mirror, OriginHost, OriginMatcher,
-    Page, PageBody, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, Retry, Rewrite, Route, RouteAction, Scheme,
-    Template, TemplatePart, TextMatcher,
+    Page, PageBody, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, ResponseRewrite, Retry, Rewrite, Route,
+    RouteAction, Scheme, Template, TemplatePart, TextMatcher, ToPart, ValueFrom, ValueRewrite,
 };
 
 use super::refused::{check, routes};
@@ -31,6 +31,71 @@ fn a_split() {
     check("[{cluster: other}]", &[(1, 1)]);
     check("[{cluster: web, weight: 0}, {cluster: other, weight: 1000000}]", &[(0, 0), (1, 1_000_000)]);
     assert_eq!(route("to: web").to.clusters().collect::<Vec<_>>(), [ClusterId(0)]);
+}
+
+#[test]
+fn headers_of_all_responses() {
+    let set = |name: &str, value: &str| HeaderChanges {
+        set: vec![(name.to_owned(), value.into())],
+        ..HeaderChanges::default()
+    };
+    let keys = "to: [{cluster: web, response_headers: {set: {a: \"1\"}}}, {cluster: other}], all_response_headers: {set: {a: \"2\"}}";
+    let found = route(keys);
+    assert_eq!(found.policy.own_headers, set("a", "2"));
+    assert_eq!([0, 1].map(|share| found.changes(share).response_headers.clone()), [set("a", "2"), set("a", "2")]);
+    let redirect = route("redirect: {path: /b}, all_response_headers: {set: {a: \"2\"}}");
+    assert_eq!(redirect.policy.own_headers, set("a", "2"));
+    routes(
+        &["to: web, cors: {origins: '*'}, all_response_headers: {set: {Access-Control-Max-Age: 5}}"],
+        "7:60: both `cors` and `all_response_headers` decide `access-control-max-age`; remove it here: `cors` replaces what the endpoint says",
+    );
+}
+
+#[test]
+fn urls_and_cookies_of_responses() {
+    let text = |from: &str, to: Vec<ToPart>| ValueRewrite { from: ValueFrom::Text(from.to_owned()), to };
+    let part = |text: &str| ToPart::Text(text.to_owned());
+    let keys = "location: [{from: 'http://a/', to: '${scheme}://${host}/$$'}, {regex: '(?<at>/.*)x', to: '$1${at}'}], \
+                cookie_domain: [{from: .a.test, to: .b.test}], cookie_path: [{from: /app/, to: ''}]";
+    let found = route(&format!("to: web, rewrite_responses: {{{keys}}}")).policy.response_rewrite.clone();
+    let regex = ValueFrom::Regex(regex::Regex::new(r"\A(?:(?<at>/.*)x)\z").unwrap());
+    let expect = ResponseRewrite {
+        location: vec![
+            text("http://a/", vec![ToPart::Scheme, part("://"), ToPart::Host, part("/$")]),
+            ValueRewrite { from: regex, to: vec![ToPart::Group(1), ToPart::Group(1)] },
+        ],
+        cookie_domain: vec![text("a.test", vec![part("b.test")])],
+        cookie_path: vec![text("/app/", Vec::new())],
+    };
+    assert_eq!(found.as_deref(), Some(&expect));
+    routes(
+        &[
+            "to: web, rewrite_responses: {}, path: /a",
+            "to: web, rewrite_responses: {cookie_path: [{from: '', to: /}, {from: /a, to: '/;x'}, {to: /}]}, path: /b",
+            "to: web, rewrite_responses: {location: [{from: /a, to: '$1'}, {regex: /a, to: '$1'}, {from: /a b, to: /}]}, path: /c",
+            "redirect: {path: /x}, rewrite_responses: {location: [{from: /a, to: /}]}, path: /d",
+        ],
+        r#"7:35: a rewrite of responses needs `location`, `cookie_domain` or `cookie_path`
+8:57: `from`: the text is empty; write what the values begin with
+8:84: a `;` ends an attribute of a cookie; write the text up to it
+8:92: a change of a value needs `from` or `regex`
+9:62: a `$` stands before no variable; write `${scheme}`, `${host}`, or `$$` for a dollar sign
+9:85: `regex` has no group `1`; it has no groups: put a part of it in parentheses
+9:99: `from`: "/a b" has other characters than letters, digits and signs; write spaces and others percent-encoded
+10:29: `rewrite_responses` has no effect beside `redirect`; Steelyard answers by itself, and no endpoint sees the request"#,
+    );
+}
+
+#[test]
+fn a_relative_redirect() {
+    let RouteAction::Redirect(redirect) = route("redirect: {path: /b, relative: true}").to else {
+        panic!("no redirect")
+    };
+    assert!(redirect.is_relative);
+    routes(
+        &["redirect: {host: a.test, path: /b, relative: true}"],
+        "7:17: a relative redirect has no `host`; write `path` or `path_prefix`, or remove `relative`",
+    );
 }
 
 #[test]
@@ -87,7 +152,7 @@ fn redirects() {
     let check = |keys: &str, expect: Redirect| {
         assert_eq!(route(&format!("redirect: {{{keys}}}")).to, RouteAction::Redirect(expect), "{keys}");
     };
-    let kept = Redirect { scheme: None, host: None, port: None, path: None, status: 302 };
+    let kept = Redirect { scheme: None, host: None, port: None, path: None, status: 302, is_relative: false };
     let full = |path: &str| Some(PathRewrite::Full(path.to_owned()));
     check("port: 8443", Redirect { port: Some(8443), ..kept.clone() });
     check("scheme: https, status: 301", Redirect { scheme: Some(Scheme::Https), status: 301, ..kept.clone() });
@@ -131,7 +196,10 @@ fn every_other_policy() {
         "attempts: 5, on: [timeout, 5xx, 429], non_idempotent: true, budget: 50%, per_try_timeout: 1s, backoff: 1m";
     assert_eq!(policy(&format!("retry: {{{keys}}}")).retry, expect);
 
-    assert_eq!(policy("mirror: {to: other}").mirrors, [Mirror { to: ClusterId(1), share: 1.0, only: None }]);
+    assert_eq!(
+        policy("mirror: {to: other}").mirrors,
+        [Mirror { to: ClusterId(1), host: None, share: 1.0, only: None }]
+    );
     assert_eq!(policy("mirror: [{to: other, percent: 1}, {to: web}]").mirrors.len(), 2);
 
     let changes =

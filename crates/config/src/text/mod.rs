@@ -29,8 +29,8 @@ pub use jwt::{ClaimName, JwksText, JwksUrlText};
 pub use log::{LogFormatText, LogName, LogReason, LogStatus, LogValueText, SdId, SyslogTarget};
 pub use media::MediaText;
 pub use policy::{
-    AllowedOrigin, ChangedHeader, CorsName, HeaderValue, OriginText, PlainHost, RedirectStatus, RedirectUrl, RetryOn,
-    SignInUrl, unchangeable,
+    AllowedOrigin, ChangedHeader, CorsName, HeaderValue, OriginText, PlainHost, RedirectStatus, RedirectUrl,
+    ReplacedText, ReplacingText, RetryOn, SignInUrl, unchangeable,
 };
 pub use secret::{HashText, KeyText, Realm, UserName};
 pub use sidecar::{DestinationText, SpiffeText};

@@ -63,6 +63,44 @@ pub enum AllowedOrigin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorsName(pub String);
 
+/// A text in a value of a response that is replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplacedText(pub String);
+
+/// What replaces it, with its variables and groups; may be empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplacingText(pub String);
+
+/// Bytes of both.
+const REPLACED_BYTES_MAX: usize = 1024;
+
+impl Formed for ReplacedText {
+    const FORM: Form = Form { noun: "text", example: "http://inner.example.com/", pattern: Some("^[!-~]{1,1024}$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        if text.is_empty() {
+            return Err(Wrong::new("the text is empty").hint("write what the values begin with"));
+        }
+        ReplacingText::parse(text).map(|ReplacingText(text)| Self(text))
+    }
+}
+
+impl Formed for ReplacingText {
+    const FORM: Form = Form { noun: "text", example: "${scheme}://${host}/", pattern: Some("^[!-~]{0,1024}$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        // It must not end a header, nor a part of one.
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let wrong = Wrong::new(format!("{} has other characters than letters, digits and signs", quoted(text)));
+            return Err(wrong.hint("write spaces and others percent-encoded"));
+        }
+        if text.len() > REPLACED_BYTES_MAX {
+            return Err(Wrong::new(format!("the text has {} bytes; the limit is {REPLACED_BYTES_MAX}", text.len())));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
 impl Formed for RedirectUrl {
     const FORM: Form =
         Form { noun: "a URL", example: "https://shop.example.com", pattern: Some(r"^https?://[^/?#\s]+(/[^?#\s]*)?$") };

@@ -28,6 +28,7 @@ pub(crate) use slice::SERVICE_LABEL;
 pub use slice::{SliceEndpoint, SliceEntry, Standing};
 pub use traffic::TrafficEntry;
 
+use crate::ingress_nginx::{HEADER_MAP_KEYS, HEADER_MAP_OPTIONS, HeaderMap, named_header_map};
 use crate::objects::Text;
 use crate::settings::{IngressNginx, ServiceName, Settings};
 use crate::watch::{Scoped, Unreadable};
@@ -98,6 +99,9 @@ pub struct Index {
     pub made: BTreeMap<(Kind, Name), MadeEntry>,
     /// The ConfigMap of ingress-nginx, if it is to be read. It stays known when it is gone.
     pub nginx_config: Option<BTreeMap<String, String>>,
+    /// ConfigMaps that may have headers, or why they have none, if annotations of ingress-nginx are served. Which of them are named is not
+    /// known when they come.
+    header_maps: BTreeMap<Name, Result<HeaderMap, Box<str>>>,
     /// The ConfigMaps of its TCP and its UDP ports.
     pub nginx_tcp: Ports,
     pub nginx_udp: Ports,
@@ -197,6 +201,40 @@ impl Index {
     /// The changes so far.
     pub fn changes(&self) -> &Changes {
         &self.changes
+    }
+
+    /// The headers that a ConfigMap has.
+    ///
+    /// # Errors
+    /// Returns why it has none.
+    pub(crate) fn header_map(&self, name: &Name) -> Result<HeaderMap, String> {
+        match self.header_maps.get(name) {
+            Some(map) => map.clone().map_err(|why| format!("the ConfigMap {name}: {why}")),
+            None => Err(self.unknown(Kind::ConfigMap, &name.namespace, &format!("ConfigMap {name}"))),
+        }
+    }
+
+    /// Whether an annotation, or the ConfigMap of ingress-nginx, names a ConfigMap for its headers.
+    fn is_header_map(&self, name: &Name) -> bool {
+        let is_it = |reference: &str, namespace: &str| {
+            named_header_map(reference.trim(), namespace) == (&*name.namespace, &*name.name)
+        };
+        let config = self.nginx_config.iter().flatten();
+        config.filter(|(key, _)| HEADER_MAP_OPTIONS.contains(&key.as_str())).any(|(_, reference)| is_it(reference, ""))
+            || self.ingresses.iter().any(|(of, entry)| {
+                let references = HEADER_MAP_KEYS.iter().filter_map(|key| entry.nginx.get(*key));
+                references.into_iter().any(|reference| is_it(reference, &of.namespace))
+            })
+    }
+
+    fn apply_header_map(&mut self, name: &Name, data: &Option<BTreeMap<String, String>>) {
+        let data = data.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
+        let map: Result<HeaderMap, Box<str>> = HeaderMap::of(data).map_err(Into::into);
+        if self.header_maps.get(name) != Some(&map) {
+            self.header_maps.insert(name.clone(), map);
+            // Before the first translation, everything has changed anyway, and there may be thousands of both.
+            self.changes.all = self.changes.all || self.is_header_map(name);
+        }
     }
 
     /// The message about an unknown object: it does not exist, or objects of its kind cannot be read. `what` names the object.
@@ -374,6 +412,9 @@ impl Index {
         for ports in [&mut self.nginx_tcp, &mut self.nginx_udp] {
             self.changes.all |= ports.apply(&name, &object);
         }
+        if self.serves_nginx {
+            self.apply_header_map(&name, &object.data);
+        }
         let text = object.data.and_then(|mut data| data.remove("ca.crt"));
         let Some(text) = text else {
             self.changes.all |= self.authorities.remove(&name).is_some();
@@ -414,7 +455,8 @@ impl Index {
             Kind::ConfigMap => {
                 let tcp = self.nginx_tcp.remove(name);
                 let udp = self.nginx_udp.remove(name);
-                self.authorities.remove(name).is_some() || tcp || udp
+                let headers = self.header_maps.remove(name).is_some() && self.is_header_map(name);
+                self.authorities.remove(name).is_some() || tcp || udp || headers
             }
             Kind::Namespace => self.namespaces.remove(name).is_some(),
             Kind::Definition => self.definitions.remove(name).is_some(),
@@ -450,7 +492,8 @@ impl Index {
             Kind::Credentials => self.credentials.keys().cloned().collect(),
             Kind::ConfigMap => {
                 let ports = [&self.nginx_tcp, &self.nginx_udp].into_iter().filter(|ports| ports.held.is_some());
-                self.authorities.keys().chain(ports.filter_map(|ports| ports.name.as_ref())).cloned().collect()
+                let ports = ports.filter_map(|ports| ports.name.as_ref());
+                self.authorities.keys().chain(ports).chain(self.header_maps.keys()).cloned().collect()
             }
             Kind::Namespace => self.namespaces.keys().cloned().collect(),
             Kind::Definition => self.definitions.keys().cloned().collect(),

@@ -229,8 +229,8 @@ impl Making<'_, '_> {
 
     /// The routes of an Ingress, one for each host, and their policy.
     fn ingress(&mut self, ingress: &Read<'_>) -> Vec<Value> {
-        let Plan { dropped, closed, location, spec, .. } = &ingress.plan;
-        if let Some(why) = dropped.as_ref().or(closed.as_ref()) {
+        let Plan { dropped, closed, unavailable, location, spec, .. } = &ingress.plan;
+        if let Some(why) = dropped.as_ref().or(closed.as_ref()).or(unavailable.as_ref()) {
             self.left_out(ingress, &format!("nothing of it is written: {why}"));
             return Vec::new();
         }
@@ -300,6 +300,9 @@ impl Making<'_, '_> {
         if let Some(mirror) = location.mirror.as_ref().filter(|mirror| mirror.namespace != namespace) {
             let to = json!({"name": mirror.name, "namespace": mirror.namespace});
             self.grant(&to, (GROUP, "HTTPRoute", namespace));
+        }
+        if location.mirror.as_ref().is_some_and(|mirror| !mirror.host.is_empty()) {
+            self.lost(ingress, "mirror-target: the copy has the host of the request");
         }
         if location.protocol.tls {
             self.lost(

@@ -9,6 +9,7 @@
 
 mod catalogue;
 mod gateway;
+mod header_map;
 mod options;
 mod path;
 mod plan;
@@ -18,12 +19,15 @@ mod value;
 
 pub use catalogue::{Bad, KEYS, Key, Verdict, find};
 pub use gateway::{Written, written};
+pub use header_map::{
+    HeaderMap, HeaderMaps, KEYS as HEADER_MAP_KEYS, OPTIONS as HEADER_MAP_OPTIONS, named as named_header_map,
+};
 pub use options::{FLAGS, Globals, OPTIONS, Opt};
 pub use path::regex_of;
 pub(crate) use path::{literal_of, pattern_of};
 pub use plan::{
     Affinity, Canary, ClientTls, Compat, Errors, Finding, HeaderRule, Https, Known, Location, Plan, ProxySsl,
-    ServiceUrl, UpstreamProtocol,
+    ServiceUrl, UpstreamProtocol, With,
 };
 pub use report::{Format, OBJECTS_MAX, Report, Score, table};
 pub use snippet::Answer;

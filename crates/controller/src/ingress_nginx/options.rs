@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::catalogue::Verdict;
 use super::plan::Finding;
+use super::snippet::Headers;
 use super::value::{self, Form};
 
 /// A key of the ConfigMap, or a flag.
@@ -46,9 +47,11 @@ const SNIPPET: &str = "it is configuration of nginx itself; write what it does a
 pub const OPTIONS: &[Opt] = &[
     opt("ssl-redirect", Bool, Served, "the default of the annotation"),
     opt("force-ssl-redirect", Bool, Served, "the default of the annotation"),
+    opt("use-port-in-redirects", Bool, Differs, "the default of the annotation"),
+    opt("relative-redirects", Bool, Served, "the default of the annotation"),
     opt("http-redirect-code", Int, Served, "301, 302, 307 or 308"),
     opt("no-tls-redirect-locations", Tokens, Served, "paths that begin with one of these are not redirected"),
-    opt("hsts", Bool, Differs, "responses of endpoints have the header; those that Steelyard makes have not"),
+    opt("hsts", Bool, Served, "all responses over HTTPS have the header"),
     opt("hsts-max-age", Int, Served, "in seconds"),
     opt("hsts-include-subdomains", Bool, Served, "a part of the header"),
     opt("hsts-preload", Bool, Served, "a part of the header"),
@@ -63,10 +66,10 @@ pub const OPTIONS: &[Opt] = &[
     opt("proxy-next-upstream", Tokens, Differs, "the default of the annotation"),
     opt("proxy-next-upstream-tries", Int, Served, "the default of the annotation"),
     opt("proxy-next-upstream-timeout", Int, Served, "the default of the annotation"),
-    opt("proxy-cookie-domain", Text, Refused, "see the annotation"),
-    opt("proxy-cookie-path", Text, Refused, "see the annotation"),
-    opt("proxy-redirect-from", Text, Refused, "see the annotation"),
-    opt("proxy-redirect-to", Text, Refused, "see the annotation"),
+    opt("proxy-cookie-domain", Text, Served, "the default of the annotation"),
+    opt("proxy-cookie-path", Text, Served, "the default of the annotation"),
+    opt("proxy-redirect-from", Text, Served, "the default of the annotation"),
+    opt("proxy-redirect-to", Text, Served, "the default of the annotation"),
     opt("retry-non-idempotent", Bool, Served, "as non_idempotent of proxy-next-upstream"),
     opt("load-balance", Word(&["round_robin", "ewma"]), Served, "the default of the annotation"),
     opt("service-upstream", Bool, Differs, "as of the annotation"),
@@ -204,11 +207,16 @@ pub const OPTIONS: &[Opt] = &[
         "as of the annotation, from 400 to 599; `--ingress-nginx-default-backend` is asked, whatever default-backend of the Ingress says",
     ),
     opt("disable-proxy-intercept-errors", Bool, Served, "the default of the annotation"),
-    opt("add-headers", Form::Reference, Refused, "write `responseHeaders` of a TrafficPolicy"),
-    opt("proxy-set-headers", Form::Reference, Refused, "write `requestHeaders` of a TrafficPolicy"),
+    opt("add-headers", Form::Reference, Differs, "headers of all responses for hosts of Ingresses, and of no others"),
+    opt(
+        "proxy-set-headers",
+        Form::Reference,
+        Differs,
+        "headers that endpoints get, in place of those of the same names",
+    ),
     opt("hide-headers", Tokens, Served, "headers that are removed from responses of endpoints"),
     opt("allow-backend-server-header", Bool, NoEffect, "the `Server` of an endpoint passes"),
-    opt("global-allowed-response-headers", Tokens, NoEffect, "custom-headers is refused"),
+    opt("global-allowed-response-headers", Tokens, Served, "the headers that custom-headers may set"),
     opt("log-format-upstream", Text, Differs, LOG),
     opt("log-format-escape-json", Bool, Differs, LOG),
     opt("disable-access-log", Bool, Differs, "without `--access-log` there is none"),
@@ -225,7 +233,12 @@ pub const OPTIONS: &[Opt] = &[
     ),
     opt("annotations-risk-level", Word(&["Low", "Medium", "High", "Critical"]), Served, "snippets need Critical"),
     opt("strict-validate-path-type", Bool, NoEffect, "the admission webhook of ingress-nginx checks it"),
-    opt("allow-cross-namespace-resources", Bool, Refused, "a Secret is one of the Ingress' own namespace"),
+    opt(
+        "allow-cross-namespace-resources",
+        Bool,
+        Differs,
+        "a ConfigMap with headers may be in another namespace, and a Secret is one of the Ingress' own",
+    ),
     opt("main-snippet", Text, Refused, SNIPPET),
     opt("http-snippet", Text, Refused, SNIPPET),
     secures(opt("server-snippet", Text, Refused, SNIPPET)),
@@ -400,6 +413,10 @@ pub struct Globals {
     pub findings: Vec<Finding>,
     /// Why all routes are closed.
     pub closed: Option<String>,
+    /// What all endpoints get (`proxy-set-headers`), by [`Globals::with_header_maps`].
+    pub(super) request_headers: Headers,
+    /// What all responses get (`add-headers`), likewise.
+    pub(super) response_headers: Headers,
 }
 
 impl Default for Globals {
@@ -411,7 +428,13 @@ impl Default for Globals {
 impl Globals {
     /// Reads the data of a ConfigMap.
     pub fn of<'d>(data: impl IntoIterator<Item = (&'d str, &'d str)>) -> Self {
-        let mut globals = Self { values: BTreeMap::new(), findings: Vec::new(), closed: None };
+        let mut globals = Self {
+            values: BTreeMap::new(),
+            findings: Vec::new(),
+            closed: None,
+            request_headers: Headers::default(),
+            response_headers: Headers::default(),
+        };
         for (name, written) in data {
             let Some(text) = value::trimmed(written) else { continue };
             let Some(opt) = OPTIONS.iter().find(|opt| opt.name == name) else {
@@ -536,8 +559,8 @@ mod tests {
         check("use-gzip", "true", false);
         // `off` may be the name of a program.
         check("block-user-agents", "off", true);
-        let found = |value: &str| Globals::of([("proxy-cookie-path", value)]).findings.remove(0).verdict;
-        assert_eq!((found("off"), found("/a /b")), (NoEffect, Refused));
+        let found = |value: &str| Globals::of([("main-snippet", value)]).findings.remove(0).verdict;
+        assert_eq!((found("off"), found("env A;")), (NoEffect, Refused));
     }
 
     #[test]

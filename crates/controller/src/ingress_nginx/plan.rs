@@ -5,9 +5,12 @@
 
 mod access;
 mod balance;
+mod beside;
 mod compression;
 mod errors;
+mod headers;
 mod limits;
+mod responses;
 mod session;
 mod snippets;
 #[cfg(test)]
@@ -23,6 +26,7 @@ use serde_json::{Map, Value, json};
 pub use self::errors::Errors;
 pub use self::session::Affinity;
 use super::catalogue::{self, Bad, Key, Verdict};
+use super::header_map::HeaderMaps;
 use super::options::Globals;
 use super::snippet::{Answer, Changes};
 use super::value;
@@ -36,6 +40,17 @@ pub enum Compat {
     /// about clients.
     #[default]
     Safe,
+}
+
+/// What a plan depends on besides annotations.
+#[derive(Clone, Copy)]
+pub struct With<'w> {
+    /// The ConfigMap of ingress-nginx.
+    pub globals: &'w Globals,
+    /// How to decide in doubt.
+    pub compat: Compat,
+    /// ConfigMaps with headers.
+    pub maps: HeaderMaps<'w>,
 }
 
 /// What became of one annotation, key or flag.
@@ -142,6 +157,10 @@ pub struct Location {
     pub errors: Option<Errors>,
     /// The Service that makes error pages, and gets the requests for a Service without endpoints. In the namespace of the Ingress.
     pub default_backend: Option<String>,
+    /// Redirects that Steelyard makes of itself name its port.
+    pub port_in_redirects: bool,
+    /// The redirect to a path with a slash names neither scheme nor host.
+    pub relative_redirects: bool,
 }
 
 /// TLS to endpoints, by proxy-ssl-secret.
@@ -203,6 +222,8 @@ pub struct Plan {
     pub dropped: Option<String>,
     /// Why all requests of the Ingress get 403.
     pub closed: Option<String>,
+    /// Why all requests of the Ingress get 503, as with ingress-nginx.
+    pub unavailable: Option<String>,
     /// Why all requests of its hosts get 403, whichever Ingress has their path: a key that ingress-nginx applies to the whole host is refused.
     pub host_closed: Option<String>,
     /// What a TrafficPolicy cannot say.
@@ -213,6 +234,8 @@ pub struct Plan {
     pub spec: Map<String, Value>,
     /// The same, read.
     pub policy: Option<Arc<config::TrafficPolicy>>,
+    /// The namespaces and names of the ConfigMaps that it was made from.
+    pub named: Vec<(String, String)>,
 }
 
 /// Policies that were read before, by their fields: most Ingresses of a cluster say the same, and reading takes most of the time.
@@ -233,6 +256,12 @@ impl Known {
     }
 }
 
+/// The spec of a TrafficPolicy with one field of routes.
+fn spec(field: &str, value: Value) -> Map<String, Value> {
+    let route = Map::from_iter([(field.to_owned(), value)]);
+    Map::from_iter([("route".to_owned(), Value::Object(route))])
+}
+
 /// The largest body that is collected in memory.
 const BUFFER_MAX: u64 = 16 << 20;
 
@@ -248,10 +277,10 @@ impl Plan {
         annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
         namespace: &str,
         paths: &[&str],
-        (globals, compat): (&Globals, Compat),
+        with: With<'_>,
         known: &mut Known,
     ) -> Self {
-        let mut reading = Reading::of(annotations, namespace, globals, compat);
+        let mut reading = Reading::of(annotations, namespace, with);
         let location = reading.location();
         reading.bodies();
         reading.upstream();
@@ -260,6 +289,8 @@ impl Plan {
         reading.limits();
         reading.cors();
         reading.compression();
+        reading.responses();
+        reading.log();
         let mut location = location;
         location.mirror = reading.mirror();
         location.asks_elsewhere = reading.asks_elsewhere;
@@ -287,12 +318,15 @@ struct Reading<'g> {
     findings: BTreeMap<String, Finding>,
     dropped: Option<String>,
     closed: Option<String>,
+    unavailable: Option<String>,
     host_closed: Option<String>,
     route: Map<String, Value>,
     cluster: Map<String, Value>,
     globals: &'g Globals,
     namespace: String,
     compat: Compat,
+    maps: HeaderMaps<'g>,
+    named: Vec<(String, String)>,
     asks_elsewhere: bool,
     asks_host: Option<String>,
     affinity: Option<Affinity>,
@@ -302,20 +336,22 @@ impl<'g> Reading<'g> {
     fn of<'a>(
         annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
         namespace: &str,
-        globals: &'g Globals,
-        compat: Compat,
+        With { globals, compat, maps }: With<'g>,
     ) -> Self {
         let mut reading = Self {
             values: BTreeMap::new(),
             findings: BTreeMap::new(),
             dropped: None,
             closed: globals.closed.clone(),
+            unavailable: None,
             host_closed: None,
             route: Map::new(),
             cluster: Map::new(),
             globals,
             namespace: namespace.to_owned(),
             compat,
+            maps,
+            named: Vec::new(),
             asks_elsewhere: false,
             asks_host: None,
             affinity: None,
@@ -343,7 +379,11 @@ impl<'g> Reading<'g> {
                 finding.says = format!("the value cannot be read: {right}");
                 let why = format!("{} cannot be read: {right}", key.name);
                 match (key.security, key.bad) {
-                    (true, _) | (_, Bad::Closes) => self.close_for(key.name, why),
+                    (true, _) => self.close_for(key.name, why),
+                    (false, Bad::Closes) => {
+                        finding.says.push_str("; its requests get 503, as with ingress-nginx");
+                        self.unavailable.get_or_insert(why);
+                    }
                     (false, Bad::Drops) => {
                         finding.says.push_str("; ingress-nginx does not serve the Ingress, and neither does Steelyard");
                         self.dropped.get_or_insert(why);
@@ -474,6 +514,8 @@ impl<'g> Reading<'g> {
             forwarded: Vec::new(),
             errors: self.errors(),
             default_backend: self.text("default-backend").map(str::to_owned),
+            port_in_redirects: self.bool("use-port-in-redirects", self.globals.bool("use-port-in-redirects", false)),
+            relative_redirects: self.bool("relative-redirects", self.globals.bool("relative-redirects", false)),
         }
     }
 
@@ -616,31 +658,6 @@ impl<'g> Reading<'g> {
         }
     }
 
-    fn mirror(&mut self) -> Option<ServiceUrl> {
-        let Some(target) = self.text("mirror-target").map(str::to_owned) else {
-            self.idle(&["mirror-host", "mirror-request-body"], "without mirror-target, it has no effect");
-            return None;
-        };
-        let found = self.service_url(&target).and_then(|service| match service.path.as_str() {
-            "/" => Ok(service),
-            _ => Err("the copy has the path of the request: write the URL without a path".to_owned()),
-        });
-        found.map_err(|why| self.tell("mirror-target", Verdict::Refused, &why)).ok()
-    }
-
-    fn headers(&mut self, changes: Changes) {
-        if let Some(field) = changes.request.field() {
-            self.route.insert("requestHeaders".to_owned(), field);
-        }
-        let mut response = changes.response.field().unwrap_or(Value::Null);
-        let hidden: Vec<&str> = self.globals.text("hide-headers").into_iter().flat_map(value::words).collect();
-        if !hidden.is_empty() {
-            let known = response["remove"].as_array().cloned().unwrap_or_default();
-            let hidden = hidden.iter().map(|name| json!(name.to_ascii_lowercase()));
-            response["remove"] = known.into_iter().chain(hidden).collect();
-        }
-        if !response.is_null() {
-            self.route.insert("responseHeaders".to_owned(), response);
         }
     }
 
@@ -700,11 +717,13 @@ impl<'g> Reading<'g> {
             findings: self.findings.into_values().collect(),
             dropped: self.dropped,
             closed: self.closed,
+            unavailable: self.unavailable,
             host_closed: self.host_closed,
             location,
             canary,
             spec,
             policy,
+            named: self.named,
         }
     }
 }

@@ -12,8 +12,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::catalogue::{KEYS, Key, Verdict};
+use super::header_map::{HeaderMap, HeaderMaps};
 use super::options::{FLAGS, Globals, OPTIONS};
-use super::plan::{Compat, Finding, Known, Plan};
+use super::plan::{Compat, Finding, Known, Plan, With};
 use super::{CONTROLLER, PREFIX, value};
 pub(super) use hosts::shown;
 use hosts::{close, of_hosts};
@@ -159,7 +160,10 @@ fn all<'o>(
         }
     }
     let data = config_maps.first().and_then(|map| map["data"].as_object()).into_iter().flatten();
+    let maps = |namespace: &str, name: &str| header_map(objects, namespace, name);
+    let maps = HeaderMaps(&maps);
     let globals = Globals::of(data.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))));
+    let globals = globals.with_header_maps(maps);
     if let Some(why) = &globals.closed {
         notes.push(format!("all routes are closed: {why}"));
     }
@@ -176,7 +180,7 @@ fn all<'o>(
     for ingress in of_kind("Ingress") {
         let is_ours = class_of_ingress(ingress).map(|name| name == class || classes.contains(name));
         if is_ours.unwrap_or(has_default || watches_all) {
-            let mut read = read(ingress, (&globals, compat), &mut known);
+            let mut read = read(ingress, With { globals: &globals, compat, maps }, &mut known);
             if is_ours.is_none() && !has_default {
                 read.plan.dropped.get_or_insert(CLASSLESS.to_owned());
             }
@@ -506,7 +510,21 @@ fn flags(arguments: &[&str]) -> Vec<Finding> {
     written.map(finding).collect()
 }
 
-fn read<'o>(ingress: &'o Value, with: (&Globals, Compat), known: &mut Known) -> Read<'o> {
+/// The headers of the ConfigMap with this name.
+fn header_map(objects: &[Value], namespace: &str, name: &str) -> Result<HeaderMap, String> {
+    let is_it = |map: &&Value| {
+        let of = map["metadata"]["namespace"].as_str().unwrap_or("default");
+        map["kind"] == "ConfigMap" && map["metadata"]["name"] == name && of == namespace
+    };
+    let Some(map) = objects.iter().find(is_it) else {
+        return Err(format!("the ConfigMap {namespace}/{name} is not among the objects"));
+    };
+    let data = map["data"].as_object().into_iter().flatten();
+    let headers = HeaderMap::of(data.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))));
+    headers.map_err(|why| format!("the ConfigMap {namespace}/{name}: {why}"))
+}
+
+fn read<'o>(ingress: &'o Value, with: With<'_>, known: &mut Known) -> Read<'o> {
     let annotations = ingress["metadata"]["annotations"].as_object();
     let ours = annotations.into_iter().flatten();
     let ours = ours.filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.as_str()?)));
@@ -553,10 +571,12 @@ fn is_of_others(annotation: &str) -> bool {
 
 fn reported(read: Read<'_>) -> Reported {
     let Read { name, plan, .. } = read;
-    let (outcome, why) = match (plan.dropped, plan.closed) {
-        (Some(why), _) => (Outcome::Dropped, Some(why)),
-        (None, Some(why)) => (Outcome::Closed, Some(why)),
-        (None, None) => {
+    let unavailable = plan.unavailable.map(|why| format!("its requests get 503, as with ingress-nginx: {why}"));
+    let (outcome, why) = match (plan.dropped, plan.closed, unavailable) {
+        (Some(why), ..) => (Outcome::Dropped, Some(why)),
+        (None, Some(why), _) => (Outcome::Closed, Some(why)),
+        (None, None, Some(why)) => (Outcome::Dropped, Some(why)),
+        (None, None, None) => {
             let has = |verdict: Verdict| plan.findings.iter().any(|finding| finding.verdict == verdict);
             let outcome = match (has(Verdict::Refused), has(Verdict::Differs)) {
                 (true, _) => Outcome::Refused,

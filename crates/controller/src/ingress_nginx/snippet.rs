@@ -80,6 +80,27 @@ impl Headers {
         self.set.push((name.to_ascii_lowercase(), value.to_owned()));
     }
 
+    /// The same; an empty value removes the header.
+    pub fn set_or_remove(&mut self, name: &str, value: &str) {
+        match value {
+            "" => self.remove.push(name.to_ascii_lowercase()),
+            value => self.set(name, value),
+        }
+    }
+
+    /// Adds changes that come after these: they decide the headers that both change.
+    pub fn extend(&mut self, next: &Self) {
+        let is_decided = |name: &String| {
+            next.remove.contains(name) || next.set.iter().chain(&next.add).any(|(decided, _)| decided == name)
+        };
+        self.set.retain(|(name, _)| !is_decided(name));
+        self.add.retain(|(name, _)| !is_decided(name));
+        self.remove.retain(|name| !is_decided(name));
+        self.set.extend(next.set.iter().cloned());
+        self.add.extend(next.add.iter().cloned());
+        self.remove.extend(next.remove.iter().cloned());
+    }
+
     /// Adds a header beside others of its name. Two values become one field, which means the same, except for cookies.
     fn add(&mut self, name: &str, value: &str) -> Result<(), String> {
         match self.add.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
@@ -423,7 +444,7 @@ const VARIABLES: [(&str, &str); 8] = [
 ];
 
 /// A value with the variables of Steelyard.
-fn with_variables(text: &str) -> Result<String, String> {
+pub fn with_variables(text: &str) -> Result<String, String> {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {

@@ -2,6 +2,7 @@
 //! the output of [`told`] for its objects.
 
 pub(crate) mod annotations;
+mod header_maps;
 mod many;
 mod told;
 mod traffic;

@@ -195,7 +195,8 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for mirror in &route.policy.mirrors {
         let only = mirror.only.map_or_else(String::new, |place| format!("@{place}"));
-        let _ = write!(text, " mirror={}*{}{only}", snapshot.cluster(mirror.to).name, mirror.share);
+        let host = mirror.host.as_ref().map_or_else(String::new, |host| format!(" as {host}"));
+        let _ = write!(text, " mirror={}*{}{only}{host}", snapshot.cluster(mirror.to).name, mirror.share);
     }
     if let Some(errors) = &route.policy.intercept_errors {
         let to = errors.to.map_or("-", |to| snapshot.cluster(to).name.as_str());
@@ -207,6 +208,16 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
         let _ = write!(text, " fallback={to} {:?}", fallback.request_headers.set);
     }
     text.push_str(&changes(&route.policy.changes));
+    let own = &route.policy.own_headers;
+    if !own.is_empty() {
+        let _ = write!(text, " own set{:?} add{:?} remove{:?}", own.set, own.add, own.remove);
+    }
+    if let Some(rewrite) = &route.policy.response_rewrite {
+        let _ = write!(text, " {rewrite:?}");
+    }
+    if route.policy.is_unlogged {
+        text.push_str(" unlogged");
+    }
     let retry = &route.policy.retry;
     if let Some(timeout) = retry.per_try_timeout {
         let _ = write!(text, " each within {timeout:?}");

@@ -332,7 +332,7 @@ fn mirror(
         (None, Some(of)) => f64::from(of.numerator) / f64::from(of.denominator.unwrap_or(100).max(1)),
         (None, None) => 1.0,
     };
-    route.policy.mirrors.push(Mirror { to, share: share.clamp(0.0, 1.0), only });
+    route.policy.mirrors.push(Mirror { to, host: None, share: share.clamp(0.0, 1.0), only });
     Ok(())
 }
 
@@ -353,6 +353,7 @@ fn redirect(wanted: &RedirectFilter, route: &mut Route) -> Result<(), String> {
         port: wanted.port,
         path: wanted.path.as_ref().map(path).transpose()?,
         status,
+        is_relative: false,
     });
     Ok(())
 }

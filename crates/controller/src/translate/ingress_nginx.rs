@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
-    ClientCertRule, ClusterId, ForwardPath, ForwardedHeaders, HeaderNames, HostMatcher, KeepRequestId, RequestId,
-    Route, RouteAction,
+    ClientCertRule, ClusterId, ForwardPath, ForwardedHeaders, HeaderChanges, HeaderNames, HostMatcher, KeepRequestId, RequestId, Route,
+    RouteAction,
 };
 
 use super::bind::{Ask, Rank};
@@ -180,9 +180,12 @@ fn tell(ingress: Ingress<'_>, one: &mut One<'_, '_>) {
         ));
     } else if let Some(why) = &plan.closed {
         one.tell(Why::new("Closed", format!("its requests get 403: {why}")));
+    } else if let Some(why) = &plan.unavailable {
+        one.tell(Why::new("NotServed", format!("its requests get 503, as with ingress-nginx: {why}")));
     }
     // One reason is enough.
-    let reason = plan.dropped.as_deref().or(plan.closed.as_deref()).unwrap_or_default();
+    let reasons = [&plan.dropped, &plan.closed, &plan.unavailable];
+    let reason = reasons.into_iter().find_map(Option::as_deref).unwrap_or_default();
     let is_told = |key: &str| reason.split([' ', ':']).next() == Some(key);
     let refused = plan.findings.iter().filter(|finding| finding.verdict == Verdict::Refused && !is_told(&finding.key));
     let mut refused: Vec<String> = refused.map(|finding| format!("{}: {}", finding.key, finding.says)).collect();
@@ -367,7 +370,8 @@ impl Making<'_, '_, '_> {
 
     /// Sends requests for hosts that no Ingress has to the default backend.
     fn rest(&mut self, cluster: ClusterId) {
-        let route = Route::to_all("ingress/default-backend", cluster.into());
+        let mut route = Route::to_all("ingress/default-backend", cluster.into());
+        route.change_all_responses(&self.with.plans.headers);
         let name = Name::new("", "default-backend");
         let tls = self.places.tls.as_ref().ok().filter(|_| matches!(self.places.default, Some(Ok(_))));
         for at in self.places.plain.as_ref().ok().into_iter().chain(tls) {
@@ -378,12 +382,31 @@ impl Making<'_, '_, '_> {
         }
     }
 
-    /// Adds a route at an address.
+    /// Adds a route at an address. Its responses have the headers that the Ingress says.
     fn add(&mut self, at: Option<SocketAddr>, ingress: Ingress<'_>, mut route: Route) {
+        if let Some(policy) = &ingress.planned.plan.policy {
+            route.change_all_responses(policy.all_response_headers());
+            if policy.is_unlogged() {
+                route.policy.is_unlogged = true;
+            }
+        }
+        self.add_bare(at, ingress, route);
+    }
+
+    /// Adds a route that stands for a host and not for what the Ingress says.
+    fn add_bare(&mut self, at: Option<SocketAddr>, ingress: Ingress<'_>, mut route: Route) {
         let Some(at) = at else { return };
         if self.at.tls == Some(at) {
             // Every route of the host, whatever it answers: the handshake lets everybody in.
             route.policy.client_cert.clone_from(&self.client_cert);
+        }
+        let all = &self.with.plans.headers;
+        if route.policy.own_headers.is_empty() {
+            route.change_all_responses(all);
+        }
+        if let Some(hsts) = self.with.plans.globals.hsts().filter(|_| self.at.tls == Some(at)) {
+            let set = vec![("strict-transport-security".to_owned(), hsts.into())];
+            route.change_all_responses(&HeaderChanges { set, ..HeaderChanges::default() });
         }
         let rank = Rank::ordered(self.order, ingress.entry.meta.created, ingress.name);
         self.order += 1;

@@ -31,6 +31,7 @@
 //! | what is recorded for its trace | `traced` |
 //! | storage that is reused | `storage` |
 
+mod additions;
 mod ask;
 mod attempt;
 mod authenticate;
@@ -101,7 +102,7 @@ use crate::external_auth::cache::Remembered;
 use crate::grpc::{self, Ongoing};
 use crate::h2;
 use crate::http::headers::{self, Client};
-use crate::http::respond::{self, Additions, Own};
+use crate::http::respond::{self, Additions, Own, OwnChanges};
 use crate::http::{client_address, pages, receive};
 use crate::policy::bandwidth::{ResponsePace, Shares};
 use crate::policy::cors::CorsEdits;

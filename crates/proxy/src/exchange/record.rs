@@ -30,6 +30,8 @@ pub(crate) struct AccessRecord {
     pub(crate) request_id: Option<Box<str>>,
     /// The route's index in its listener.
     pub(crate) route: Option<usize>,
+    /// The access log has no line for requests of the route.
+    pub(crate) is_unlogged: bool,
     /// The needed parts of the snapshot, if the snapshot itself is not held for that long.
     pub(crate) detached: Option<Box<DetachedNames>>,
     pub(crate) cluster: Option<Rc<Cluster>>,

@@ -1,5 +1,6 @@
 //! The stages of an exchange, in order.
 
+use super::additions::{additions, cors, responds_with_id, rewriting};
 use super::relay::start_interim;
 use super::*;
 
@@ -169,6 +170,7 @@ impl Exchange {
         let (number, route) =
             number.and_then(|number| Some((number, env.route(number)?))).ok_or(Error::internal(Reason::NoRoute))?;
         self.record.route = Some(number);
+        self.record.is_unlogged = route.policy.is_unlogged;
         let Request { head, bytes, normal_target, .. } = &self.request;
         let target = normal_target.as_deref().unwrap_or(head.path.get(bytes));
         let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
@@ -329,6 +331,7 @@ impl Exchange {
             quotas: self.quotas.as_deref(),
             cookies: self.cookies.as_deref(),
             session: session.as_ref(),
+            rewriting: rewriting(env, routed.policy(env), &self.request),
             compressed: None,
             via: routed.policy(env).via.as_deref(),
         };
@@ -540,28 +543,6 @@ impl Exchange {
     pub(super) fn keeps_alive(&self, may_stay: bool) -> bool {
         may_stay && self.upload.is_read() && self.request.head.keep_alive
     }
-}
-
-/// What our own response to this request gets besides its own fields.
-fn additions<'e>(
-    env: &Env<'e>,
-    record: &'e AccessRecord,
-    request: &'e Request,
-    (quotas, cookies): (Option<&'e Quotas>, Option<&'e Cookies>),
-) -> Additions<'e> {
-    let request_id = record.request_id.as_deref().filter(|_| responds_with_id(env));
-    Additions { cors: cors(env, record.route, request), request_id, quotas, cookies }
-}
-
-/// Whether clients get the ids of their requests.
-fn responds_with_id(env: &Env<'_>) -> bool {
-    env.http.request_id.is_some_and(|rules| rules.in_response)
-}
-
-/// The fields of CORS in the response to this request, if the route with this index decides them.
-fn cors<'e>(env: &Env<'e>, route: Option<usize>, request: &'e Request) -> Option<CorsEdits<'e>> {
-    let cors = env.route(route?)?.policy.cors.as_deref()?;
-    Some(CorsEdits::new(cors, &request.head, &request.bytes))
 }
 
 /// What the choice of an endpoint and the response need of a request's head.

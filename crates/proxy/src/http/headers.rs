@@ -511,6 +511,7 @@ fn write_response_fields(
                 out.end(false);
             }
             _ if field.id == FieldId::Trailer => write_announced(out, field, buffer),
+            _ if edits.rewriting.is_some_and(|rewriting| rewriting.write(out, name, value, field.never_indexed)) => {}
             _ => {
                 let is_written =
                     compressed.as_mut().is_some_and(|head| head.write(out, name, value, field.never_indexed));

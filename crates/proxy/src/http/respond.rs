@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use model::HeaderChanges;
 use net::clock;
 use telemetry::{Reason, ReasonGroup};
 use wire::h1;
@@ -14,8 +15,10 @@ use crate::grpc::Answer;
 use crate::http::headers::{self, Out};
 use crate::http::pages::Page;
 use crate::policy::cors::CorsEdits;
+use crate::policy::headers::drops;
 use crate::policy::rate_headers::Quotas;
 use crate::policy::request_id;
+use crate::policy::values::{Values, made};
 
 /// The status for a reason. `None` closes the connection without one, because the client is gone or has asked nothing.
 #[expect(clippy::too_many_lines, reason = "one table, which the compiler checks against the list of reasons")]
@@ -288,7 +291,6 @@ impl<'o> Own<'o> {
 }
 
 /// What every response on a listener or a route gets besides its own fields.
-#[derive(Clone, Copy)]
 pub(crate) struct Additions<'o> {
     pub(crate) cors: Option<CorsEdits<'o>>,
     /// The id of the request, if clients get it.
@@ -297,10 +299,77 @@ pub(crate) struct Additions<'o> {
     pub(crate) quotas: Option<&'o Quotas>,
     /// The cookies of external authorization.
     pub(crate) cookies: Option<&'o Cookies>,
+    /// The changes of the route.
+    pub(crate) changes: Option<OwnChanges<'o>>,
+}
+
+/// The changes of a route to a response of our own.
+pub(crate) struct OwnChanges<'o> {
+    headers: &'o HeaderChanges,
+    /// The fields that it adds.
+    fields: Vec<(&'o [u8], Cow<'o, [u8]>)>,
+}
+
+impl<'o> OwnChanges<'o> {
+    pub(crate) fn new(headers: &'o HeaderChanges, values: &Values<'_>) -> Self {
+        let all = headers.set.iter().chain(&headers.add);
+        let fields = all.filter_map(|(name, value)| Some((name.as_bytes(), made(value, Some(values))?)));
+        Self { headers, fields: fields.collect() }
+    }
+
+    /// Adds the fields. In the response to a call, those by which its client recognises it are not changed.
+    fn write(&self, out: &mut impl Out, is_call: bool) {
+        for (name, value) in self.fields.iter().filter(|(name, _)| !is_call || !is_of_call(name)) {
+            out.field(name, value, false);
+        }
+    }
+}
+
+fn is_of_call(name: &[u8]) -> bool {
+    name == b"content-type" || name.starts_with(b"grpc-")
+}
+
+/// Leaves out the fields that the changes of a route remove or replace.
+struct Changed<'o, O> {
+    out: &'o mut O,
+    headers: &'o HeaderChanges,
+    /// Takes the value of such a field.
+    left_out: Vec<u8>,
+    is_left_out: bool,
+}
+
+impl<'o, O: Out> Changed<'o, O> {
+    fn new(out: &'o mut O, headers: &'o HeaderChanges) -> Self {
+        Self { out, headers, left_out: Vec::new(), is_left_out: false }
+    }
+}
+
+impl<O: Out> Out for Changed<'_, O> {
+    fn value(&mut self, name: &[u8]) -> &mut Vec<u8> {
+        self.is_left_out = drops(self.headers, name);
+        if self.is_left_out {
+            self.left_out.clear();
+            return &mut self.left_out;
+        }
+        self.out.value(name)
+    }
+
+    fn end(&mut self, never_indexed: bool) {
+        if !self.is_left_out {
+            self.out.end(never_indexed);
+        }
+    }
 }
 
 impl Additions<'_> {
-    pub(crate) const NONE: Self = Self { cors: None, request_id: None, quotas: None, cookies: None };
+    pub(crate) const NONE: Self = Self { cors: None, request_id: None, quotas: None, cookies: None, changes: None };
+
+    /// The same for a gRPC call.
+    fn write_to_call(&self, out: &mut impl Out) {
+        let Some(changes) = &self.changes else { return self.write(out, 200, &[]) };
+        self.write(&mut Changed::new(out, changes.headers), 200, &[]);
+        changes.write(out, true);
+    }
 
     fn write(&self, out: &mut impl Out, status: u16, headers: &[(String, String)]) {
         if let Some(cors) = &self.cors {
@@ -340,6 +409,13 @@ pub(crate) fn write_own<'o>(
 
 /// Writes all fields that do not depend on the connection, and returns the body.
 fn write_own_fields<'o>(out: &mut impl Out, own: &Own<'o>, additions: &Additions<'_>) -> Option<Cow<'o, [u8]>> {
+    let Some(changes) = &additions.changes else { return write_unchanged_fields(out, own, additions) };
+    let body = write_unchanged_fields(&mut Changed::new(out, changes.headers), own, additions);
+    changes.write(out, false);
+    body
+}
+
+fn write_unchanged_fields<'o>(out: &mut impl Out, own: &Own<'o>, additions: &Additions<'_>) -> Option<Cow<'o, [u8]>> {
     let (content_type, body) = own.body().unzip();
     if let Some(content_type) = content_type.filter(|content_type| !content_type.is_empty()) {
         out.field(b"content-type", content_type.as_bytes(), false);
@@ -377,7 +453,7 @@ pub(crate) fn write_call(
                 h1::field(out, name, value);
             }
             h1::field(out, b"date", &clock::http_date());
-            additions.write(out, 200, &[]);
+            additions.write_to_call(out);
             h1::field(out, b"content-length", b"0");
             write_persistence(out, keep_alive, version);
             out.extend_from_slice(b"\r\n");
@@ -388,7 +464,7 @@ pub(crate) fn write_call(
                 out.field(name, value, false);
             }
             out.field(b"date", &clock::http_date(), false);
-            additions.write(out, 200, &[]);
+            additions.write_to_call(out);
         }
     }
 }
@@ -471,6 +547,31 @@ mod tests {
             "HTTP/1.1 308 Permanent Redirect\r\ncontent-type: text/plain; charset=utf-8\r\nlocation: https://a/\r\n\
              content-length: 33\r\n\r\n",
         );
+    }
+
+    #[test]
+    fn a_route_changes_responses_of_our_own() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.into());
+        let headers = HeaderChanges {
+            set: vec![pair("content-type", "text/html"), pair("x-a", "1")],
+            add: vec![pair("location", "/b")],
+            remove: vec!["vary".to_owned(), "date".to_owned()],
+        };
+        let fields = headers.set.iter().chain(&headers.add);
+        let fields = fields.map(|(name, value)| (name.as_bytes(), made(value, None).unwrap())).collect();
+        let additions = Additions { changes: Some(OwnChanges { headers: &headers, fields }), ..Additions::NONE };
+        let to =
+            headers::ResponseContext { method: Method::Get, version: Version::Http11, keep_alive: true, web: None };
+        let own = Own { content: Content::Problem(None), field: Some(("location", b"/a")), ..Own::line(302, None) };
+        let mut out = Vec::new();
+        write(&mut out, &own, &to, &additions);
+        let text = String::from_utf8(out).unwrap();
+        let head = "HTTP/1.1 302 Found\r\nlocation: /a\r\ncontent-length: 31\r\ncontent-type: text/html\r\nx-a: 1\r\nlocation: /b\r\n\r\n";
+        assert_eq!(text, format!("{head}{{\"status\":302,\"title\":\"Found\"}}\n"));
+
+        let mut out = Vec::new();
+        additions.write_to_call(&mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), "x-a: 1\r\nlocation: /b\r\n");
     }
 
     #[test]

@@ -7,12 +7,14 @@ use model::{FieldValue, HeaderChanges, Via};
 use super::cors::CorsEdits;
 use super::rate_headers::Quotas;
 use super::request_id;
+use super::response_rewrite::Rewriting;
 use super::sticky::SessionField;
 use super::values::{Values, made};
 use crate::compression::CompressedHead;
 use crate::external_auth::Cookies;
 
 /// A route's changes to a request.
+#[derive(Clone, Copy)]
 pub(crate) struct RequestEdits<'e> {
     /// Replaces the client's path and query.
     pub(crate) target: Option<&'e [u8]>,
@@ -40,6 +42,8 @@ pub(crate) struct ResponseEdits<'e> {
     pub(crate) cookies: Option<&'e Cookies>,
     /// An additional `Set-Cookie`, or a header that replaces the endpoint's.
     pub(crate) session: Option<&'e SessionField<'e>>,
+    /// Changes URLs and cookies of the endpoint.
+    pub(crate) rewriting: Option<Rewriting<'e>>,
     /// For a route that compresses responses.
     pub(crate) compressed: Option<CompressedHead>,
     /// What is said of the way through this hop.
@@ -58,6 +62,7 @@ impl ResponseEdits<'static> {
         quotas: None,
         cookies: None,
         session: None,
+        rewriting: None,
         compressed: None,
         via: None,
     };

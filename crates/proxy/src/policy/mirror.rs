@@ -1,6 +1,6 @@
 //! Copies of requests for other clusters, whose responses are discarded.
 //!
-//! A copy is the request that the route's own endpoint gets, with the same path, headers and `Host` (Envoy adds `-shadow` to the host; this
+//! A copy is the request that the route's own endpoint gets, with the same path, headers and `Host`, unless the mirror has a host of its own (Envoy adds `-shadow` to the host; this
 //! is omitted on purpose, because a name that the mirror does not serve, or has no certificate for, tests nothing). It is sent when its
 //! body is complete: at once if there is none, otherwise when the exchange is over. From then on it is a separate task, and the client's
 //! exchange never waits for it. The behaviour of the mirror's endpoints counts for their own ejection, since they would behave the same
@@ -75,13 +75,13 @@ impl Copies {
         clippy::too_many_arguments,
         reason = "all of them are borrowed from one place, and half of them is the request"
     )]
-    pub(crate) fn begin(
+    pub(crate) fn begin<'m>(
         listener: &Rc<ListenerView>,
-        mirrors: &[model::Mirror],
+        mirrors: &'m [model::Mirror],
         split: &TrafficSplit,
         share: usize,
         asked: &RequestView<'_>,
-        edits: &RequestEdits<'_>,
+        edits: &RequestEdits<'m>,
         who: OnBehalfOf,
         in_flight: &InFlight,
     ) -> Option<Box<Self>> {
@@ -92,6 +92,7 @@ impl Copies {
         let mut targets = SmallVec::new();
         let is_meant = |mirror: &model::Mirror| mirror.only.is_none_or(|only| only == share);
         let mirrors = mirrors.iter().enumerate().filter(|(_, mirror)| is_meant(mirror));
+        let edits = |mirror: &'m model::Mirror| RequestEdits { host: mirror.host.as_deref().or(edits.host), ..*edits };
         for (number, mirror) in mirrors.filter(|(number, _)| split.is_mirrored(*number)) {
             let Some(cluster) = listener.clusters.get(mirror.to.0) else { continue };
             let is_too_large = matches!(asked.head.body, Body::Length(length) if length > MIRROR_BODY_BYTES_MAX as u64);
@@ -102,7 +103,7 @@ impl Copies {
                     tracing::trace!(number, cluster = cluster.plan.policy.name, "mirrored");
                     let key = cluster.hash_key();
                     let key = key.map_or(0, |key| crate::upstream::hash::key(key, asked));
-                    let request = Subrequest::new(cluster, asked, edits);
+                    let request = Subrequest::new(cluster, asked, &edits(mirror));
                     targets.push(MirrorTarget { cluster: cluster.clone(), request, key, guard });
                 }
             }

@@ -1,5 +1,6 @@
 //! The target of a redirect.
 
+use std::borrow::Cow;
 use std::io::Write;
 
 use model::{PathMatcher, Redirect};
@@ -7,12 +8,14 @@ use model::{PathMatcher, Redirect};
 use super::{RequestView, passed_on, rewrite, scheme};
 use crate::error::Error;
 
-/// The `Location` of a redirect (RFC 9110 section 10.2.2). It is always a complete URL: the client chooses its path, and a path that begins
-/// with `//` would be read as a host.
+/// The `Location` of a redirect (RFC 9110 section 10.2.2). Unless the redirect is relative, it is a complete URL.
 ///
 /// # Errors
 /// Same as [`rewrite::target`].
 pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &RequestView<'_>) -> Result<Vec<u8>, Error> {
+    if redirect.is_relative {
+        return relative(redirect, matched, asked);
+    }
     let RequestView { head, buffer, client, .. } = asked;
     let scheme_to = redirect.scheme.unwrap_or_else(|| scheme(asked));
     let mut out = Vec::with_capacity(128);
@@ -46,13 +49,28 @@ pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &Reque
         let _ = write!(out, ":{port}");
     }
 
-    let kept = passed_on(&asked.paths, head.path.get(buffer), asked.target);
-    match (rewrite::target(redirect.path.as_ref(), matched, asked)?, kept) {
-        (Some(target), _) => out.extend_from_slice(&target),
-        (None, b"" | b"*") => out.push(b'/'),
-        (None, target) => out.extend_from_slice(target),
-    }
+    out.extend_from_slice(&path_to(redirect, matched, asked)?);
     Ok(out)
+}
+
+/// The path and the query alone. The client chooses its path, and one that begins with two slashes would be read as a host, as would one with
+/// backslashes by browsers.
+fn relative(redirect: &Redirect, matched: &PathMatcher, asked: &RequestView<'_>) -> Result<Vec<u8>, Error> {
+    let path = path_to(redirect, matched, asked)?;
+    let begin = path.iter().take_while(|byte| matches!(byte, b'/' | b'\\')).count();
+    let mut out = vec![b'/'];
+    out.extend_from_slice(path.get(begin..).unwrap_or_default());
+    Ok(out)
+}
+
+/// The new path with the query.
+fn path_to<'t>(redirect: &Redirect, matched: &PathMatcher, asked: &RequestView<'t>) -> Result<Cow<'t, [u8]>, Error> {
+    let kept = passed_on(&asked.paths, asked.head.path.get(asked.buffer), asked.target);
+    Ok(match (rewrite::target(redirect.path.as_ref(), matched, asked)?, kept) {
+        (Some(target), _) => Cow::Owned(target),
+        (None, b"" | b"*") => Cow::Borrowed(b"/"),
+        (None, target) => Cow::Borrowed(target),
+    })
 }
 
 /// The host, and the port with its colon if there is one.
@@ -70,7 +88,8 @@ mod tests {
     use super::super::testing;
     use super::*;
 
-    const KEPT: Redirect = Redirect { scheme: None, host: None, port: None, path: None, status: 302 };
+    const KEPT: Redirect =
+        Redirect { scheme: None, host: None, port: None, path: None, status: 302, is_relative: false };
 
     fn check(redirect: &Redirect, line: &str, host: &str, expect: &str) {
         let lines = format!("{line}\r\n{host}");
@@ -105,6 +124,19 @@ mod tests {
         check(&Redirect { scheme: Some(Scheme::Https), ..KEPT }, get, "Host: [::1]:80\r\n", "https://[::1]/old/x?y=1");
         check(&Redirect { host: host("b.test"), ..KEPT }, get, "Host: a\r\n", "http://b.test:8080/old/x?y=1");
         check(&Redirect { port: Some(81), ..KEPT }, get, "Host: [::1]\r\n", "http://[::1]:81/old/x?y=1");
+    }
+
+    #[test]
+    fn a_relative_redirect_stays_on_its_host() {
+        let to = |path: Option<PathRewrite>| Redirect { path, is_relative: true, ..KEPT };
+        let get = "GET /old/x?y=1 HTTP/1.1";
+        let host = "Host: a.test:99\r\n";
+        check(&to(Some(PathRewrite::Full("/new/".into()))), get, host, "/new/?y=1");
+        check(&to(Some(PathRewrite::Prefix("/new".into()))), get, host, "/new/x?y=1");
+        check(&to(None), "GET //evil.test/ HTTP/1.1", host, "/evil.test/");
+        check(&to(None), "GET /%5cevil.test/ HTTP/1.1", host, "/%5cevil.test/");
+        check(&to(Some(PathRewrite::Prefix("/".into()))), "GET /old//evil.test HTTP/1.1", host, "/evil.test");
+        check(&to(None), "OPTIONS * HTTP/1.1", host, "/");
     }
 
     #[test]

@@ -101,7 +101,8 @@ impl Worker {
             listener.count_call(self, route, call.method.as_ref(), ended(call), record.reason.is_none(), took_us);
         }
         let is_watched = self.registry.tail().is_wanted();
-        if !self.logs_requests() && !is_watched {
+        let is_logged = self.logs_requests() && !record.is_unlogged;
+        if !is_logged && !is_watched {
             return;
         }
         let text = |span: Span| if record.has_head { span.get(bytes) } else { &[] };
@@ -130,9 +131,11 @@ impl Worker {
             (None, None) => "",
         };
         let line = line(record, client, &listener.plan.policy.name, cluster, Some(http), [bytes_in, bytes_out]);
-        self.with_logger(|logger| {
-            logger.push(&line, |value, out| extra::write(value, listener, connection, exchange, out));
-        });
+        if is_logged {
+            self.with_logger(|logger| {
+                logger.push(&line, |value, out| extra::write(value, listener, connection, exchange, out));
+            });
+        }
         if is_watched {
             self.registry.tail().push(&line);
         }

@@ -3,12 +3,16 @@
 use model::ClientCertMode;
 
 use super::super::catalogue::KEYS;
+use super::super::header_map::HeaderMap;
 use super::super::path::regex_of;
 use super::*;
 
+fn with(globals: &Globals) -> With<'_> {
+    With { globals, compat: Compat::Safe, maps: HeaderMaps::NONE }
+}
+
 fn plan(annotations: &[(&str, &str)]) -> Plan {
-    let with = (&Globals::default(), Compat::Safe);
-    Plan::of(annotations.iter().copied(), "shop", &["/"], with, &mut Known::default())
+    Plan::of(annotations.iter().copied(), "shop", &["/"], with(&Globals::default()), &mut Known::default())
 }
 
 #[test]
@@ -366,9 +370,8 @@ fn certificates_of_clients_and_for_endpoints() {
 #[test]
 fn snippets_count_only_where_the_config_map_allows_them() {
     let globals = Globals::of([("allow-snippet-annotations", "true"), ("annotations-risk-level", "Critical")]);
-    let plan = |text: &str| {
-        Plan::of([("configuration-snippet", text)], "shop", &["/"], (&globals, Compat::Safe), &mut Known::default())
-    };
+    let plan =
+        |text: &str| Plan::of([("configuration-snippet", text)], "shop", &["/"], with(&globals), &mut Known::default());
     let headers = plan("more_set_headers 'X-A: 1';");
     assert_eq!(headers.spec["route"]["responseHeaders"], json!({"set": {"x-a": "1"}}));
     assert_eq!((headers.closed, headers.dropped), (None, None));
@@ -381,7 +384,7 @@ fn snippets_count_only_where_the_config_map_allows_them() {
     );
     assert_eq!(lists.closed, None);
     let both = [("configuration-snippet", "allow ::1; deny all;"), ("whitelist-source-range", "10.0.0.0/8")];
-    let both = Plan::of(both, "shop", &["/"], (&globals, Compat::Safe), &mut Known::default());
+    let both = Plan::of(both, "shop", &["/"], with(&globals), &mut Known::default());
     assert!(both.closed.is_some_and(|why| why.contains("another list")));
     // What cannot be changed closes the route: it would be half a snippet.
     assert!(plan("more_set_headers 'Content-Length: 1';").closed.is_some());
@@ -459,4 +462,111 @@ fn the_config_map_replaces_errors() {
     assert_eq!(errors(&[], &global), Some((vec![404, 503], true, true)));
     assert_eq!(errors(&[("custom-http-errors", "500")], &global), Some((vec![500], false, true)));
     assert_eq!(errors(&[("disable-proxy-intercept-errors", "true")], &global), Some((vec![404, 503], true, false)));
+}
+
+#[test]
+fn headers_of_config_maps() {
+    let maps = |namespace: &str, name: &str| match (namespace, name) {
+        ("shop", "own") => HeaderMap::of([("X-A", "1"), ("X-B", "$req_id")]),
+        ("infra", "all") => HeaderMap::of([("X-A", "0"), ("X-C", "")]),
+        _ => HeaderMaps::NONE.find(namespace, name),
+    };
+    let of = |keys: &[(&str, &str)], compat: Compat, reference: &str| {
+        let globals = Globals::of(keys.iter().copied()).with_header_maps(HeaderMaps(&maps));
+        let with = With { globals: &globals, compat, maps: HeaderMaps(&maps) };
+        Plan::of([("custom-headers", reference)], "shop", &["/"], with, &mut Known::default())
+    };
+    let check = |keys: &[(&str, &str)], compat: Compat, reference: &str, expect: Result<Value, &str>| {
+        let plan = of(keys, compat, reference);
+        match expect {
+            Ok(field) => assert_eq!((&plan.unavailable, &plan.spec["route"]["allResponseHeaders"]), (&None, &field)),
+            Err(why) => {
+                let found = plan.unavailable.unwrap_or_default();
+                assert!(found.contains(why), "{found}");
+            }
+        }
+    };
+    let allowed = ("global-allowed-response-headers", "X-A,X-B");
+    let own = json!({"set": {"x-a": "1", "x-b": "${request_id}"}});
+    check(&[allowed], Compat::Safe, "shop/own", Ok(own));
+    let both = json!({"set": {"x-a": "1", "x-b": "${request_id}"}, "remove": ["x-c"]});
+    check(&[allowed, ("add-headers", "infra/all")], Compat::Safe, "shop/own", Ok(both));
+    check(&[], Compat::Safe, "shop/own", Err("the header X-A is not allowed"));
+    check(
+        &[("global-allowed-response-headers", "x-a,x-b")],
+        Compat::Safe,
+        "shop/own",
+        Err("the header X-A is not allowed"),
+    );
+    check(&[allowed], Compat::Safe, "own", Err("write NAMESPACE/NAME"));
+    check(&[allowed], Compat::Safe, "shop/none", Err("there is no ConfigMap shop/none"));
+    check(&[allowed], Compat::Safe, "infra/all", Err("is in another namespace"));
+    check(&[allowed], Compat::Exact, "infra/all", Err("the header X-C is not allowed"));
+    check(&[allowed, ("allow-cross-namespace-resources", "true")], Compat::Safe, "infra/all", Err("the header X-C"));
+    assert_eq!(of(&[], Compat::Safe, "shop/own").named, [("shop".to_owned(), "own".to_owned())]);
+    assert!(of(&[], Compat::Safe, "UPPER").unavailable.is_some());
+}
+
+#[test]
+fn headers_of_endpoints_of_config_maps() {
+    let maps = |_: &str, _: &str| HeaderMap::of([("X-A", "$remote_addr"), ("Host", "a"), ("X-B", "$odd"), ("X-C", "")]);
+    let globals = Globals::of([("proxy-set-headers", "infra/all")]).with_header_maps(HeaderMaps(&maps));
+    let with = With { maps: HeaderMaps(&maps), ..with(&globals) };
+    let plan = Plan::of([], "shop", &["/"], with, &mut Known::default());
+    let field = json!({"set": {"x-a": "${client_ip}"}, "remove": ["x-c"]});
+    assert_eq!(plan.spec["route"]["requestHeaders"], field);
+    let [finding] = &globals.findings[..] else { panic!("{:?}", globals.findings) };
+    assert_eq!(finding.verdict, Verdict::Refused);
+    assert!(finding.says.contains("the header Host") && finding.says.contains("$odd"), "{}", finding.says);
+}
+
+#[test]
+fn urls_and_cookies_of_endpoints() {
+    let of = |keys: &[(&str, &str)], annotations: &[(&str, &str)]| {
+        let globals = Globals::of(keys.iter().copied());
+        Plan::of(annotations.iter().copied(), "shop", &["/"], with(&globals), &mut Known::default())
+    };
+    let check = |keys: &[(&str, &str)], annotations: &[(&str, &str)], expect: Value| {
+        let plan = of(keys, annotations);
+        assert_eq!((&plan.closed, &plan.dropped), (&None, &None), "{annotations:?}");
+        assert_eq!(plan.spec["route"]["rewriteResponses"], expect, "{keys:?} {annotations:?}");
+    };
+    let domain = json!({"cookieDomain": [{"from": "in.test", "to": "out.test"}]});
+    check(&[], &[("proxy-cookie-domain", "in.test  out.test")], domain.clone());
+    check(&[("proxy-cookie-domain", "in.test out.test")], &[], domain.clone());
+    check(&[("proxy-cookie-domain", "in.test out.test")], &[("proxy-cookie-domain", "off")], Value::Null);
+    // It has a sign that ingress-nginx refuses, so that its default counts.
+    check(&[("proxy-cookie-domain", "in.test out.test")], &[("proxy-cookie-domain", "a $b")], domain);
+    check(&[], &[("proxy-cookie-path", "/app/ /")], json!({"cookiePath": [{"from": "/app/", "to": "/"}]}));
+    check(&[], &[("proxy-cookie-path", "/app/")], Value::Null);
+    let regex = |from: &str, to: &str| json!({"regex": format!("{from}"), "to": to});
+    let path = json!({"cookiePath": [regex("(?i)(?s:.*?)(?:^/u/(.+))(?s:.*)", "/${1}")]});
+    check(&[("proxy-cookie-path", "~*^/u/(.+) /$1")], &[], path);
+    check(&[("proxy-cookie-path", "~/a(?=b) /")], &[], Value::Null);
+    let location = |from: &str, to: &str| json!({"location": [{"from": from, "to": to}]});
+    let redirect = |from, to| [("proxy-redirect-from", from), ("proxy-redirect-to", to)];
+    check(&[], &redirect("http://a/", "https://b/"), location("http://a/", "https://b/"));
+    check(&[], &redirect("http://a/", "/b/"), location("http://a/", "${scheme}://${host}/b/"));
+    check(&[("relative-redirects", "true")], &redirect("http://a/", "/b/"), location("http://a/", "/b/"));
+    check(&[], &redirect("http://a/", "$scheme://$host/"), location("http://a/", "${scheme}://${host}/"));
+    check(&[], &redirect("http://a/", "$scheme://$http_host/"), Value::Null);
+    check(&[], &redirect("default", "https://b/"), Value::Null);
+    check(&[], &redirect("off", "https://b/"), Value::Null);
+    check(&[], &redirect("http://a/", "off"), Value::Null);
+    check(&[], &[("proxy-redirect-from", "http://a/")], Value::Null);
+    let grpc = [("backend-protocol", "GRPC"), ("proxy-cookie-path", "/a /")];
+    check(&[], &grpc, Value::Null);
+    let verdict = |annotations: &[(&str, &str)]| {
+        let plan = of(&[], annotations);
+        plan.findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>()
+    };
+    assert_eq!(verdict(&redirect("http://a/", "$uri")), [Verdict::Refused, Verdict::Differs]);
+    assert_eq!(verdict(&[("proxy-cookie-path", "/a")]), [Verdict::Refused]);
+    assert_eq!(verdict(&redirect("default", "off")), [Verdict::NoEffect, Verdict::NoEffect]);
+}
+
+#[test]
+fn requests_that_are_not_logged() {
+    becomes(&[("enable-access-log", "false")], "/route/accessLog", json!(false));
+    becomes(&[("enable-access-log", "true")], "/route/accessLog", Value::Null);
 }

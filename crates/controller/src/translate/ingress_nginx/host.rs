@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
@@ -61,7 +62,10 @@ impl<'t> Making<'t, '_, '_> {
         if let Some((ingress, root)) = host.app_root {
             let route = respond(format!("ingress/{}#app-root@{name}", ingress.name), 302, Some(root));
             let route = Route { hosts: hosts.clone(), path: PathMatcher::Exact("/".to_owned()), ..route };
-            self.own(ingress, "/", route);
+            let At { plain, tls } = self.at;
+            let over_plain = self.https(ingress, "/", &route).unwrap_or_else(|| route.clone());
+            self.add_bare(plain, ingress, over_plain);
+            self.add_bare(tls, ingress, route);
         }
         let mut places: Vec<&Place<'_>> = host.places.iter().collect();
         match is_regex {
@@ -163,6 +167,7 @@ impl<'t> Making<'t, '_, '_> {
                 Some(place) => {
                     let plan = &place.ingress.planned.plan;
                     let is_plain = plan.closed.is_none()
+                        && plan.unavailable.is_none()
                         && plan.location.asks_host.is_none()
                         && plan.location.redirect.is_none()
                         && plan.location.answer.is_none()
@@ -216,7 +221,9 @@ impl<'t> Making<'t, '_, '_> {
         };
         (applies && !self.is_open(path)).then(|| {
             let status = globals.redirect_code();
-            let to = Redirect { scheme: Some(Scheme::Https), host: None, port: None, path: None, status };
+            let https = self.places.tls.as_ref().map(|place| place.port()).ok();
+            let port = https.filter(|_| ingress.planned.plan.location.port_in_redirects);
+            let to = Redirect { scheme: Some(Scheme::Https), host: None, port, path: None, status, is_relative: false };
             let mut own = Route { to: RouteAction::Redirect(to), timeout: None, ..route.clone() };
             own.policy = Default::default();
             // A preflight request is answered and not redirected.
@@ -242,21 +249,30 @@ impl<'t> Making<'t, '_, '_> {
             || bare.len() == place.path.len()
             || is_taken
             || plan.closed.is_some()
+            || plan.unavailable.is_some()
             || plan.location.redirect.is_some()
             || plan.location.answer.is_some()
         {
             return;
         }
-        let to = Redirect {
-            scheme: None,
-            host: None,
-            port: None,
-            path: Some(PathRewrite::Full(place.path.to_owned())),
-            status: 301,
+        let (has_port, is_relative) = (plan.location.port_in_redirects, plan.location.relative_redirects);
+        let route = |at: Option<SocketAddr>| {
+            let to = Redirect {
+                scheme: None,
+                host: None,
+                port: at.map(|at| at.port()).filter(|_| has_port && !is_relative),
+                path: Some(PathRewrite::Full(place.path.to_owned())),
+                status: 301,
+                is_relative,
+            };
+            let route = Route::to_all(format!("{}.slash", place.label), RouteAction::Redirect(to));
+            Route { hosts: hosts.to_vec(), path: PathMatcher::Exact(bare.to_owned()), ..route }
         };
-        let route = Route::to_all(format!("{}.slash", place.label), RouteAction::Redirect(to));
-        let path = PathMatcher::Exact(bare.to_owned());
-        self.own(place.ingress, bare, Route { hosts: hosts.to_vec(), path, ..route });
+        let At { plain, tls } = self.at;
+        let over_plain = route(plain);
+        let over_plain = self.https(place.ingress, bare, &over_plain).unwrap_or(over_plain);
+        self.add(plain, place.ingress, over_plain);
+        self.add(tls, place.ingress, route(tls));
     }
 
     fn www(&mut self, host: &str, ingress: Ingress<'_>, others: &[String]) {
@@ -264,13 +280,14 @@ impl<'t> Making<'t, '_, '_> {
         if host.is_empty() || host.contains('*') || others.binary_search(&other).is_ok() {
             return;
         }
-        let to = Redirect { scheme: None, host: Some(host.to_owned()), port: None, path: None, status: 308 };
+        let host_to = Some(host.to_owned());
+        let to = Redirect { scheme: None, host: host_to, port: None, path: None, status: 308, is_relative: false };
         let route = Route::to_all(format!("ingress/{}#www@{host}", ingress.name), RouteAction::Redirect(to));
         let At { plain, tls } = self.at;
         // Clients of this name are asked for nothing.
         self.client_cert = None;
         for at in [plain, tls] {
-            self.add(at, ingress, Route { hosts: vec![HostMatcher::Exact(other.clone())], ..route.clone() });
+            self.add_bare(at, ingress, Route { hosts: vec![HostMatcher::Exact(other.clone())], ..route.clone() });
         }
     }
 
@@ -305,8 +322,9 @@ impl<'t> Making<'t, '_, '_> {
         let Matched { path, closed } = self.matched(place, is_regex);
         let with = |route: Route| Route { hosts: hosts.to_vec(), path: path.clone(), ..route };
         let At { plain, tls } = self.at;
-        if closed.is_some() {
-            let route = with(respond(place.label.clone(), 403, None));
+        let refused = closed.map(|_| 403).or(plan.unavailable.as_ref().map(|_| 503));
+        if let Some(status) = refused {
+            let route = with(respond(place.label.clone(), status, None));
             self.add(plain, ingress, route.clone());
             return self.add(tls, ingress, route);
         }
@@ -345,11 +363,6 @@ impl<'t> Making<'t, '_, '_> {
             let mut over_tls = route;
             if let Some(client_tls) = self.client_tls {
                 put_client_certificate(&mut over_tls, client_tls);
-            }
-            if let Some(hsts) = self.with.plans.globals.hsts().filter(|_| tls.is_some()) {
-                let set = &mut over_tls.policy.changes.response_headers.set;
-                set.retain(|(name, _)| name != "strict-transport-security");
-                set.push(("strict-transport-security".to_owned(), FieldValue::Text(hsts)));
             }
             self.add(tls, ingress, over_tls);
         }
@@ -542,7 +555,8 @@ impl<'t> Making<'t, '_, '_> {
         if let Some(mirror) = &location.mirror
             && let Some(to) = self.asked(mirror)?
         {
-            route.policy.mirrors.push(Mirror { to, share: 1.0, only: None });
+            let host = Some(mirror.host.clone()).filter(|host| !host.is_empty());
+            route.policy.mirrors.push(Mirror { to, host, share: 1.0, only: None });
         }
         let scope = self.with.policies.of_ingress(ingress.name);
         // Two listeners, and the routes of a canary.
@@ -707,7 +721,8 @@ fn redirect(target: &str, path: &PathMatcher) -> Option<Redirect> {
     };
     let after = if after.is_empty() { "/" } else { after };
     let path = Some(rewritten(after, path));
-    Some(Redirect { scheme: Some(scheme), host: Some(host.to_owned()), port, path, status: 302 })
+    let host = Some(host.to_owned());
+    Some(Redirect { scheme: Some(scheme), host, port, path, status: 302, is_relative: false })
 }
 
 #[cfg(test)]

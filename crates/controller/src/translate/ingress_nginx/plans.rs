@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use model::HeaderChanges;
+
 use crate::index::{Index, IngressEntry, Kind, Name, TrafficEntry};
-use crate::ingress_nginx::{Compat, Globals, Known, Plan};
+use crate::ingress_nginx::{Globals, HeaderMap, HeaderMaps, Known, Plan, With};
 use crate::settings::{IngressNginx, Settings};
 
 /// All of them.
 #[derive(Default)]
 pub struct Plans {
     pub(super) globals: Globals,
+    /// What all responses get by the ConfigMap of ingress-nginx.
+    pub(super) headers: HeaderChanges,
     known: BTreeMap<Name, Planned>,
     policies: Known,
 }
@@ -19,6 +23,8 @@ pub struct Plans {
 pub(super) struct Planned {
     /// What it was made from.
     annotations: Arc<BTreeMap<Box<str>, Box<str>>>,
+    /// The ConfigMaps with headers that it was made from, too.
+    maps: Vec<(Name, Result<HeaderMap, String>)>,
     pub(super) plan: Plan,
     /// The TrafficPolicy that it stands for; `None` if its routes are closed.
     traffic: Option<TrafficEntry>,
@@ -28,16 +34,22 @@ impl Plans {
     /// Makes the plans of Ingresses that have changed. Without ingress-nginx there are none.
     pub fn follow(&mut self, index: &Index, settings: &Settings) {
         let Some(nginx) = &settings.ingress_nginx else { return };
-        let globals = globals(index, nginx);
+        let find = |namespace: &str, name: &str| index.header_map(&Name::new(namespace, name));
+        let maps = HeaderMaps(&find);
+        let globals = globals(index, nginx).with_header_maps(maps);
         if globals != self.globals {
+            self.headers = globals.all_response_headers();
             self.globals = globals;
             self.known.clear();
         }
+        let is_same = |(name, map): &(Name, Result<HeaderMap, String>)| index.header_map(name) == *map;
         self.known.retain(|name, planned| {
             index.ingresses.get(name).is_some_and(|entry| Arc::ptr_eq(&entry.nginx, &planned.annotations))
+                && planned.maps.iter().all(is_same)
         });
         for (name, entry) in &index.ingresses {
-            let make = || Planned::of((name, entry), (&self.globals, nginx.compat), &mut self.policies);
+            let with = With { globals: &self.globals, compat: nginx.compat, maps };
+            let make = || Planned::of((name, entry), index, with, &mut self.policies);
             self.known.entry(name.clone()).or_insert_with(make);
         }
     }
@@ -66,7 +78,7 @@ fn globals(index: &Index, nginx: &IngressNginx) -> Globals {
 }
 
 impl Planned {
-    fn of((name, entry): (&Name, &IngressEntry), with: (&Globals, Compat), known: &mut Known) -> Self {
+    fn of((name, entry): (&Name, &IngressEntry), index: &Index, with: With<'_>, known: &mut Known) -> Self {
         let annotations = entry.nginx.iter().map(|(key, value)| (&**key, &**value));
         let paths: Vec<&str> = entry.rules.iter().flat_map(|rule| rule.paths.iter().map(|path| &*path.path)).collect();
         let plan = Plan::of(annotations, &name.namespace, &paths, with, known);
@@ -77,6 +89,11 @@ impl Planned {
             policy: Ok(policy),
             present: Vec::new(),
         });
-        Self { annotations: entry.nginx.clone(), plan, traffic }
+        let maps = plan.named.iter().map(|(namespace, name)| {
+            let name = Name::new(namespace, name);
+            let map = index.header_map(&name);
+            (name, map)
+        });
+        Self { annotations: entry.nginx.clone(), maps: maps.collect(), plan, traffic }
     }
 }
