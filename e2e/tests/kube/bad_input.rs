@@ -119,17 +119,12 @@ spec: {{clusterIP: None, ports: [{{port: 80}}]}}
         to("kind", "{group: example.com, kind: Bucket, name: web}");
         edge.service("empty", &[]);
         to("empty", "{name: empty, port: 80}");
-        edge.cluster.apply(&format!(
-            "
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata: {{name: port}}
-spec:
-  ingressClassName: {}
-  rules: [{{host: in.example.com, http: {{paths: [{{path: /, pathType: Prefix, backend: {{service: {{name: web, port: {{name: unknown}}}}}}}}]}}}}]
-",
-            edge.name
-        ));
+        let backend = json!({"service": {"name": "web", "port": {"name": "unknown"}}});
+        let paths = json!([{"path": "/", "pathType": "Prefix", "backend": backend}]);
+        let spec =
+            json!({"ingressClassName": edge.name, "rules": [{"host": "in.example.com", "http": {"paths": paths}}]});
+        let ingress = json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "port"}, "spec": spec});
+        edge.cluster.apply(&ingress.to_string());
         // The namespaces of both: a reference into one that is not watched could not be told from one that leads nowhere.
         let controller = edge.controller_with("one", &["--listen-address", GATEWAY, "--namespace", &data]);
         let check = |name: &str, reason: &str, status: u16| {

@@ -5,17 +5,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model::{
-    Changes, CookieScope, Cors, CorsNames, CorsOrigins, Fallback, FieldValue, HeaderChanges, IngressNginxSessions, InterceptErrors, Mirror, PathMatcher, PathRewrite, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, SameSite, Satisfy, Secret, Sticky, StickyToken, Variable, WeightedCluster,
+    Changes, CookieScope, Cors, CorsNames, CorsOrigins, Fallback, FieldValue, HeaderChanges, IngressNginxSessions,
+    InterceptErrors, Mirror, PathMatcher, PathRewrite, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, SameSite,
+    Satisfy, Secret, Sticky, StickyToken, Variable, WeightedCluster,
 };
 
 use super::{
-    ClusterIds, addresses, bandwidth, compression, limits, request_body, respond, response_rewrite, template,
-    tls, via,
+    ClusterIds, addresses, bandwidth, compression, limits, request_body, respond, response_rewrite, template, tls, via,
 };
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
-    AffinityMode, RawCors, RawFallback, RawHeaderChanges, RawInterceptErrors, RawMirror, RawRedirect, RawRetry, RawRetryObject, RawRewrite, RawRoute, RawShare, RawSticky, RawTo,
+    AffinityMode, RawCors, RawFallback, RawHeaderChanges, RawInterceptErrors, RawMirror, RawRedirect, RawRetry,
+    RawRetryObject, RawRewrite, RawRoute, RawShare, RawSticky, RawTo,
 };
 use crate::read::{Keyed, Located, Named, NamedEntry, OneOrMany};
 use crate::text::{

@@ -216,6 +216,7 @@ fn the_canary_example_means_what_it_says() {
         port: None,
         path: None,
         status: 308,
+        is_relative: false,
     };
     assert_eq!(elsewhere.to, RouteAction::Redirect(redirect));
 

@@ -170,6 +170,7 @@ fn redirects() {
             port: Some(81),
             path: full("/x"),
             status: 307,
+            is_relative: false,
         },
     );
 }
@@ -409,6 +410,10 @@ fn other_policies_are_refused() {
         &[&format!("to: web, cors: {{origins: [{many}]}}")],
         "7:32: `origins` has 65 entries; the limit is 64; write `https://*.example.com` for all hosts of a domain",
     );
+}
+
+#[test]
+fn variables_and_many_mirrors_are_refused() {
     routes(
         &[
             "to: web, request_headers: {set: {x-a: 'costs $5', x-b: '${client_ip}', x-c: '${endpoint}'}, add: {x-d: '$remote_addr'}}, path: /a",

@@ -285,8 +285,6 @@ pub const OPTIONS: &[Opt] = &[
     ),
     opt("proxy-protocol-header-timeout", Text, NoEffect, "the header must come within 5 s"),
     opt("limit-conn-zone-variable", Text, NoEffect, "clients are counted by their addresses"),
-    opt("relative-redirects", Bool, Refused, "redirects name the whole URL, which means the same to clients"),
-    opt("use-port-in-redirects", Bool, Refused, "redirects to HTTPS name no port"),
     opt("default-type", Text, NoEffect, "responses of endpoints have their own types"),
     opt("disable-ipv6", Bool, NoEffect, "`--listen-address`"),
     opt("disable-ipv6-dns", Bool, NoEffect, "both kinds of addresses are used"),

@@ -28,7 +28,7 @@ pub use self::session::Affinity;
 use super::catalogue::{self, Bad, Key, Verdict};
 use super::header_map::HeaderMaps;
 use super::options::Globals;
-use super::snippet::{Answer, Changes};
+use super::snippet::Answer;
 use super::value;
 
 /// How to decide where the behaviour of ingress-nginx would be a hole.
@@ -655,9 +655,6 @@ impl<'g> Reading<'g> {
         }
         if !known.is_empty() {
             self.route.insert("cors".to_owned(), cors);
-        }
-    }
-
         }
     }
 

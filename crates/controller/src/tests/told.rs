@@ -190,8 +190,21 @@ fn target(route: &Route, snapshot: &Snapshot) -> String {
     }
 }
 
-/// The settings that are not the default.
-fn policy(route: &Route, snapshot: &Snapshot) -> String {
+fn retries(text: &mut String, retry: &Retry) {
+    if let Some(timeout) = retry.per_try_timeout {
+        let _ = write!(text, " each within {timeout:?}");
+    }
+    if retry.same_endpoint {
+        let Retry { attempts, on_statuses, on_timeout, backoff, .. } = retry;
+        let _ = write!(text, " retry {attempts} on{on_statuses:?} timeout={on_timeout} after {backoff:?}");
+        if let Some(within) = retry.within {
+            let _ = write!(text, " within {within:?}");
+        }
+    }
+}
+
+/// What other clusters do for the route.
+fn other_clusters(route: &Route, snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for mirror in &route.policy.mirrors {
         let only = mirror.only.map_or_else(String::new, |place| format!("@{place}"));
@@ -207,6 +220,12 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
         let to = &snapshot.cluster(fallback.to).name;
         let _ = write!(text, " fallback={to} {:?}", fallback.request_headers.set);
     }
+    text
+}
+
+/// The settings that are not the default.
+fn policy(route: &Route, snapshot: &Snapshot) -> String {
+    let mut text = other_clusters(route, snapshot);
     text.push_str(&changes(&route.policy.changes));
     let own = &route.policy.own_headers;
     if !own.is_empty() {
@@ -218,17 +237,7 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
     if route.policy.is_unlogged {
         text.push_str(" unlogged");
     }
-    let retry = &route.policy.retry;
-    if let Some(timeout) = retry.per_try_timeout {
-        let _ = write!(text, " each within {timeout:?}");
-    }
-    if retry.same_endpoint {
-        let Retry { attempts, on_statuses, on_timeout, backoff, .. } = retry;
-        let _ = write!(text, " retry {attempts} on{on_statuses:?} timeout={on_timeout} after {backoff:?}");
-        if let Some(within) = retry.within {
-            let _ = write!(text, " within {within:?}");
-        }
-    }
+    retries(&mut text, &route.policy.retry);
     if let Some(cors) = &route.policy.cors {
         let _ = write!(text, " {cors:?}");
     }

@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
-    ClientCertRule, ClusterId, ForwardPath, ForwardedHeaders, HeaderChanges, HeaderNames, HostMatcher, KeepRequestId, RequestId, Route,
-    RouteAction,
+    ClientCertRule, ClusterId, ForwardedHeaders, HeaderChanges, HeaderNames, HostMatcher, KeepRequestId, RequestId,
+    Route, RouteAction,
 };
 
 use super::bind::{Ask, Rank};

@@ -73,17 +73,6 @@ impl std::fmt::Display for BindError {
 
 impl std::error::Error for BindError {}
 
-/// Lets a thread of its own ask for the first random number. AWS-LC then collects entropy from the jitter of the clock, once in a process: 430
-/// million instructions, 40 ms on a quiet host, which a worker would take at its first request that is traced or gets an id.
-fn seed_random_numbers() {
-    let seed = || {
-        // A failure is told to whoever needs a number.
-        let _ = aws_lc_rs::rand::fill(&mut [0]);
-    };
-    // Without the thread, that request takes this long.
-    drop(std::thread::Builder::new().name("random".to_owned()).spawn(seed));
-}
-
 impl Plane {
     /// Starts this many workers, each on its own CPU if there are enough. What they record for traces goes to `traces`.
     ///
@@ -92,7 +81,6 @@ impl Plane {
     pub fn start(workers: usize, registry: Arc<Registry>, traces: &TraceQueueHandle) -> io::Result<Self> {
         net::memory::limit(None, workers);
         net::memory::look();
-        seed_random_numbers();
         let cpus = net::worker::allowed_cpus();
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| unbounded_channel()).unzip();
         let all = Arc::new(Workers::new(senders.clone()));

@@ -157,22 +157,21 @@ fn what_annotations_about_limits_become() {
 
 #[test]
 fn limits_of_the_config_map() {
-    let with = |data: &[(&str, &str)], annotations: &[(&str, &str)]| {
+    let of = |data: &[(&str, &str)], annotations: &[(&str, &str)]| {
         let globals = Globals::of(data.iter().copied());
-        let with = (&globals, Compat::Safe);
-        let mut plan = Plan::of(annotations.iter().copied(), "shop", &["/"], with, &mut Known::default());
+        let mut plan = Plan::of(annotations.iter().copied(), "shop", &["/"], with(&globals), &mut Known::default());
         plan.spec["route"].take()
     };
     let statuses = [("limit-req-status-code", "429"), ("limit-conn-status-code", "200")];
-    let route = with(&statuses, &[("limit-rps", "1"), ("limit-connections", "1")]);
+    let route = of(&statuses, &[("limit-rps", "1"), ("limit-connections", "1")]);
     // nginx takes no status below 400 there.
     assert_eq!((&route["rateLimit"]["status"], &route["concurrencyLimit"]["status"]), (&json!(429), &json!(503)));
     let rates = [("limit-rate", "1"), ("limit-rate-after", "2"), ("proxy-buffering", "on")];
-    assert_eq!(with(&rates, &[])["responseBandwidth"], json!({"bytes": "1024B", "after": "3072B"}));
-    assert_eq!(with(&rates, &[("limit-rate", "0")])["responseBandwidth"], Value::Null);
+    assert_eq!(of(&rates, &[])["responseBandwidth"], json!({"bytes": "1024B", "after": "3072B"}));
+    assert_eq!(of(&rates, &[("limit-rate", "0")])["responseBandwidth"], Value::Null);
     let within = [("proxy-next-upstream-timeout", "7")];
-    assert_eq!(with(&within, &[])["retry"]["within"], json!("7s"));
-    assert_eq!(with(&within, &[("proxy-next-upstream-timeout", "0")])["retry"]["within"], Value::Null);
+    assert_eq!(of(&within, &[])["retry"]["within"], json!("7s"));
+    assert_eq!(of(&within, &[("proxy-next-upstream-timeout", "0")])["retry"]["within"], Value::Null);
 }
 
 #[test]
@@ -315,7 +314,7 @@ fn one_of_several_proofs() {
     // What the ConfigMap blocks is blocked.
     let globals = Globals::of([("block-cidrs", "10.0.0.1"), ("whitelist-source-range", "10.0.0.0/8")]);
     let annotations = [("satisfy", "any"), basic, secret];
-    let plan = Plan::of(annotations, "shop", &["/"], (&globals, Compat::Safe), &mut Known::default());
+    let plan = Plan::of(annotations, "shop", &["/"], with(&globals), &mut Known::default());
     let found = ["satisfy", "allow", "deny"].map(|key| plan.spec["route"][key].clone());
     assert_eq!(found, [json!("any"), json!(["10.0.0.0/8"]), json!(["10.0.0.1/32"])]);
 }
@@ -429,7 +428,7 @@ fn expressions_of_paths() {
 fn the_config_map_compresses() {
     let compress = |data: &[(&str, &str)]| {
         let globals = Globals::of(data.iter().copied());
-        let plan = Plan::of([], "shop", &["/"], (&globals, Compat::Safe), &mut Known::default());
+        let plan = Plan::of([], "shop", &["/"], with(&globals), &mut Known::default());
         assert_eq!(plan.closed, None, "{data:?}");
         plan.spec["route"]["compress"].clone()
     };
@@ -453,8 +452,7 @@ fn the_config_map_compresses() {
 fn the_config_map_replaces_errors() {
     let errors = |annotations: &[(&str, &str)], data: &[(&str, &str)]| {
         let globals = Globals::of(data.iter().copied());
-        let plan =
-            Plan::of(annotations.iter().copied(), "shop", &["/"], (&globals, Compat::Safe), &mut Known::default());
+        let plan = Plan::of(annotations.iter().copied(), "shop", &["/"], with(&globals), &mut Known::default());
         plan.location.errors.map(|errors| (errors.statuses, errors.is_global, errors.of_endpoints))
     };
     let global = [("custom-http-errors", "503, 404,404,x,200")];

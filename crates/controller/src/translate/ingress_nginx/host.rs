@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
-    ClientCertRule, ExternalAuth, FieldPart, FieldValue, HostMatcher, IngressNginxSessions, Mirror, Page, PageBody, PathMatcher,
-    PathRewrite, Redirect, Route, RouteAction, Scheme, Template, TemplatePart, TextMatcher, ValueMatcher, Variable,
-    WeightedCluster,
+    ClientCertRule, ExternalAuth, FieldPart, FieldValue, HostMatcher, IngressNginxSessions, Mirror, Page, PageBody,
+    PathMatcher, PathRewrite, Redirect, Route, RouteAction, Scheme, Template, TemplatePart, TextMatcher, ValueMatcher,
+    Variable, WeightedCluster,
 };
 
 use super::super::bind::Ask;
@@ -385,7 +385,8 @@ impl<'t> Making<'t, '_, '_> {
                 continue;
             }
             let to = Some(PathRewrite::Full(to.clone()));
-            let to = Redirect { scheme: None, host: None, port: None, path: to, status: *status };
+            let is_relative = place.ingress.planned.plan.location.relative_redirects;
+            let to = Redirect { scheme: None, host: None, port: None, path: to, status: *status, is_relative };
             let route = Route::to_all(format!("{}.moved{number}", place.label), RouteAction::Redirect(to));
             let route = Route { hosts: hosts.to_vec(), path: PathMatcher::Exact(from.clone()), ..route };
             self.add(plain, place.ingress, route.clone());
@@ -667,6 +668,7 @@ fn answered(name: String, answer: &Answer) -> Route {
             port: *port,
             path: None,
             status: *status,
+            is_relative: false,
         },
     };
     Route::to_all(name, RouteAction::Redirect(to))

@@ -302,13 +302,8 @@ impl World {
                     );
                 }
                 if !is_of_error && self.demands != Demands::Nothing {
-                    let seed = self.seed;
-                    assert!(
-                        self.asked[number].is_from_joe,
-                        "seed {seed}: request {number} passed with wrong credentials"
-                    );
-                    assert_eq!(fields(b"x-user"), [b"joe"], "seed {seed}: the user of request {number}");
-                    assert!(fields(b"authorization").is_empty(), "seed {seed}: the endpoint got the credentials");
+                    let said = (&*fields(b"x-user"), &*fields(b"authorization"));
+                    check_credentials((self.seed, number), &self.asked[number], said);
                 }
                 if !is_of_error && self.external_auth.is_some() {
                     let (seed, asked) = (self.seed, &self.asked[number]);
@@ -324,13 +319,7 @@ impl World {
                     && !link.is_h2
                     && head.body != Body::None
                 {
-                    let (seed, length) = (self.seed, self.asked[number].body.len());
-                    assert_eq!(
-                        head.body,
-                        Body::Length(length as u64),
-                        "seed {seed}: request {number} was not collected"
-                    );
-                    assert!(length <= buffer.bytes_max, "seed {seed}: request {number} is too large");
+                    check_collected((self.seed, number), head.body, self.asked[number].body.len(), buffer.bytes_max);
                 }
                 let framing = match head.body {
                     _ if link.is_h2 => Framing::UntilEnd,
@@ -600,6 +589,17 @@ fn check_error_request(
     assert_eq!(path, format!("/{status}"), "seed {seed}: the error backend got another path");
     let status = status.parse().expect("a status");
     assert!(others.intercepts(status), "seed {seed}: the error backend is asked about {status}");
+}
+
+fn check_credentials((seed, number): (u64, usize), asked: &SimRequest, (user, left): (&[&[u8]], &[&[u8]])) {
+    assert!(asked.is_from_joe, "seed {seed}: request {number} passed with wrong credentials");
+    assert_eq!(user, [b"joe"], "seed {seed}: the user of request {number}");
+    assert!(left.is_empty(), "seed {seed}: the endpoint got the credentials");
+}
+
+fn check_collected((seed, number): (u64, usize), body: Body, length: usize, bytes_max: usize) {
+    assert_eq!(body, Body::Length(length as u64), "seed {seed}: request {number} was not collected");
+    assert!(length <= bytes_max, "seed {seed}: request {number} is too large");
 }
 
 impl Link {

@@ -23,7 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{
-    AuthBody, ClusterId, ClusterProtocol, ConcurrencyLimit, Decompression, Encoding, ExternalAuth, Fallback, GlobalRateLimit, HeaderChanges, InterceptErrors, LimitTerms, Protocol, RateKey, RequestBody, RequestBuffer, ResponseBandwidth, Retry, Snapshot,
+    AuthBody, ClusterId, ClusterProtocol, ConcurrencyLimit, Decompression, Encoding, ExternalAuth, Fallback,
+    GlobalRateLimit, HeaderChanges, InterceptErrors, LimitTerms, Protocol, RateKey, RequestBody, RequestBuffer,
+    ResponseBandwidth, Retry, Snapshot,
 };
 use telemetry::Registry;
 
@@ -429,6 +431,24 @@ enum Demands {
 /// As often as each is drawn.
 const DEMANDS: [Demands; 5] = [Demands::Nothing, Demands::Nothing, Demands::Nothing, Demands::Password, Demands::Token];
 
+fn retry_or_cors(rng: &mut Rng) -> (Retry, Option<Box<model::Cors>>) {
+    let (mut retry, mut cors) = (Retry::default(), None);
+    match rng.below(8) {
+        0 => retry.attempts = 0,
+        1 => retry.on_timeout = true,
+        2 => retry.on_statuses = vec![(500, 503)],
+        3 => retry.attempts = 1,
+        4 => retry.per_try_timeout = Some(Duration::from_secs(2)),
+        5 => (retry.on_statuses, retry.backoff) = (vec![(500, 503)], Duration::from_secs(1)),
+        6 => {
+            retry.on_timeout = true;
+            (retry.on_statuses, retry.within) = (vec![(500, 503)], Some(Duration::from_millis(rng.pick(&[50, 5_000]))));
+        }
+        _ => cors = Some(Box::new(fixture::open_to_all())),
+    }
+    (retry, cors)
+}
+
 /// A listener in front of a cluster, with random limits and policies.
 fn snapshot(
     rng: &mut Rng,
@@ -447,20 +467,7 @@ fn snapshot(
     if rng.one_in(8) {
         http.limits.body_bytes_max = Some(1000);
     }
-    let (mut retry, mut cors) = (Retry::default(), None);
-    match rng.below(8) {
-        0 => retry.attempts = 0,
-        1 => retry.on_timeout = true,
-        2 => retry.on_statuses = vec![(500, 503)],
-        3 => retry.attempts = 1,
-        4 => retry.per_try_timeout = Some(Duration::from_secs(2)),
-        5 => (retry.on_statuses, retry.backoff) = (vec![(500, 503)], Duration::from_secs(1)),
-        6 => {
-            retry.on_timeout = true;
-            (retry.on_statuses, retry.within) = (vec![(500, 503)], Some(Duration::from_millis(rng.pick(&[50, 5_000]))));
-        }
-        _ => cors = Some(Box::new(fixture::open_to_all())),
-    }
+    let (retry, cors) = retry_or_cors(rng);
     let compression = rng.one_in(2).then(|| Box::new(fixture::compresses_text(rng.pick(&[1, 3, 9]))));
     let response_bandwidth = rng.one_in(4).then(|| ResponseBandwidth {
         bytes: rng.pick(&[4_000, 50_000]),
