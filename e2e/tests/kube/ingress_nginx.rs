@@ -203,7 +203,7 @@ fn certificates_of_ingress_nginx() {
         let redirected = ask(gateway(80), "a.example", "/x?y");
         assert_eq!((redirected.status, header(&redirected, "location")), (308, "https://a.example/x?y".into()));
         assert_eq!(over_tls("b.example", Some((&pki, "client.example"))), Some(200));
-        assert_eq!(over_tls("b.example", None), None, "a client without a certificate");
+        assert_eq!(over_tls("b.example", None), Some(400), "a client without a certificate");
         assert_eq!(answer(gateway(80), "b.example", "/").0, 308);
         assert_eq!(answer(gateway(80), "c.example", "/").0, 404, "it is of another class");
     });

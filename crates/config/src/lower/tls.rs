@@ -50,6 +50,11 @@ pub fn client_cert(raw: &RawClientCert, report: &mut Report) -> ClientCertRule {
         format!("{}://{host}{port}{}", scheme.name(), path.as_deref().unwrap_or("/"))
     });
     let mode = raw.mode.as_ref().map_or(ClientCertMode::Required, |mode| mode.value.0);
+    if let (ClientCertMode::Unsigned, Some(subject)) = (mode, &raw.subject) {
+        let wrong =
+            Wrong::new("`subject` proves nothing beside `mode: unsigned`, which accepts a certificate of anybody");
+        report.add(subject.location, wrong.hint("remove it, or let `client_ca` verify certificates with another mode"));
+    }
     ClientCertRule { mode, subject, redirect }
 }
 

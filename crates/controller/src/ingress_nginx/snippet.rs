@@ -74,6 +74,11 @@ pub struct Headers {
 }
 
 impl Headers {
+    /// The names of the headers that change, in lower case.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.set.iter().chain(&self.add).map(|(name, _)| name.as_str()).chain(self.remove.iter().map(String::as_str))
+    }
+
     /// Adds a header that replaces others of its name.
     pub fn set(&mut self, name: &str, value: &str) {
         self.set.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
@@ -329,7 +334,8 @@ fn request_header(name: &str, text: &str, changes: &mut Changes) -> Result<(), S
     let is_host =
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte));
     match lower.as_str() {
-        "host" => changes.host = Some(text),
+        "host" if is_host => changes.host = Some(text),
+        "host" => return Err(format!("proxy_set_header {name} with a value that is no host")),
         "x-forwarded-proto" if ["http", "https"].contains(&text.as_str()) => changes.forwarded.push((lower, text)),
         "x-forwarded-host" if is_host => changes.forwarded.push((lower, text)),
         "x-forwarded-proto" | "x-forwarded-host" | "x-forwarded-for" | "forwarded" => {
@@ -485,6 +491,7 @@ fn directives(text: &str) -> Result<Vec<Vec<String>>, &'static str> {
                     match letters.next().ok_or("a text without an end")? {
                         '\\' => word.push(letters.next().ok_or("a text without an end")?),
                         letter if letter == quote => break,
+                        letter if letter.is_control() && letter != '\t' => return Err("a line break in a text"),
                         letter => word.push(letter),
                     }
                 }

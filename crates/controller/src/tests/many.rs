@@ -60,3 +60,16 @@ fn paths_that_are_asked_are_bounded() {
     let translation = served((0..100).map(asks).chain([login]));
     assert_eq!(told(&translation, "auth-url asks more than 64 paths of this host"), 36);
 }
+
+#[test]
+fn no_annotation_begins_another_line_of_a_head() {
+    let prefix = "/x\n\nGET /smuggled HTTP/1.1\nHost: h";
+    let annotations = json!({
+        "nginx.ingress.kubernetes.io/rewrite-target": "/x",
+        "nginx.ingress.kubernetes.io/x-forwarded-prefix": prefix,
+    });
+    let translation = served([ingress("split", &annotations, &["/a".to_owned()])]);
+    assert_eq!(told(&translation, "a value has a line break or another control character"), 1);
+    let snapshot = translation.snapshot(&settings(&Value::Null));
+    assert!(!format!("{:?}", snapshot.listeners).contains("smuggled"));
+}

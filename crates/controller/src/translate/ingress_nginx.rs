@@ -6,6 +6,7 @@
 
 mod errors;
 mod host;
+mod lines;
 mod plans;
 pub(super) mod ports;
 
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 use model::{
     ClientCertRule, ClusterId, ForwardedHeaders, HeaderChanges, HeaderNames, HostMatcher, KeepRequestId, RequestId,
-    Route, RouteAction,
+    Route, RouteAction, RoutePolicy,
 };
 
 use super::bind::{Ask, Rank};
@@ -407,6 +408,13 @@ impl Making<'_, '_, '_> {
         if let Some(hsts) = self.with.plans.globals.hsts().filter(|_| self.at.tls == Some(at)) {
             let set = vec![("strict-transport-security".to_owned(), hsts.into())];
             route.change_all_responses(&HeaderChanges { set, ..HeaderChanges::default() });
+        }
+        if let Some(text) = lines::broken(&route) {
+            let why = format!("its requests get 403: a value has a line break or another control character: {text:?}");
+            route.to = respond(String::new(), 403, None).to;
+            let client_cert = route.policy.client_cert.clone();
+            route.policy = RoutePolicy { client_cert, ..RoutePolicy::default() }.into();
+            self.tell(ingress, Why::new("Closed", why));
         }
         let rank = Rank::ordered(self.order, ingress.entry.meta.created, ingress.name);
         self.order += 1;

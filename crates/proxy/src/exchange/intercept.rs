@@ -93,6 +93,13 @@ impl Routed {
         self.share == ERROR_BACKEND
     }
 
+    /// The limit of the error backend is about the head: the body has as long as it makes progress.
+    pub(super) fn handle_head(&mut self) {
+        if self.is_to_error_backend() {
+            self.deadline = Deadline::Never;
+        }
+    }
+
     /// Whether the cluster is one of the route's own.
     pub(super) fn is_own(&self) -> bool {
         self.share < ERROR_BACKEND

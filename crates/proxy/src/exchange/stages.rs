@@ -365,6 +365,7 @@ impl Exchange {
         if let Some(limit) = &routed.policy(env).response_bandwidth {
             self.pace = Some(Box::new(ResponsePace::new(limit, env.now_us)));
         }
+        routed.handle_head();
         *step = UpstreamPhase::Relay(relay);
         self.deadline_ms = None;
         self.release_body();

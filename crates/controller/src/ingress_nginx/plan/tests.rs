@@ -568,3 +568,24 @@ fn requests_that_are_not_logged() {
     becomes(&[("enable-access-log", "false")], "/route/accessLog", json!(false));
     becomes(&[("enable-access-log", "true")], "/route/accessLog", Value::Null);
 }
+
+#[test]
+fn what_proves_nothing_closes() {
+    let globals = Globals::of([("allow-snippet-annotations", "true"), ("annotations-risk-level", "Critical")]);
+    let closed = |annotations: &[(&str, &str)]| {
+        let plan = Plan::of(annotations.iter().copied(), "shop", &["/"], with(&globals), &mut Known::default());
+        plan.closed.or(plan.host_closed).unwrap_or_default()
+    };
+    let service = [("auth-url", "http://auth.shop.svc/"), ("auth-response-headers", "X-User")];
+    let snippet = |text| closed(&[service[0], service[1], ("configuration-snippet", text)]);
+    assert!(snippet("more_set_input_headers \"X-User: guest\";").contains("auth-response-headers"));
+    assert!(snippet("proxy_set_header X-User \"\";").contains("auth-response-headers"));
+    assert_eq!(snippet("proxy_set_header X-Other a;"), "");
+    let unsigned = ("auth-tls-verify-client", "optional_no_ca");
+    let subject = closed(&[("auth-tls-secret", "shop/ca"), unsigned, ("auth-tls-match-cn", "CN=ann")]);
+    assert!(subject.contains("a subject proves nothing"), "{subject}");
+    for text in ["proxy_set_header Host \"a b\";", "return 301 \"https://e.test/\nX-Evil: 1\";"] {
+        let plan = Plan::of([("configuration-snippet", text)], "shop", &["/"], with(&globals), &mut Known::default());
+        assert_eq!(plan.findings[0].verdict, Verdict::Refused, "{text}");
+    }
+}

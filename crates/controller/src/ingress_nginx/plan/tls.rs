@@ -38,6 +38,11 @@ impl Reading<'_> {
                 let why = "auth-tls-verify-client is off, so that no client has a subject";
                 return self.refused_client_tls("auth-tls-match-cn", why);
             }
+            // ingress-nginx compares the subject of a certificate that anybody can make.
+            Some("optional_no_ca") if self.text("auth-tls-match-cn").is_some() => {
+                let why = "with optional_no_ca, no certificate is verified, so that a subject proves nothing";
+                return self.refused_client_tls("auth-tls-match-cn", why);
+            }
             Some("optional") => ClientCertMode::Optional,
             Some("optional_no_ca") => ClientCertMode::Unsigned,
             _ => ClientCertMode::Required,
