@@ -212,7 +212,7 @@ impl Shown {
         check(gauge("Requests that wait for a connection"), "steelyard_cluster_pending", &[]);
         check(gauge("Connections"), "steelyard_listener_connections_open", &[]);
         // Nothing was retried.
-        check(gauge("Fullest retry budget"), "steelyard_cluster_retry_budget_used_ratio", &[]);
+        check(gauge("Most used retry budget"), "steelyard_cluster_retry_budget_used_ratio", &[]);
         // The page is one connection more, and a scrape is one.
         assert!((number(gauge("File descriptors")) - sum(metrics, "process_open_fds", &[])).abs() <= 4.0, "{self:?}");
         let memory = sum(metrics, "steelyard_memory_bytes", &[]) / 1048576.0;

@@ -169,11 +169,7 @@ impl From<&Seen> for RequestSeen {
             host: text(&seen.host),
             path: text(&seen.path),
             status: seen.status,
-            grpc_status: seen.grpc_status.map_or_else(String::new, |code| {
-                model::GRPC_STATUS_NAMES
-                    .get(usize::from(code))
-                    .map_or_else(|| code.to_string(), |name| (*name).to_owned())
-            }),
+            grpc_status: seen.grpc_status.map_or_else(String::new, model::grpc_status_name),
             reason: seen.reason.map_or("", |reason| reason.name()).to_owned(),
             cluster: seen.cluster.clone(),
             endpoint: seen.endpoint.map_or_else(String::new, |endpoint| endpoint.to_string()),

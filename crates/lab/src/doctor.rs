@@ -175,6 +175,7 @@ fn install(args: &DoctorArgs, recipes: &[Recipe]) -> io::Result<bool> {
     }
     let is_all = args.contenders.is_empty();
     let tools = TOOLS.iter().map(|&(program, package, _)| (program, package)).chain(OTHERS.iter().copied());
+    let tools = tools.chain(guest::PROGRAMS.iter().copied());
     let wanted = Wanted {
         recipes: recipes.iter().filter(|recipe| is_all || args.contenders.contains(&recipe.name)).collect(),
         tools: if is_all { tools.collect() } else { Vec::new() },

@@ -2,11 +2,12 @@
 //!
 //! Debian packages come first, because the builds need some of them. Whatever fails is reported, and the rest continues.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::contender::{self, Recipe, apt_install, build_go, fetch_wheel};
-use crate::{guest, host};
+use crate::host;
 
 /// What the user asked for.
 #[derive(Debug)]
@@ -33,18 +34,14 @@ pub(crate) fn install(wanted: &Wanted<'_>, cache: &Path) -> bool {
         tell(apt_install(&packages), "packages");
     }
     // Several contenders have the same program.
-    let mut done: Vec<String> = Vec::new();
+    let mut done = BTreeSet::new();
     for recipe in &wanted.recipes {
         let source = recipe.build.as_ref().and_then(|build| source_of(wanted.sources, &build.folder));
         // Other sources are built again.
         if source.is_none() && is_there(recipe, cache) {
             continue;
         }
-        let mut is_new = |name: &str| {
-            let is_new = !done.iter().any(|known| known == name);
-            done.push(name.to_owned());
-            is_new
-        };
+        let mut is_new = |name: &str| done.insert(name.to_owned());
         if let Some(wheel) = recipe.wheel.as_ref().filter(|wheel| is_new(&wheel.requirement)) {
             say(&format!("fetching {} into {}", wheel.requirement, cache.display()));
             tell(fetch_wheel(wheel, cache), &wheel.requirement);
@@ -70,17 +67,17 @@ fn packages(wanted: &Wanted<'_>, cache: &Path) -> Vec<String> {
             packages.push(package.to_owned());
         }
     };
-    let tools = wanted.tools.iter().chain(if wanted.tools.is_empty() { &[] } else { guest::PROGRAMS });
-    for (_, package) in tools.filter(|(program, _)| host::find_program(program).is_none()) {
+    for (_, package) in wanted.tools.iter().filter(|(program, _)| host::find_program(program).is_none()) {
         want(package);
     }
     for recipe in &wanted.recipes {
-        if !recipe.itself && !is_there(recipe, cache) {
+        let is_there = is_there(recipe, cache);
+        if !is_there {
             recipe.packages.iter().for_each(|package| want(package));
         }
         recipe.needs.iter().filter(|need| !need.file.exists()).for_each(|need| want(&need.package));
         let Some(build) = &recipe.build else { continue };
-        if !is_there(recipe, cache) || source_of(wanted.sources, &build.folder).is_some() {
+        if !is_there || source_of(wanted.sources, &build.folder).is_some() {
             build.packages.iter().for_each(|package| want(package));
         }
     }

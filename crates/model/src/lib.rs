@@ -92,7 +92,9 @@ pub use listener::{
     ListenerLimits, MinRate, PathRules, Ping, Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute,
 };
 pub use masked::HIDDEN;
-pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
+pub use matcher::{
+    GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher, grpc_status_name,
+};
 pub use otlp::{Otlp, OtlpHeader, OtlpProtocol};
 pub use policy::{
     Changes, ConcurrencyLimit, CookieScope, Fallback, HeaderChanges, IngressNginxSessions, InterceptErrors, LimitTerms,

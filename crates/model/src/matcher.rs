@@ -103,6 +103,11 @@ pub const GRPC_STATUS_NAMES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
+/// The name of a status of gRPC, or its number if it has none.
+pub fn grpc_status_name(code: u8) -> String {
+    GRPC_STATUS_NAMES.get(usize::from(code)).map_or_else(|| code.to_string(), |name| (*name).to_owned())
+}
+
 /// A condition on a named value: a header (its name compared without case), a cookie or a query parameter.
 #[derive(Clone, Debug)]
 pub struct ValueMatcher {

@@ -490,6 +490,16 @@ pub enum RateKey {
     Header(String),
 }
 
+impl RateKey {
+    /// The name of the header that identifies a client, if one does.
+    pub fn header(&self) -> Option<&str> {
+        match self {
+            Self::ClientIp => None,
+            Self::Header(name) => Some(name),
+        }
+    }
+}
+
 /// Sends a client back to the endpoint that served it first, by means of a cookie from Steelyard.
 ///
 /// The cookie or header holds a keyed hash of the endpoint's address: no state is kept here, and any Steelyard with the same configuration

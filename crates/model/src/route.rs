@@ -58,11 +58,14 @@ impl Route {
             return;
         }
         self.policy.own_headers = self.policy.own_headers.then(all);
-        self.policy.changes.response_headers = self.policy.changes.response_headers.then(all);
+        self.for_each_changes(|changes| changes.response_headers = changes.response_headers.then(all));
+    }
+
+    /// Applies a change to the changes of the route, and to those that replace them for single clusters.
+    pub fn for_each_changes(&mut self, change: impl Fn(&mut Changes)) {
+        change(&mut self.policy.changes);
         if let RouteAction::Clusters(clusters) = &mut self.to {
-            for changes in clusters.iter_mut().filter_map(|cluster| cluster.changes.as_deref_mut()) {
-                changes.response_headers = changes.response_headers.then(all);
-            }
+            clusters.iter_mut().filter_map(|cluster| cluster.changes.as_deref_mut()).for_each(change);
         }
     }
 

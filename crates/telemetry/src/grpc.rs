@@ -22,6 +22,11 @@ pub fn is_fault_of_server(code: u8) -> bool {
     matches!(code, 2 | 4 | 12 | 13 | 14 | 15) || usize::from(code) >= CODES
 }
 
+/// Whether a response with this status, or a call that ended with this code, failed through the fault of a server.
+pub(crate) fn is_fault(status: u16, code: Option<u8>) -> bool {
+    status >= 500 || code.is_some_and(is_fault_of_server)
+}
+
 /// Identifies the counters of a method.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MethodKey {

@@ -87,7 +87,7 @@ fn by_name(samples: &[Sample]) -> Vec<&Sample> {
     }
     let mut sorted: Vec<&Sample> = samples.iter().collect();
     // Stable: the samples of a name stay in their order.
-    sorted.sort_by_key(|sample| places.get(sample.name));
+    sorted.sort_by_cached_key(|sample| places.get(sample.name).copied());
     sorted
 }
 

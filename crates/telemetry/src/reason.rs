@@ -183,7 +183,7 @@ reasons! {
     112 ClientCertMissing "client_cert_missing" Downstream "The route demands a certificate of the client, and the client has shown none.";
     113 ClientCertInvalid "client_cert_invalid" Downstream "The client has shown a certificate that the route does not take: `client_ca` has not \
         signed it, or it is not valid now.";
-    114 ClientCertDenied "client_cert_denied" Downstream "The client's certificate has not the subject that the route demands.";
+    114 ClientCertDenied "client_cert_denied" Downstream "The subject of the client's certificate is not one that the route accepts, or the client has shown none.";
     140 GlobalRateLimited "global_rate_limited" Downstream "The service of the route's `global_rate_limit` says that the request exceeds a \
         limit.";
     141 RateLimitFailed "rate_limit_failed" Cluster "The service of the route's `global_rate_limit` gave no answer: no endpoint took the \

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use crate::access_log::Record;
-use crate::grpc::is_fault_of_server;
+use crate::grpc::is_fault;
 use crate::reason::Reason;
 
 /// Requests that the list holds.
@@ -152,8 +152,7 @@ fn matters(
     (added_us, upstream_us): (u64, Option<u64>),
 ) -> bool {
     reason.is_some()
-        || status >= 500
-        || grpc_status.is_some_and(is_fault_of_server)
+        || is_fault(status, grpc_status)
         || added_us.saturating_add(upstream_us.unwrap_or_default()) >= SLOW_US
 }
 

@@ -329,7 +329,7 @@ fn saturation(status: &Status) -> Markup {
                 (gauge("Connections", open, about.connections_max, Some("now-open")))
                 @if let Some(kernel) = &status.kernel_plane { (gauge("Entries of the flow table", kernel.entries, Some(kernel.entries_max), None)) }
                 @if let Some(fullest) = fullest {
-                    dt { "Fullest retry budget" }
+                    dt { "Most used retry budget" }
                     dd {
                         span { (format!("{:.0} %", fullest.retry_budget_used * 100.0)) }
                         @if fullest.retry_budget_used > 0.0 { " of " (visible(&fullest.name)) }

@@ -206,7 +206,7 @@ fn the_load_of_an_endpoint_stands_beside_its_weight() {
 fn saturation_has_the_retry_budget_that_is_used_most() {
     let mut status = status();
     let text = read(&status, &Wish::default());
-    assert!(text.contains("Fullest retry budget 0 % ; refused retries, last minute: 0"), "{text}");
+    assert!(text.contains("Most used retry budget 0 % ; refused retries, last minute: 0"), "{text}");
     status.clusters[0].retry_budget_used = 0.374;
     status.clusters.push(crate::ClusterStatus {
         name: "other".into(),
@@ -215,7 +215,7 @@ fn saturation_has_the_retry_budget_that_is_used_most() {
     });
     status.listeners[0].recent.refused = [("retry_budget".to_owned(), 5)].into();
     let text = read(&status, &Wish::default());
-    assert!(text.contains("Fullest retry budget 37 % of shop ; refused retries, last minute: 5"), "{text}");
+    assert!(text.contains("Most used retry budget 37 % of shop ; refused retries, last minute: 5"), "{text}");
     assert!(text.contains("Retries of shop 3 (37 % of the budget is used)"), "{text}");
 }
 

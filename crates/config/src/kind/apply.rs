@@ -1,6 +1,6 @@
 //! Puts policies over a route, a cluster, or the limits on clients. The first policy that has a field decides it; later ones are less specific, or newer.
 
-use model::{Changes, ClientLimits, Cluster, HeaderChanges, Route, RouteAction};
+use model::{ClientLimits, Cluster, HeaderChanges, Route, RouteAction};
 
 use super::{ClientsPart, ClusterPart, RoutePart, TrafficPolicy};
 
@@ -14,12 +14,12 @@ const ROUTE: &[(&str, Put<RoutePart, Route>)] = &[
     ("retry", |of, route| route.policy.retry = of.policy.retry.clone()),
     ("request_headers", |of, route| {
         let all = &of.policy.changes.request_headers;
-        each(route, |changes| changes.request_headers = all.then(&changes.request_headers));
+        route.for_each_changes(|changes| changes.request_headers = all.then(&changes.request_headers));
     }),
     ("response_headers", |of, route| {
         let all: &HeaderChanges = &of.policy.changes.response_headers;
         // A response passes the rule first.
-        each(route, |changes| changes.response_headers = changes.response_headers.then(all));
+        route.for_each_changes(|changes| changes.response_headers = changes.response_headers.then(all));
     }),
     ("all_response_headers", |of, route| route.change_all_responses(&of.policy.own_headers)),
     ("rewrite_responses", |of, route| route.policy.response_rewrite = of.policy.response_rewrite.clone()),
@@ -89,14 +89,6 @@ const CLIENTS: &[(&str, Put<ClientsPart, ClientLimits>)] = &[
     ("request_bandwidth", |of, limits| limits.request_bandwidth = of.limits.request_bandwidth),
     ("response_bandwidth", |of, limits| limits.response_bandwidth = of.limits.response_bandwidth),
 ];
-
-/// The changes of a route, and those that replace them for single clusters.
-fn each(route: &mut Route, change: impl Fn(&mut Changes)) {
-    change(&mut route.policy.changes);
-    if let RouteAction::Clusters(clusters) = &mut route.to {
-        clusters.iter_mut().filter_map(|cluster| cluster.changes.as_deref_mut()).for_each(change);
-    }
-}
 
 /// Puts policies over a route that has the filters of its rule and nothing else yet. The caller replaces the file of [`TrafficPolicy::auth`] by
 /// what is in the Secret, and the cluster of [`TrafficPolicy::external_auth`] by that of the Service.

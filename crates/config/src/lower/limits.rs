@@ -1,11 +1,10 @@
 //! Limits on the requests of clients.
 
-use std::collections::HashMap;
-
 use ipnet::IpNet;
 use model::{ConcurrencyLimit, LimitTerms, RateHeaders, RateKey, RateLimit};
 
-use crate::diagnostic::{Location, Report, Wrong};
+use super::addresses;
+use crate::diagnostic::{Report, Wrong};
 use crate::raw::{RateHeader, RawClientRate, RawConcurrencyLimit, RawRateKey, RawRateLimit};
 use crate::read::{Int, Located, OneOf, OneOrMany};
 use crate::text::{ClientNetwork, Label};
@@ -76,18 +75,12 @@ fn terms(
 }
 
 fn networks(raw: &Located<OneOrMany<ClientNetwork>>, report: &mut Report) -> Vec<IpNet> {
-    let mut seen: HashMap<IpNet, Location> = HashMap::new();
-    for Located { location, value: ClientNetwork(network) } in &raw.value.0 {
-        if let Some(first) = seen.insert(*network, *location) {
-            let wrong = Wrong::new(format!("{network} is twice in `except`"));
-            report.add(*location, wrong.hint(format!("the first is at line {}; keep one of them", first.line)));
-        }
-    }
-    if raw.value.0.len() > EXCEPT_MAX {
-        let wrong = Wrong::new(format!("`except` has {} networks; the limit is {EXCEPT_MAX}", raw.value.0.len()));
+    let networks = addresses::listed("except", raw, &mut addresses::Seen::new(), report);
+    if networks.len() > EXCEPT_MAX {
+        let wrong = Wrong::new(format!("`except` has {} networks; the limit is {EXCEPT_MAX}", networks.len()));
         report.add(raw.location, wrong.hint("merge neighbouring networks into larger ones"));
     }
-    raw.value.0.iter().map(|network| network.value.0).collect()
+    networks
 }
 
 fn number(number: u64) -> u32 {

@@ -65,7 +65,7 @@ const TELEMETRY: [&str; 4] = ["access_log", "tracing", "clusters", "dns"];
 pub fn telemetry(raw: RawFile, base: &Path, report: &mut Report) -> Option<Snapshot> {
     let written = raw.written();
     for other in written.iter().filter(|written| !TELEMETRY.contains(&written.key)) {
-        let wrong = Wrong::new(format!("`{}` does not belong into a file for telemetry", other.key));
+        let wrong = Wrong::new(format!("`{}` does not belong in a telemetry file", other.key));
         report.add(
             other.location,
             wrong.hint("it can have `access_log`, `tracing`, and the `clusters` that they name, with `dns`"),

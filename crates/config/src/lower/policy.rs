@@ -310,12 +310,7 @@ fn mirrors(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Vec<Mirror>
 }
 
 fn intercept_errors(raw: &RawInterceptErrors, ids: &ClusterIds, report: &mut Report) -> InterceptErrors {
-    for status in raw.statuses.iter().flat_map(|statuses| &statuses.value.0) {
-        if !(400..=599).contains(&status.value.0) || status.value.1 > 599 {
-            let wrong = Wrong::new("errors have statuses from 400 to 599");
-            report.add(status.location, wrong.hint("write a status such as 503, or a range such as 500-599"));
-        }
-    }
+    respond::refuse_successes(&raw.statuses, "errors have statuses from 400 to 599", report);
     let of_backend = [
         ("path", raw.path.as_ref().map(|it| it.location)),
         ("request_headers", raw.request_headers.as_ref().map(|it| it.location)),

@@ -10,8 +10,8 @@ use super::route::listed;
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
 use crate::raw::{RawErrorPage, RawRespond};
-use crate::read::{Located, Many};
-use crate::text::{BodyText, FileName, HeaderValue};
+use crate::read::{Located, Many, OneOrMany};
+use crate::text::{BodyText, FileName, HeaderValue, StatusRange};
 
 /// Lowers a fixed response.
 pub fn fixed(raw: &RawRespond, base: &Path, report: &mut Report) -> FixedResponse {
@@ -45,16 +45,21 @@ pub fn fixed(raw: &RawRespond, base: &Path, report: &mut Report) -> FixedRespons
     FixedResponse { status, headers, page }
 }
 
+/// Refuses statuses that are no errors, by saying `what` is wrong.
+pub fn refuse_successes(raw: &Option<Located<OneOrMany<StatusRange>>>, what: &str, report: &mut Report) {
+    for status in raw.iter().flat_map(|statuses| &statuses.value.0) {
+        if !(400..=599).contains(&status.value.0) || status.value.1 > 599 {
+            report
+                .add(status.location, Wrong::new(what).hint("write a status such as 503, or a range such as 500-599"));
+        }
+    }
+}
+
 /// Lowers error pages. Those without a body are left out; the report says so.
 pub fn error_pages(raw: &Option<Located<Many<RawErrorPage>>>, base: &Path, report: &mut Report) -> Vec<ErrorPage> {
     let mut pages = Vec::new();
     for Located { value: raw, .. } in raw.iter().flat_map(|pages| &pages.value.0) {
-        for status in raw.status.iter().flat_map(|statuses| &statuses.value.0) {
-            if !(400..=599).contains(&status.value.0) || status.value.1 > 599 {
-                let wrong = Wrong::new("an error page is for statuses from 400 to 599");
-                report.add(status.location, wrong.hint("write a status such as 503, or a range such as 500-599"));
-            }
-        }
+        refuse_successes(&raw.status, "an error page is for statuses from 400 to 599", report);
         let Some(page) = page(&raw.body, &raw.file, &raw.content_type, defaults::ERROR_CONTENT_TYPE, base) else {
             continue;
         };

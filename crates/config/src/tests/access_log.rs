@@ -165,7 +165,7 @@ fn a_file_for_telemetry() {
     check(
         "access_log: stdout\nmetrics: ':9000'\nlisteners: {}\n",
         &[
-            "t.yaml:2:1: `metrics` does not belong into a file for telemetry; it can have `access_log`, `tracing`, and the `clusters`",
+            "t.yaml:2:1: `metrics` does not belong in a telemetry file; it can have `access_log`, `tracing`, and the `clusters`",
             "t.yaml:3:1: `listeners` does not belong",
         ],
     );

@@ -81,7 +81,7 @@ fn urls_and_cookies_of_responses() {
 8:92: a change of a value needs `from` or `regex`
 9:62: a `$` stands before no variable; write `${scheme}`, `${host}`, or `$$` for a dollar sign
 9:85: `regex` has no group `1`; it has no groups: put a part of it in parentheses
-9:99: `from`: "/a b" has other characters than letters, digits and signs; write spaces and others percent-encoded
+9:99: `from`: "/a b" has characters other than visible ASCII; write spaces and others percent-encoded
 10:29: `rewrite_responses` has no effect beside `redirect`; Steelyard answers by itself, and no endpoint sees the request"#,
     );
 }

@@ -91,7 +91,7 @@ impl Formed for ReplacingText {
     fn parse(text: &str) -> Result<Self, Wrong> {
         // It must not end a header, nor a part of one.
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let wrong = Wrong::new(format!("{} has other characters than letters, digits and signs", quoted(text)));
+            let wrong = Wrong::new(format!("{} has characters other than visible ASCII", quoted(text)));
             return Err(wrong.hint("write spaces and others percent-encoded"));
         }
         if text.len() > REPLACED_BYTES_MAX {

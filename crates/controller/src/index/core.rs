@@ -1,6 +1,7 @@
 //! What the index keeps of core objects: Ingresses, Services, Secrets.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,6 +117,15 @@ pub enum PortRef {
     Number(u16),
     /// By its name.
     Name(Box<str>),
+}
+
+impl fmt::Display for PortRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Name(name) => name.fmt(f),
+        }
+    }
 }
 
 /// A Secret and the names that its certificate is for.

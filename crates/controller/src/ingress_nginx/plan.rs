@@ -272,6 +272,12 @@ const SECONDS_MAX: u64 = 604_800;
 const BODY_MAX: u64 = 1 << 40;
 
 impl Plan {
+    /// Whether Steelyard answers all requests itself.
+    pub fn answers(&self) -> bool {
+        let Location { redirect, answer, .. } = &self.location;
+        self.closed.is_some() || self.unavailable.is_some() || redirect.is_some() || answer.is_some()
+    }
+
     /// Reads annotations, given without their prefix, of an Ingress in this namespace with these paths.
     pub fn of<'a>(
         annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -281,7 +287,7 @@ impl Plan {
         known: &mut Known,
     ) -> Self {
         let mut reading = Reading::of(annotations, namespace, with);
-        let location = reading.location();
+        let mut location = reading.location();
         reading.bodies();
         reading.upstream();
         reading.session();
@@ -291,7 +297,6 @@ impl Plan {
         reading.compression();
         reading.responses();
         reading.log();
-        let mut location = location;
         location.mirror = reading.mirror();
         location.asks_elsewhere = reading.asks_elsewhere;
         location.asks_host = reading.asks_host.take();
@@ -541,12 +546,15 @@ impl<'g> Reading<'g> {
         }
     }
 
+    /// Whether endpoints speak gRPC.
+    fn is_grpc(&self) -> bool {
+        self.text("backend-protocol").is_some_and(|protocol| protocol.to_ascii_uppercase().starts_with("GRPC"))
+    }
+
     /// Bodies of requests.
     fn bodies(&mut self) {
         let limit = self.either("proxy-body-size").map_or(Some(Some(1 << 20)), value::size).flatten();
-        let is_grpc =
-            self.text("backend-protocol").is_some_and(|protocol| protocol.to_ascii_uppercase().starts_with("GRPC"));
-        let collects = self.either("proxy-request-buffering") != Some("off") && !is_grpc;
+        let collects = self.either("proxy-request-buffering") != Some("off") && !self.is_grpc();
         match limit {
             Some(bytes @ 1..=BUFFER_MAX) if collects => {
                 self.route.insert("buffer".to_owned(), json!({"maxSize": format!("{bytes}B")}));

@@ -341,8 +341,7 @@ fn request_header(name: &str, text: &str, changes: &mut Changes) -> Result<(), S
         "x-forwarded-proto" | "x-forwarded-host" | "x-forwarded-for" | "forwarded" => {
             return Err(format!("proxy_set_header {name}"));
         }
-        _ if text.is_empty() => changes.request.remove.push(lower),
-        _ => changes.request.set(name, &text),
+        _ => changes.request.set_or_remove(name, &text),
     }
     Ok(())
 }
@@ -421,10 +420,7 @@ fn milliseconds(text: &str) -> Result<u64, String> {
 fn each(fields: &[&str], headers: &mut Headers) -> Result<(), String> {
     for field in fields {
         let (name, text) = field.split_once(':').ok_or_else(|| (*field).to_owned())?;
-        match with_variables(text.trim())?.as_str() {
-            "" => headers.remove.push(name.trim().to_ascii_lowercase()),
-            text => headers.set(name.trim(), text),
-        }
+        headers.set_or_remove(name.trim(), &with_variables(text.trim())?);
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use model::{
 use super::policy::Authority;
 use super::reference::Why;
 use super::traffic::{ClusterScope, Scope, UpstreamTls};
-use crate::index::{Index, Keypair, Name, SliceEndpoint, Standing};
+use crate::index::{Index, Keypair, Name, ServicePort, SliceEndpoint, Standing};
 
 /// The largest weight in the model.
 const WEIGHT_MAX: u64 = 65_535;
@@ -31,6 +31,17 @@ pub(crate) struct Share {
     pub(crate) h2: bool,
     /// The PROXY protocol header that the port expects.
     pub(crate) proxy: Option<ProxyProtocol>,
+}
+
+impl Share {
+    /// A TCP port of a Service, alone.
+    ///
+    /// # Errors
+    /// Returns a sentence if what the port expects of connections is not known.
+    pub(crate) fn of(port: &ServicePort, service: Name) -> Result<Self, String> {
+        let proxy = port.proxy_protocol()?;
+        Ok(Self { service, port: port.port, transport: Transport::Tcp, weight: 1, h2: port.speaks_h2c(), proxy })
+    }
 }
 
 /// What is presented to endpoints over TLS.

@@ -336,16 +336,10 @@ impl<'t, 'o> One<'t, 'o> {
             PortRef::Number(number) => port.port == *number,
             PortRef::Name(name) => *port.name == **name,
         });
-        let port = found.map_err(|why| Why::new("BackendNotFound", why))?.ok_or_else(|| {
-            let wanted = match wanted {
-                PortRef::Number(number) => number.to_string(),
-                PortRef::Name(name) => name.to_string(),
-            };
-            Why::new("BackendNotFound", format!("the Service {name} has no TCP port {wanted}"))
-        })?;
-        let proxy = port.proxy_protocol().map_err(|why| Why::new("UnsupportedProtocol", format!("{name}: {why}")))?;
-        let h2 = port.speaks_h2c();
-        Ok(Share { port: port.port, service: name, transport: Transport::Tcp, weight: 1, h2, proxy })
+        let port = found
+            .map_err(|why| Why::new("BackendNotFound", why))?
+            .ok_or_else(|| Why::new("BackendNotFound", format!("the Service {name} has no TCP port {wanted}")))?;
+        Share::of(port, name.clone()).map_err(|why| Why::new("UnsupportedProtocol", format!("{name}: {why}")))
     }
 
     /// Users who come from another controller rely on its annotations and must learn that these have no effect.

@@ -129,6 +129,7 @@ pub(super) fn translate(
         has_tls: false,
         client_tls: None,
         client_cert: None,
+        hsts: hsts(globals),
         default_backend: None,
         names_left: NAMES_MAX,
         asked: BTreeMap::new(),
@@ -140,6 +141,11 @@ pub(super) fn translate(
     if let Some(cluster) = making.default_backend.filter(|_| !hosts.contains_key("")) {
         making.rest(cluster);
     }
+}
+
+fn hsts(globals: &Globals) -> HeaderChanges {
+    let field = globals.hsts().map(|hsts| ("strict-transport-security".to_owned(), hsts.into()));
+    HeaderChanges { set: field.into_iter().collect(), ..HeaderChanges::default() }
 }
 
 /// How clients of both ports are treated, if GatewayParameters do not say so.
@@ -335,6 +341,8 @@ struct Making<'t, 'p, 'o> {
     client_tls: Option<&'t ClientTls>,
     /// What all of its routes demand of them.
     client_cert: Option<Arc<ClientCertRule>>,
+    /// What all responses over HTTPS get.
+    hsts: HeaderChanges,
     /// The cluster of what no path takes.
     default_backend: Option<ClusterId>,
     /// Names that routes may still have besides the hosts of their rules.
@@ -386,7 +394,10 @@ impl Making<'_, '_, '_> {
     /// Adds a route at an address. Its responses have the headers that the Ingress says.
     fn add(&mut self, at: Option<SocketAddr>, ingress: Ingress<'_>, mut route: Route) {
         if let Some(policy) = &ingress.planned.plan.policy {
-            route.change_all_responses(policy.all_response_headers());
+            // A route with a policy of its own has them already.
+            if route.policy.own_headers.is_empty() {
+                route.change_all_responses(policy.all_response_headers());
+            }
             if policy.is_unlogged() {
                 route.policy.is_unlogged = true;
             }
@@ -397,7 +408,7 @@ impl Making<'_, '_, '_> {
     /// Adds a route that stands for a host and not for what the Ingress says.
     fn add_bare(&mut self, at: Option<SocketAddr>, ingress: Ingress<'_>, mut route: Route) {
         let Some(at) = at else { return };
-        if self.at.tls == Some(at) {
+        if self.at.tls == Some(at) && self.client_cert.is_some() {
             // Every route of the host, whatever it answers: the handshake lets everybody in.
             route.policy.client_cert.clone_from(&self.client_cert);
         }
@@ -405,9 +416,8 @@ impl Making<'_, '_, '_> {
         if route.policy.own_headers.is_empty() {
             route.change_all_responses(all);
         }
-        if let Some(hsts) = self.with.plans.globals.hsts().filter(|_| self.at.tls == Some(at)) {
-            let set = vec![("strict-transport-security".to_owned(), hsts.into())];
-            route.change_all_responses(&HeaderChanges { set, ..HeaderChanges::default() });
+        if self.at.tls == Some(at) {
+            route.change_all_responses(&self.hsts);
         }
         if let Some(text) = lines::broken(&route) {
             let why = format!("its requests get 403: a value has a line break or another control character: {text:?}");

@@ -111,6 +111,14 @@ impl Regexes {
         })
     }
 
+    /// Compiles the expression so that it is found anywhere in a text.
+    ///
+    /// # Errors
+    /// As [`Regexes::anchored`].
+    pub(super) fn anywhere(&mut self, pattern: &str) -> Result<Regex, String> {
+        self.anchored(&format!("(?s:.*)(?:{pattern})(?s:.*)"))
+    }
+
     /// Compiles the expression, anchored at both ends.
     ///
     /// # Errors

@@ -224,10 +224,10 @@ impl<'a> Session<'a> {
             live.addresses = services.iter().map(|service| service.name.clone()).zip(addresses).collect();
         }
         let client = self.topology.as_ref().map(Topology::client);
+        let sources = self.sources(&live.load_path);
+        let first = (sources.as_slice(), recipe.first_requests, recipe.startup);
         for (service, (_, address)) in services.iter().zip(&live.addresses) {
             ready::wait(client.clone(), *address, service, (&mut live.processes, recipe.startup)).await?;
-            let sources = self.sources(&live.load_path);
-            let first = (sources.as_slice(), recipe.first_requests, recipe.startup);
             ready::first_requests(client.as_deref(), *address, service, first).await;
         }
         Ok((commands, configuration))

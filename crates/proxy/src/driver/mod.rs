@@ -32,7 +32,6 @@ use crate::exchange::{
 };
 use crate::grpc;
 use crate::http::receive;
-use crate::policy::bandwidth::Share;
 use crate::stream::Stream;
 use crate::tcp::relay::{self, End, Moved};
 use crate::upstream::closing::Unhealthy;
@@ -144,18 +143,21 @@ impl ExchangeContext<'_> {
         if last_us == before_us { self.now() } else { self.env(last_us) }
     }
 
-    /// What makes a request wait for the bandwidth of its client. `received`: bytes of it that were charged before.
-    fn pace_request(&self, share: &Share, timer: &Timer, received: u64) -> Box<Pace> {
-        Box::new(Pace::of_request(share.clone(), timer.sibling(), self.listener.counters.clone(), received))
+    /// What makes a request wait for the bandwidth of its client; `None` if that is not limited.
+    fn pace_request(&self, exchange: &Exchange, timer: &Timer) -> Option<Box<Pace>> {
+        let share = exchange.shares()?.request.clone()?;
+        let counters = self.listener.counters.clone();
+        Some(Box::new(Pace::new(Some(share), None, timer.sibling(), counters, exchange.received())))
     }
 
     /// What makes a response wait for the bandwidth of its client and for its own; `None` if neither is limited.
     fn pace_response(&self, exchange: &Exchange, timer: &Timer) -> Option<Box<Pace>> {
         let share = exchange.shares().and_then(|shares| shares.response.clone());
         let response = exchange.response_pace().copied();
-        let is_any = share.is_some() || response.is_some();
-        let make = || Pace::of_response(share, response, timer.sibling(), self.listener.counters.clone());
-        is_any.then(|| Box::new(make()))
+        if share.is_none() && response.is_none() {
+            return None;
+        }
+        Some(Box::new(Pace::new(share, response, timer.sibling(), self.listener.counters.clone(), 0)))
     }
 
     fn watched<'w>(&self, stream: &'w Stream) -> Watched<'w> {
@@ -269,9 +271,7 @@ async fn hold_body(context: &ExchangeContext<'_>, downstream: &mut Downstream, e
         }
     }
     let mut lane = Lane::default();
-    if let Some(share) = exchange.shares().and_then(|shares| shares.request.as_ref()) {
-        lane.pace = Some(context.pace_request(share, timer, exchange.received()));
-    }
+    lane.pace = context.pace_request(exchange, timer);
     let mut watch = ClientWatch::default();
     let read = timer.guard(poll_held(context, (&mut *stream, &mut *input), exchange, &mut lane, &mut watch));
     match read.await {
@@ -458,8 +458,8 @@ impl Turn {
     /// Makes both messages wait for their bandwidths, if they do not yet: the response once it has begun.
     fn set_paces(&mut self, context: &ExchangeContext<'_>, exchange: &Exchange, timer: &Timer) {
         let Self { lanes: [upload, download], .. } = self;
-        if let (None, Some(share)) = (&upload.pace, exchange.shares().and_then(|shares| shares.request.as_ref())) {
-            upload.pace = Some(context.pace_request(share, timer, exchange.received()));
+        if upload.pace.is_none() {
+            upload.pace = context.pace_request(exchange, timer);
         }
         if exchange.action() == Action::Relay && download.pace.is_none() {
             download.pace = context.pace_response(exchange, timer);

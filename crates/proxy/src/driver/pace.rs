@@ -16,7 +16,6 @@ const WAIT_US_MIN: u64 = 1000;
 
 /// The pace of one direction of an exchange.
 pub(super) struct Pace {
-    direction: Direction,
     /// That of the client, if the listener limits it.
     share: Option<Share>,
     /// That of the response, if the route limits it.
@@ -31,24 +30,10 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// That of a request. `charged`: bytes of it that were charged to the client before.
-    pub(super) fn of_request(share: Share, timer: Timer, counters: Arc<ListenerCounters>, charged: u64) -> Self {
-        Self::new(Direction::Request, (Some(share), None), timer, counters, charged)
-    }
-
-    /// That of a response which begins now.
-    pub(super) fn of_response(
+    /// `charged`: bytes of the message that were charged to the client before.
+    pub(super) fn new(
         share: Option<Share>,
         response: Option<ResponsePace>,
-        timer: Timer,
-        counters: Arc<ListenerCounters>,
-    ) -> Self {
-        Self::new(Direction::Response, (share, response), timer, counters, 0)
-    }
-
-    fn new(
-        direction: Direction,
-        (share, response): (Option<Share>, Option<ResponsePace>),
         timer: Timer,
         counters: Arc<ListenerCounters>,
         charged: u64,
@@ -56,12 +41,13 @@ impl Pace {
         let now_us = clock::now_us();
         // What other messages of the client have moved may be too much for now.
         let until_us = share.as_ref().map_or(0, |share| now_us.saturating_add(share.charge(0, now_us)));
-        Self { direction, share, response, timer, counters, charged, until_us, is_waiting: false }
+        Self { share, response, timer, counters, charged, until_us, is_waiting: false }
     }
 
     /// Records what has moved of the message, on the side of the client.
     pub(super) fn note(&mut self, transfer: &Transfer) {
-        let moved = match self.direction {
+        // Requests have no other bandwidth than that of their client.
+        let moved = match self.share.as_ref().map_or(Direction::Response, |share| share.direction) {
             Direction::Request => transfer.received(),
             Direction::Response => transfer.sent(),
         };

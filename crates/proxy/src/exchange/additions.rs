@@ -51,7 +51,7 @@ pub(super) fn cors<'e>(env: &Env<'e>, route: Option<usize>, request: &'e Request
 /// How URLs and cookies in the response to this request are changed.
 pub(super) fn rewriting<'e>(env: &Env<'_>, of: &'e RoutePolicy, request: &'e Request) -> Option<Rewriting<'e>> {
     let rules = of.response_rewrite.as_deref()?;
-    let (head, buffer, client) = (&request.head, &request.bytes, stages::client(env));
-    let view = RequestView { head, buffer, target: request.target(), paths: env.http.paths, client: &client };
-    Some(Rewriting { rules, scheme: policy::scheme(&view), authority: head.authority.get(buffer) })
+    let client = stages::client(env);
+    let scheme = policy::scheme(&ask::view(request, env, &client));
+    Some(Rewriting { rules, scheme, authority: request.head.authority.get(&request.bytes) })
 }

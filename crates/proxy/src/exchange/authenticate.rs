@@ -30,7 +30,6 @@ impl Exchange {
         if let Some(authorizer) = env.listener.plan.external_auth.of(number) {
             authorizer.strip(&mut self.request);
         }
-        self.unproven = None;
         self.admitted(env, number, route)
     }
 
@@ -163,10 +162,8 @@ impl Exchange {
         if route.policy.global_rate_limit.is_some() {
             return Ok(Destination::Limit);
         }
-        let Request { head, bytes, .. } = &self.request;
-        let (target, client) = (self.request.target(), stages::client(env));
-        let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
-        policy::destination(env.listener, number, route, &view)
+        let client = stages::client(env);
+        policy::destination(env.listener, number, route, &ask::view(&self.request, env, &client))
     }
 
     /// The check of the request's password is over.

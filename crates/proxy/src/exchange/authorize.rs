@@ -109,14 +109,14 @@ impl Exchange {
                 self.granted(env, number, route, &grant);
             }
             Ok(Verdict::Denied(refusal)) if !passes_all => {
-                let refusal = Box::new(self.of_both(env, *refusal));
+                let refusal = self.of_both(env, *refusal);
                 let refusal = match &authorizer.policy.sign_in {
                     // A call cannot follow a redirect.
                     Some(page) if refusal.status == 401 && self.call.is_none() => {
                         let client = stages::client(env);
-                        sign_in::redirect(page, &view(&self.request, env, &client), *refusal)
+                        sign_in::redirect(page, &view(&self.request, env, &client), refusal)
                     }
-                    _ => *refusal,
+                    _ => refusal,
                 };
                 self.refuse(env, refusal);
             }
@@ -183,10 +183,7 @@ impl Exchange {
         let page = body.map(|body| Page { content_type: content_type.unwrap_or_default().into(), body: body.into() });
         let content = match &page {
             Some(page) => Content::Page(page),
-            None => {
-                let accept = pages::accept(&self.request.head.fields, &self.request.bytes);
-                env.listener.plan.pages.error(self.record.route, status, respond::word(reason), accept)
-            }
+            None => self.error_content(env, status, respond::word(reason)),
         };
         self.respond(env, &Own { status, content, field: None, headers: &headers }, may_stay, code);
     }

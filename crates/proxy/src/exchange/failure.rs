@@ -2,6 +2,7 @@
 
 use super::intercept::Replaced;
 use super::*;
+use crate::http::respond::Content;
 
 impl Exchange {
     /// Begins the response with this status to a request that has failed, or asks the error backend for one.
@@ -25,12 +26,15 @@ impl Exchange {
             let kept = field.into_iter().map(|(name, value)| (name.to_owned(), told(value))).collect();
             return self.replace(env, policy, Replaced { status, word, kept, may_stay, code });
         }
+        let own = Own { status, content: self.error_content(env, status, word), field, headers: &[] };
+        self.respond(env, &own, may_stay, code);
+    }
+
+    /// The page for this status, in the form that the client prefers.
+    pub(super) fn error_content<'e>(&self, env: &Env<'e>, status: u16, word: Option<&'static str>) -> Content<'e> {
         // A head that is not complete says nothing about the client.
         let fields: &[Field] = if self.record.has_head { &self.request.head.fields } else { &[] };
-        let accept = pages::accept(fields, &self.request.bytes);
-        let content = env.listener.plan.pages.error(self.record.route, status, word, accept);
-        let own = Own { status, content, field, headers: &[] };
-        self.respond(env, &own, may_stay, code);
+        env.listener.plan.pages.error(self.record.route, status, word, pages::accept(fields, &self.request.bytes))
     }
 
     /// What the route demands, if the status says that the request has not met it.

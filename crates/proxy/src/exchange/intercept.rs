@@ -63,8 +63,7 @@ pub(super) fn of_fallback(route: &Route, head: &RequestHead, buffer: &[u8]) -> H
 /// What a service that makes error pages is told about the request. Nothing that the client sends under these names is passed on.
 fn told(status: u16, head: &RequestHead, buffer: &[u8]) -> HeaderChanges {
     let text = |bytes: &[u8]| FieldValue::Text(String::from_utf8_lossy(bytes).into_owned());
-    let is_accept = |field: &&Field| field.name.get(buffer).eq_ignore_ascii_case(b"accept");
-    let accept: Vec<&[u8]> = head.fields.iter().filter(is_accept).map(|field| field.value.get(buffer)).collect();
+    let accept: Vec<&[u8]> = pages::accept(&head.fields, buffer).collect();
     let mut changes = HeaderChanges {
         set: vec![
             (CODE.to_owned(), FieldValue::Text(status.to_string())),
@@ -91,6 +90,14 @@ impl Routed {
     /// Whether it goes to the error backend.
     pub(super) fn is_to_error_backend(&self) -> bool {
         self.share == ERROR_BACKEND
+    }
+
+    /// An endpoint has served the request, at that time.
+    pub(super) fn served(&self, lease: &Lease, at_ms: u64, now_ms: u64) {
+        self.cluster.record(&lease.endpoint, at_ms, Outcome::Success);
+        if lease.was_ejected {
+            self.cluster.readmit(&lease.endpoint, now_ms, Proof::Served);
+        }
     }
 
     /// The limit of the error backend is about the head: the body has as long as it makes progress.
@@ -140,10 +147,7 @@ impl Exchange {
         let (status, lease) = (head.status, &awaiting.attempt.lease);
         if status < 500 {
             // A 5xx was recorded when it arrived. Nothing more will be known of this one.
-            routed.cluster.record(&lease.endpoint, env.now_ms(), Outcome::Success);
-            if lease.was_ejected {
-                routed.cluster.readmit(&lease.endpoint, env.now_ms(), Proof::Served);
-            }
+            routed.served(lease, env.now_ms(), env.now_ms());
         }
         let is_challenge = |field: &&Field| field.name.get(bytes).eq_ignore_ascii_case(b"www-authenticate");
         let challenges =
@@ -224,9 +228,7 @@ impl Exchange {
             }
         };
         let bytes: &[u8] = bytes;
-        let is_kept = |field: &&Field| {
-            !matches!(field.id, FieldId::ContentLength | FieldId::Expect) && !is_of_body(field.name.get(bytes))
-        };
+        let is_kept = |field: &&Field| field.id != FieldId::Expect && !is_of_body(field.name.get(bytes));
         let asked = RequestHead {
             method,
             method_name,
@@ -267,9 +269,9 @@ impl Exchange {
         if error.side == Side::Downstream || error.reason == Reason::Draining || self.sent() > 0 {
             return false;
         }
-        let Some(interception) = &self.interception else { return false };
-        let Replaced { status, word, ref kept, may_stay, code } = interception.replaced;
-        let replaced = Replaced { kept: kept.clone(), status, word, may_stay, code };
+        let Some(interception) = &mut self.interception else { return false };
+        let Replaced { status, word, ref mut kept, may_stay, code } = interception.replaced;
+        let replaced = Replaced { kept: std::mem::take(kept), status, word, may_stay, code };
         env.listener.count(Reason::ErrorBackendFailed);
         self.record.handle_besides(Reason::ErrorBackendFailed);
         self.end_try(env, Some(error.reason));
@@ -283,8 +285,7 @@ impl Exchange {
     fn respond_page(&mut self, env: &Env<'_>, replaced: &Replaced) {
         let Replaced { status, word, kept, code, .. } = replaced;
         let may_stay = replaced.may_stay && self.may_stay(env);
-        let accept = pages::accept(&self.request.head.fields, &self.request.bytes);
-        let content = env.listener.plan.pages.error(self.record.route, *status, *word, accept);
+        let content = self.error_content(env, *status, *word);
         let own = Own { status: *status, content, field: None, headers: kept };
         self.respond(env, &own, may_stay, *code);
     }

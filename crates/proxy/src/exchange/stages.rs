@@ -392,15 +392,11 @@ impl Exchange {
         }
         let is_endpoints_fault = self.call.as_ref().is_some_and(Ongoing::is_endpoints_fault);
         let is_5xx = response.head.status >= 500;
-        let endpoint = &relay.lease.endpoint;
         if is_endpoints_fault {
-            routed.cluster.record(endpoint, env.now_ms(), Outcome::Failure5xx);
+            routed.cluster.record(&relay.lease.endpoint, env.now_ms(), Outcome::Failure5xx);
         } else if !is_5xx {
             // A 5xx was recorded when it arrived, and is no success now.
-            routed.cluster.record(endpoint, ended_ms, Outcome::Success);
-            if relay.lease.was_ejected {
-                routed.cluster.readmit(endpoint, env.now_ms(), Proof::Served);
-            }
+            routed.served(&relay.lease, ended_ms, env.now_ms());
         }
         let next = match (relay.may_stay, is_uploaded) {
             (true, true) => Disposition::KeepAlive,

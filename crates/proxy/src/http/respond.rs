@@ -15,10 +15,10 @@ use crate::grpc::Answer;
 use crate::http::headers::{self, Out};
 use crate::http::pages::Page;
 use crate::policy::cors::CorsEdits;
-use crate::policy::headers::drops;
+use crate::policy::headers::{added, drops};
 use crate::policy::rate_headers::Quotas;
 use crate::policy::request_id;
-use crate::policy::values::{Values, made};
+use crate::policy::values::Values;
 
 /// The status for a reason. `None` closes the connection without one, because the client is gone or has asked nothing.
 #[expect(clippy::too_many_lines, reason = "one table, which the compiler checks against the list of reasons")]
@@ -312,9 +312,7 @@ pub(crate) struct OwnChanges<'o> {
 
 impl<'o> OwnChanges<'o> {
     pub(crate) fn new(headers: &'o HeaderChanges, values: &Values<'_>) -> Self {
-        let all = headers.set.iter().chain(&headers.add);
-        let fields = all.filter_map(|(name, value)| Some((name.as_bytes(), made(value, Some(values))?)));
-        Self { headers, fields: fields.collect() }
+        Self { headers, fields: added(headers, Some(values)).collect() }
     }
 
     /// Adds the fields. In the response to a call, those by which its client recognises it are not changed.
@@ -557,8 +555,7 @@ mod tests {
             add: vec![pair("location", "/b")],
             remove: vec!["vary".to_owned(), "date".to_owned()],
         };
-        let fields = headers.set.iter().chain(&headers.add);
-        let fields = fields.map(|(name, value)| (name.as_bytes(), made(value, None).unwrap())).collect();
+        let fields = added(&headers, None).collect();
         let additions = Additions { changes: Some(OwnChanges { headers: &headers, fields }), ..Additions::NONE };
         let to =
             headers::ResponseContext { method: Method::Get, version: Version::Http11, keep_alive: true, web: None };

@@ -70,7 +70,12 @@ impl AddressTable {
 
     /// Whether a client may pass. `None`: its address is not known, because a trusted proxy has sent something else. Nothing allows that.
     pub(crate) fn admits(&self, client: Option<IpAddr>) -> bool {
-        match self.find(client) {
+        self.lets_pass(self.find(client))
+    }
+
+    /// Whether an address of which the rules say this may pass.
+    pub(crate) fn lets_pass(&self, listed: Listed) -> bool {
+        match listed {
             Listed::Allowed => true,
             Listed::Denied => false,
             Listed::Nowhere => self.is_open,

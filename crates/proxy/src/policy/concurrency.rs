@@ -44,10 +44,7 @@ impl ConcurrencyLimiter {
     pub(crate) fn new(limit: &ConcurrencyLimit, listener: &str, route: &str, in_progress: &Arc<InProgress>) -> Self {
         let ConcurrencyLimit { requests, by, terms } = limit;
         let LimitTerms { except, group, status: _ } = terms;
-        let header = match by {
-            RateKey::ClientIp => None,
-            RateKey::Header(name) => Some(name),
-        };
+        let header = by.header();
         let id = match group {
             Some(group) => in_progress.hasher.hash_one((group, header)),
             None => in_progress.hasher.hash_one((listener, route, header)),

@@ -126,7 +126,7 @@ pub(crate) fn puts(changes: &HeaderChanges) -> impl Iterator<Item = &[u8]> {
 /// The added fields, each with its value.
 pub(crate) fn added<'e>(
     changes: &'e HeaderChanges,
-    values: Option<&'e Values<'e>>,
+    values: Option<&Values<'_>>,
 ) -> impl Iterator<Item = (&'e [u8], Cow<'e, [u8]>)> {
     let all = changes.set.iter().chain(&changes.add);
     all.filter_map(move |(name, value)| Some((name.as_bytes(), made(value, values)?)))

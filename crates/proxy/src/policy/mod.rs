@@ -161,9 +161,10 @@ pub(crate) fn admit(
         let listed = table.find(client);
         // Where nothing else could be enough, the address has to be.
         let has_others = route.policy.auth.is_some() || route.policy.external_auth.is_some();
-        is_proven = route.policy.satisfy == Satisfy::Any && has_others && listed == Listed::Allowed;
-        let may_prove = route.policy.satisfy == Satisfy::Any && has_others && listed == Listed::Nowhere;
-        if !table.admits(client) && !may_prove {
+        let is_one_of_several = route.policy.satisfy == Satisfy::Any && has_others;
+        is_proven = is_one_of_several && listed == Listed::Allowed;
+        let may_go_on = table.lets_pass(listed) || (is_one_of_several && listed == Listed::Nowhere);
+        if !may_go_on {
             return Err(Error::internal(Reason::ClientDenied));
         }
     }

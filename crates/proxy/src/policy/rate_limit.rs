@@ -77,11 +77,7 @@ impl Exempt {
 
 /// The key of a client, as a limit identifies it: what `by` names, and its address if that is missing.
 pub(super) fn client_key(hasher: &RandomState, id: u64, by: &RateKey, asked: &RequestView<'_>) -> u64 {
-    let header = match by {
-        RateKey::ClientIp => None,
-        RateKey::Header(name) => first_value(asked, name),
-    };
-    match header {
+    match by.header().and_then(|name| first_value(asked, name)) {
         Some(value) => hasher.hash_one((id, value)),
         None => hasher.hash_one((id, network(client_address::client_ip(asked.head, asked.buffer, asked.client)))),
     }
@@ -92,10 +88,7 @@ impl Limiter {
     pub(crate) fn new(limit: &RateLimit, listener: &str, route: Option<&str>, clients: &Arc<Clients>) -> Self {
         let RateLimit { requests, per, by, burst, headers, terms } = limit;
         let LimitTerms { except, group, status: _ } = terms;
-        let header = match by {
-            RateKey::ClientIp => None,
-            RateKey::Header(name) => Some(name),
-        };
+        let header = by.header();
         let counted = (requests, per, header, burst);
         let id = match group {
             Some(group) => clients.hasher.hash_one((group, counted)),

@@ -87,18 +87,17 @@ impl ClientCertificate {
 
     /// The subject (RFC 4514), in printable ASCII. Empty if the certificate has none, or an excessively long one.
     pub(crate) fn subject(&self) -> &str {
-        self.subject.get_or_init(|| {
-            let parsed = webpki::EndEntityCert::try_from(&self.der).ok();
-            parsed.and_then(|certificate| subject::text(certificate.subject())).unwrap_or_default().into_boxed_str()
-        })
+        self.subject.get_or_init(|| self.name(|certificate| subject::text(certificate.subject())))
     }
 
     /// The issuer, in the same form.
     pub(crate) fn issuer(&self) -> &str {
-        self.issuer.get_or_init(|| {
-            let parsed = webpki::EndEntityCert::try_from(&self.der).ok();
-            parsed.and_then(|certificate| subject::text(certificate.issuer())).unwrap_or_default().into_boxed_str()
-        })
+        self.issuer.get_or_init(|| self.name(|certificate| subject::text(certificate.issuer())))
+    }
+
+    fn name(&self, of: impl FnOnce(&webpki::EndEntityCert<'_>) -> Option<String>) -> Box<str> {
+        let parsed = webpki::EndEntityCert::try_from(&self.der).ok();
+        parsed.and_then(|certificate| of(&certificate)).unwrap_or_default().into_boxed_str()
     }
 
     /// The SHA-256 fingerprint in lower-case hex.

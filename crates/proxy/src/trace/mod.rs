@@ -21,6 +21,7 @@ use crate::exchange::{Exchange, Request};
 use crate::http::client_address::known_client_ip;
 use crate::http::headers::Client;
 use crate::upstream::cluster::Cluster;
+use crate::upstream::hash::split;
 use crate::worker::{ListenerView, Worker};
 
 /// The longest texts of a record, in bytes. Longer ones are cut.
@@ -245,10 +246,7 @@ fn describe(out: &mut TraceRecord, listener: &ListenerView, exchange: &Exchange)
     let (record, Request { head, bytes, .. }) = (&exchange.record, &exchange.request);
     let get = |span: Span| span.get(bytes);
     let target = get(head.path);
-    let (path, query) = match memchr::memchr(b'?', target) {
-        Some(at) => (target.get(..at).unwrap_or_default(), target.get(at + 1..).unwrap_or_default()),
-        None => (target, &[][..]),
-    };
+    let (path, query) = split(target);
     out.method = text(get(head.method_name), TEXT_BYTES_MAX);
     out.path = text(path, PATH_BYTES_MAX);
     if listener.tracing.as_ref().is_some_and(|rules| rules.query) {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use balance::hash_key;
-use model::{HashKey, HashPart, Scheme};
+use model::{HashKey, HashPart};
 use smallvec::SmallVec;
 
 use crate::exchange::route::HostText;
@@ -51,10 +51,7 @@ fn made(parts: &[HashPart], asked: &RequestView<'_>) -> SmallVec<[u8; TEMPLATE_B
                 continue;
             }
             HashPart::Method => head.method_name.get(buffer),
-            HashPart::Scheme => match policy::scheme(asked) {
-                Scheme::Http => b"http",
-                Scheme::Https => b"https",
-            },
+            HashPart::Scheme => policy::scheme(asked).name().as_bytes(),
             HashPart::Host => {
                 out.extend(HostText::new(head.authority.get(buffer)).as_str().bytes());
                 continue;
@@ -77,7 +74,7 @@ fn made(parts: &[HashPart], asked: &RequestView<'_>) -> SmallVec<[u8; TEMPLATE_B
 }
 
 /// Path and query.
-fn split(target: &[u8]) -> (&[u8], &[u8]) {
+pub(crate) fn split(target: &[u8]) -> (&[u8], &[u8]) {
     match memchr::memchr(b'?', target) {
         Some(at) => (target.get(..at).unwrap_or_default(), target.get(at + 1..).unwrap_or_default()),
         None => (target, &[]),

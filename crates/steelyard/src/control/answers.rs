@@ -611,24 +611,21 @@ fn password_samples(counts: PasswordCounts) -> Vec<Sample> {
     samples
 }
 
-fn endpoint_samples<'p>(plans: impl Iterator<Item = &'p Arc<ClusterPlan>> + Clone) -> Vec<Sample> {
+fn endpoint_samples<'p>(plans: impl Iterator<Item = &'p Arc<ClusterPlan>>) -> Vec<Sample> {
     let now_ms = clock::now_ms();
     let mut samples = Vec::new();
-    let mut all = |name, help, value: &dyn Fn(&ClusterPlan, usize, &balance::EndpointState) -> f64| {
-        for plan in plans.clone() {
-            for (index, endpoint) in plan.state.endpoints().iter().enumerate() {
-                let labels = vec![("cluster", plan.policy.name.clone()), ("endpoint", endpoint.address().to_string())];
-                let value = value(plan, index, endpoint);
+    for plan in plans {
+        for (index, endpoint) in plan.state.endpoints().iter().enumerate() {
+            let labels = vec![("cluster", plan.policy.name.clone()), ("endpoint", endpoint.address().to_string())];
+            let mut one = |name, help, labels, value| {
                 samples.push(Sample { name, help, kind: Kind::Gauge, labels, value });
-            }
+            };
+            let is_up = f64::from(plan.state.usable(index, now_ms));
+            one("steelyard_endpoint_up", "1 if the endpoint takes new work.", labels.clone(), is_up);
+            let in_flight = f64::from(endpoint.in_flight());
+            one("steelyard_endpoint_in_flight", "Requests in progress at the endpoint.", labels, in_flight);
         }
-    };
-    all("steelyard_endpoint_up", "1 if the endpoint takes new work.", &|plan, index, _| {
-        f64::from(plan.state.usable(index, now_ms))
-    });
-    all("steelyard_endpoint_in_flight", "Requests in progress at the endpoint.", &|_, _, endpoint| {
-        f64::from(endpoint.in_flight())
-    });
+    }
     samples
 }
 

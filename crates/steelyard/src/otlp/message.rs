@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use model::{GRPC_STATUS_NAMES, Otlp};
+use model::{Otlp, grpc_status_name};
 use prost::Message;
 use telemetry::{Reason, TraceRecord, TryRecord, is_fault_of_server};
 
@@ -332,20 +332,15 @@ fn rpc(attributes: &mut Attributes, record: &TraceRecord, code: Option<u8>) {
     attributes.text("rpc.system.name", "grpc");
     attributes.text("rpc.method", rpc_name(record).unwrap_or("_OTHER"));
     if let Some(code) = code {
-        attributes.text("rpc.response.status_code", status_name(code));
+        attributes.text("rpc.response.status_code", grpc_status_name(code));
     }
-}
-
-/// The name of a status of gRPC, or its number if it has none.
-fn status_name(code: u8) -> String {
-    GRPC_STATUS_NAMES.get(usize::from(code)).map_or_else(|| code.to_string(), |name| (*name).to_owned())
 }
 
 /// Our reason says most; otherwise a status does.
 fn error_type(reason: Option<Reason>, status: Option<u16>, grpc_status: Option<u8>) -> String {
     match (reason, grpc_status.filter(|code| *code != 0), status) {
         (Some(reason), ..) => reason.name().to_owned(),
-        (None, Some(code), _) => status_name(code),
+        (None, Some(code), _) => grpc_status_name(code),
         (None, None, Some(status)) if status != 0 => status.to_string(),
         _ => "_OTHER".to_owned(),
     }

@@ -187,8 +187,7 @@ impl<'b> LogEntry<'b> {
 
 /// Whether it was refused or failed.
 pub(super) fn is_error(record: &Record<'_>) -> bool {
-    let is_fault =
-        |http: HttpRecord<'_>| http.status >= 500 || http.grpc_status.is_some_and(crate::grpc::is_fault_of_server);
+    let is_fault = |http: HttpRecord<'_>| crate::grpc::is_fault(http.status, http.grpc_status);
     record.reason.is_some() || record.http.is_some_and(is_fault)
 }
 

@@ -1,7 +1,6 @@
 //! Headers of requests and responses: those of snippets, and those of ConfigMaps that annotations and the ConfigMap of ingress-nginx name.
 
 use model::HeaderChanges;
-use serde_json::{Value, json};
 
 use super::super::header_map::{self, HeaderMap};
 use super::super::options::Globals;
@@ -44,15 +43,12 @@ impl Reading<'_> {
         if let Some(field) = request.field() {
             self.route.insert("requestHeaders".to_owned(), field);
         }
-        let mut response = changes.response.field().unwrap_or(Value::Null);
-        let hidden: Vec<&str> = self.globals.text("hide-headers").into_iter().flat_map(value::words).collect();
-        if !hidden.is_empty() {
-            let known = response["remove"].as_array().cloned().unwrap_or_default();
-            let hidden = hidden.iter().map(|name| json!(name.to_ascii_lowercase()));
-            response["remove"] = known.into_iter().chain(hidden).collect();
+        let mut response = changes.response;
+        for name in self.globals.text("hide-headers").into_iter().flat_map(value::words) {
+            response.set_or_remove(name, "");
         }
-        if !response.is_null() {
-            self.route.insert("responseHeaders".to_owned(), response);
+        if let Some(field) = response.field() {
+            self.route.insert("responseHeaders".to_owned(), field);
         }
         let mut all = self.globals.response_headers.clone();
         if let Some(reference) = self.text("custom-headers").map(str::to_owned) {

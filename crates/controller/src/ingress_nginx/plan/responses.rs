@@ -27,8 +27,7 @@ impl Reading<'_> {
     /// What becomes of URLs and cookies in responses.
     pub(super) fn responses(&mut self) {
         const ALL: [&str; 4] = ["proxy-redirect-from", "proxy-redirect-to", "proxy-cookie-domain", "proxy-cookie-path"];
-        let protocol = self.text("backend-protocol").unwrap_or_default().to_ascii_uppercase();
-        if protocol.starts_with("GRPC") {
+        if self.is_grpc() {
             return self.idle(&ALL, "nginx changes nothing in the responses of gRPC endpoints");
         }
         let mut fields = Map::new();

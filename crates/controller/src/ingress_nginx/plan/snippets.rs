@@ -50,12 +50,10 @@ impl Reading<'_> {
                         ),
                     ),
                 }
-                let is_grpc =
-                    self.text("backend-protocol").is_some_and(|of| of.to_ascii_uppercase().starts_with("GRPC"));
                 for (field, time_ms) in
                     [("responseTimeout", changes.grpc_read_ms), ("connectTimeout", changes.grpc_connect_ms)]
                 {
-                    if let Some(time_ms) = time_ms.filter(|_| is_grpc) {
+                    if let Some(time_ms) = time_ms.filter(|_| self.is_grpc()) {
                         self.cluster.insert(field.to_owned(), json!(format!("{time_ms}ms")));
                     }
                 }

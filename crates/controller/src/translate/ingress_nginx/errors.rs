@@ -7,7 +7,7 @@ use model::{ClusterId, Fallback, FieldValue, HeaderChanges, InterceptErrors, Rou
 use super::super::cluster::Share;
 use super::super::reference::{Why, service_port};
 use super::{Making, Place};
-use crate::index::{IngressTarget, Name, PortRef};
+use crate::index::{IngressTarget, Name};
 
 /// How long a default backend has for the headers of its response: the sum of the timeouts that ingress-nginx gives it.
 const TIMEOUT: Duration = Duration::from_secs(65);
@@ -61,22 +61,14 @@ impl Making<'_, '_, '_> {
     pub(super) fn first_port(&self, service: &Name) -> Result<Share, String> {
         let port = service_port(self.index, service, model::Transport::Tcp, |_| true)?;
         let port = port.ok_or_else(|| format!("the Service {service} has no TCP port"))?;
-        Ok(Share {
-            port: port.port,
-            service: service.clone(),
-            transport: model::Transport::Tcp,
-            weight: 1,
-            h2: port.speaks_h2c(),
-            proxy: port.proxy_protocol()?,
-        })
+        Share::of(port, service.clone())
     }
 }
 
 /// What a default backend is told about the path.
 fn told(place: &Place<'_>) -> HeaderChanges {
     let (service, port) = match place.target {
-        IngressTarget::Service(service, PortRef::Number(number)) => (service.to_string(), number.to_string()),
-        IngressTarget::Service(service, PortRef::Name(name)) => (service.to_string(), name.to_string()),
+        IngressTarget::Service(service, port) => (service.to_string(), port.to_string()),
         IngressTarget::Resource(_) => (String::new(), String::new()),
     };
     let fields = [

@@ -20,7 +20,7 @@ use super::super::reference::{Why, service_port};
 use super::super::regexes::Unmatched;
 use super::super::traffic::{Asked, UpstreamTls};
 use super::{At, Host, Ingress, Making, NAMES_MAX, Place, names, respond};
-use crate::index::{IngressTarget, Name, PortRef};
+use crate::index::{IngressTarget, Name};
 use crate::ingress_nginx::{Affinity, Answer, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, cut};
 
 /// Paths of one host that are asked whether requests may pass. Each is looked up among all paths of the host.
@@ -41,7 +41,6 @@ impl<'t> Making<'t, '_, '_> {
             None => Ok(None),
             Some((by, client_tls)) => self.ask(by, client_tls).map(Some).map_err(|why| (by, why)),
         };
-        self.client_cert = None;
         let rule = host.client_tls.map(|(by, client_tls)| self.client_cert(client_tls).map_err(|why| (by, why)));
         let (rule, ask) = match rule.transpose() {
             Ok(rule) => (rule, ask),
@@ -126,12 +125,10 @@ impl<'t> Making<'t, '_, '_> {
         let subject = match subject {
             None => None,
             // As in nginx, it is found anywhere in the subject.
-            Some(pattern) => Some(TextMatcher::Regex(
-                self.with
-                    .regexes
-                    .anchored(&format!("(?s:.*)(?:{pattern})(?s:.*)"))
-                    .map_err(|why| format!("auth-tls-match-cn: {why}"))?,
-            )),
+            Some(pattern) => {
+                let regex = self.with.regexes.anywhere(pattern);
+                Some(TextMatcher::Regex(regex.map_err(|why| format!("auth-tls-match-cn: {why}"))?))
+            }
         };
         Ok(Arc::new(ClientCertRule { mode: *mode, subject, redirect: error_page.clone() }))
     }
@@ -153,10 +150,7 @@ impl<'t> Making<'t, '_, '_> {
             let path = url.split('?').next().unwrap_or_default();
             let place = places.iter().find(|place| match is_regex {
                 false if place.exact => place.path == path,
-                false => {
-                    let rest = path.strip_prefix(place.path.trim_end_matches('/'));
-                    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-                }
+                false => is_below(path, place.path),
                 true => {
                     let regexes = &mut *self.with.regexes;
                     regexes.of_path(place.path).is_ok_and(|regex| regex.is_match(path))
@@ -166,11 +160,8 @@ impl<'t> Making<'t, '_, '_> {
                 None => Err(format!("auth-url asks {path} of the same host, which no Ingress has")),
                 Some(place) => {
                     let plan = &place.ingress.planned.plan;
-                    let is_plain = plan.closed.is_none()
-                        && plan.unavailable.is_none()
+                    let is_plain = !plan.answers()
                         && plan.location.asks_host.is_none()
-                        && plan.location.redirect.is_none()
-                        && plan.location.answer.is_none()
                         && plan.location.rewrite.as_deref().is_none_or(|target| target == place.path);
                     match is_plain {
                         true => Ok((place.ingress, place.target)),
@@ -245,14 +236,7 @@ impl<'t> Making<'t, '_, '_> {
         let bare = place.path.trim_end_matches('/');
         let plan = &place.ingress.planned.plan;
         let is_taken = [true, false].iter().any(|exact| host.known.contains_key(&(bare, *exact)));
-        if bare.is_empty()
-            || bare.len() == place.path.len()
-            || is_taken
-            || plan.closed.is_some()
-            || plan.unavailable.is_some()
-            || plan.location.redirect.is_some()
-            || plan.location.answer.is_some()
-        {
+        if bare.is_empty() || bare.len() == place.path.len() || is_taken || plan.answers() {
             return;
         }
         let (has_port, is_relative) = (plan.location.port_in_redirects, plan.location.relative_redirects);
@@ -376,16 +360,13 @@ impl<'t> Making<'t, '_, '_> {
             let is_here = match path {
                 PathMatcher::Regex(regex) => regex.is_match(from),
                 PathMatcher::Exact(exact) => exact == from,
-                PathMatcher::Prefix(prefix) => {
-                    let rest = from.strip_prefix(prefix.trim_end_matches('/'));
-                    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-                }
+                PathMatcher::Prefix(prefix) => is_below(from, prefix),
             };
             if !is_here {
                 continue;
             }
             let to = Some(PathRewrite::Full(to.clone()));
-            let is_relative = place.ingress.planned.plan.location.relative_redirects;
+            let is_relative = location.relative_redirects;
             let to = Redirect { scheme: None, host: None, port: None, path: to, status: *status, is_relative };
             let route = Route::to_all(format!("{}.moved{number}", place.label), RouteAction::Redirect(to));
             let route = Route { hosts: hosts.to_vec(), path: PathMatcher::Exact(from.clone()), ..route };
@@ -469,7 +450,7 @@ impl<'t> Making<'t, '_, '_> {
                 routes.push(Route { headers: vec![exact(name, value)], ..variant("header", other) });
             }
             Some((name, HeaderRule::Pattern(pattern))) => {
-                if let Ok(regex) = self.with.regexes.anchored(&format!("(?s:.*)(?:{pattern})(?s:.*)")) {
+                if let Ok(regex) = self.with.regexes.anywhere(pattern) {
                     let matcher = ValueMatcher { name: name.clone(), value: TextMatcher::Regex(regex) };
                     routes.push(Route { headers: vec![matcher], ..variant("header", other) });
                 }
@@ -600,16 +581,13 @@ impl<'t> Making<'t, '_, '_> {
         let service = Name::new(&url.namespace, &url.name);
         let found = service_port(self.index, &service, model::Transport::Tcp, |port| port.port == url.port);
         let Ok(Some(port)) = found else { return Ok(None) };
-        let share = Share {
-            port: port.port,
-            service,
-            transport: model::Transport::Tcp,
-            weight: 1,
-            h2: port.speaks_h2c(),
-            proxy: port.proxy_protocol()?,
-        };
-        self.out.clusters.of(self.index, vec![share]).map(Some)
+        self.out.clusters.of(self.index, vec![Share::of(port, service)?]).map(Some)
     }
+}
+
+/// Whether a path is that of a prefix, or below it at a segment boundary.
+fn is_below(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Has the routes of an Ingress, which are many (paths, canaries, over HTTP and HTTPS), count a client's requests together, as there.
@@ -626,10 +604,6 @@ fn count_together(group: &str, route: &mut Route) {
 fn sessions(of: Ingress<'_>, ingress: Ingress<'_>, target: &IngressTarget) -> Option<IngressNginxSessions> {
     let is_persistent = of.planned.plan.location.affinity? == Affinity::Persistent;
     let IngressTarget::Service(service, port) = target else { return None };
-    let port = match port {
-        PortRef::Number(number) => number.to_string(),
-        PortRef::Name(name) => name.to_string(),
-    };
     Some(IngressNginxSessions { backend: format!("{}-{service}-{port}", ingress.name.namespace), is_persistent })
 }
 
