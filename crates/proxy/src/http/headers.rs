@@ -328,12 +328,12 @@ fn write_forwarded(
     let own = |value| if x_forwarded { value } else { &b""[..] };
     keep(b"x-forwarded-proto", FieldId::XForwardedProto, own(scheme.as_bytes()));
     keep(b"x-forwarded-host", FieldId::XForwardedHost, own(authority));
-    if !x_forwarded {
+    if !x_forwarded && !decides(changes, b"x-forwarded-for") {
         for value in received(FieldId::XForwardedFor) {
             out.field(b"x-forwarded-for", value, false);
         }
     }
-    if !rfc7239 {
+    if !rfc7239 && !decides(changes, b"forwarded") {
         for value in received(FieldId::Forwarded) {
             out.field(b"forwarded", value, false);
         }

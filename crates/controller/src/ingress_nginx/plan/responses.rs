@@ -102,6 +102,10 @@ impl Reading<'_> {
             to.insert_str(0, "${scheme}://${host}");
         }
         let entry = match pattern {
+            // `a)|(b` must not become valid through the parentheses that are put around it.
+            Some((pattern, _)) if regex::Regex::new(pattern).is_err() => {
+                return Err(format!("{pattern:?} is not a regular expression, or looks around or refers back"));
+            }
             Some((pattern, ignores_case)) => {
                 let flag = if ignores_case { "(?i)" } else { "" };
                 json!({"regex": format!("{flag}(?s:.*?)(?:{pattern})(?s:.*)"), "to": to})

@@ -8,10 +8,9 @@ use super::{Reading, Verdict};
 
 impl Reading<'_> {
     /// The headers with which the service of external authorization names the client, in lower case.
-    fn granted(&self) -> Vec<String> {
-        let own = self.text("auth-response-headers");
-        let all = own.into_iter().chain(self.globals.text("global-auth-response-headers"));
-        all.flat_map(|names| names.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect()
+    fn granted(&self) -> Vec<&str> {
+        let names = self.route.get("externalAuth").and_then(|asked| asked["responseHeaders"].as_array());
+        names.into_iter().flatten().filter_map(serde_json::Value::as_str).collect()
     }
 
     pub(super) fn snippets(&mut self) -> Changes {
@@ -31,7 +30,9 @@ impl Reading<'_> {
         }
         let Some(text) = self.text("configuration-snippet") else { return Changes::default() };
         match snippet::read(text) {
-            Ok(changes) if self.granted().iter().any(|name| changes.request.names().any(|changed| name == changed)) => {
+            Ok(changes)
+                if self.granted().iter().any(|name| changes.request.names().any(|changed| *name == changed)) =>
+            {
                 // ingress-nginx writes what the service says after the snippet, and here it would be the other way around.
                 let why = "it changes a header of auth-response-headers, which is what the service says of the client";
                 self.close(&format!("configuration-snippet is refused: {why}"));

@@ -581,6 +581,9 @@ fn what_proves_nothing_closes() {
     assert!(snippet("more_set_input_headers \"X-User: guest\";").contains("auth-response-headers"));
     assert!(snippet("proxy_set_header X-User \"\";").contains("auth-response-headers"));
     assert_eq!(snippet("proxy_set_header X-Other a;"), "");
+    let several = ("auth-response-headers", "X-User X-Group");
+    let group = ("configuration-snippet", "more_set_input_headers \"X-Group: all\";");
+    assert!(closed(&[service[0], several, group]).contains("auth-response-headers"));
     let unsigned = ("auth-tls-verify-client", "optional_no_ca");
     let subject = closed(&[("auth-tls-secret", "shop/ca"), unsigned, ("auth-tls-match-cn", "CN=ann")]);
     assert!(subject.contains("a subject proves nothing"), "{subject}");

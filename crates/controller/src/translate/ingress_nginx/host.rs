@@ -39,7 +39,9 @@ impl<'t> Making<'t, '_, '_> {
         let hosts = self.names(name, host, first, others);
         let ask = match host.client_tls {
             None => Ok(None),
-            Some((by, client_tls)) => self.ask(by, client_tls).map(Some).map_err(|why| (by, why)),
+            Some((by, client_tls)) => {
+                self.ask(by, client_tls).map(Some).map_err(|why| (by, format!("auth-tls-secret: {why}")))
+            }
         };
         let rule = host.client_tls.map(|(by, client_tls)| self.client_cert(client_tls).map_err(|why| (by, why)));
         let (rule, ask) = match rule.transpose() {
@@ -54,7 +56,7 @@ impl<'t> Making<'t, '_, '_> {
             return self.closed(name, hosts, host, (by, why));
         }
         if let Err((by, why)) = ask {
-            self.tell(by, Why::new("Closed", format!("its requests get 403: auth-tls-secret: {why}")));
+            self.tell(by, Why::new("Closed", format!("its requests get 403: {why}")));
             return self.closed(name, hosts, host, (by, why.as_str()));
         }
         let is_regex = host.places.iter().any(|place| place.ingress.planned.plan.location.is_regex(place.path));
