@@ -39,6 +39,9 @@ const HOSTS: [(&str, &str, &str); 6] = [
 const CLIENTS: [(&str, &str); 5] =
     [("", ""), ("clients", "alice"), ("clients", "bob"), ("clients", "old"), ("others", "alice")];
 
+/// The number of bob's certificate.
+const BOB: u64 = 4711;
+
 struct Both {
     nginx: SocketAddr,
     steelyard: SocketAddr,
@@ -52,7 +55,8 @@ struct Both {
 }
 
 impl Both {
-    fn start() -> Self {
+    /// With `crl`, a file in the scratch directory has the certificates that are revoked; `prepare` writes it.
+    fn start(crl: Option<&str>, prepare: impl FnOnce(&Pki, &Pki)) -> Self {
         let scratch = Scratch::new();
         let pki = |name: &str| Pki::new(&scratch.path().join(name));
         let (pki, clients, others) = (pki("site"), pki("clients"), pki("others"));
@@ -60,16 +64,21 @@ impl Both {
         let names: Vec<&str> = names.iter().map(String::as_str).chain(["open.example"]).collect();
         pki.issue("site", &names);
         clients.issue("alice", &["alice"]);
-        clients.issue("bob", &["bob"]);
+        clients.issue_numbered("bob", BOB);
         clients.issue_expired("old", &["old"]);
         others.issue("alice", &["alice"]);
+        prepare(&clients, &others);
         let (nginx, steelyard, origin) = (local(port()), local(port()), Origin::start("o"));
         let root = scratch.path().display();
+        let (there, here) = match crl {
+            Some(file) => (format!("ssl_crl {root}/{file};"), format!(", crl: {root}/{file}")),
+            None => Default::default(),
+        };
         let servers: String = HOSTS
             .iter()
             .map(|(host, _, directives)| {
                 format!(
-                    "server {{ listen {nginx} ssl http2; server_name {host}.example; ssl_client_certificate {root}/clients/ca.pem; {directives} \
+                    "server {{ listen {nginx} ssl http2; server_name {host}.example; ssl_client_certificate {root}/clients/ca.pem; {there} {directives} \
                      location / {{ add_header x-client \"$ssl_client_verify $ssl_client_s_dn\"; return 200; }} }}\n"
                 )
             })
@@ -97,7 +106,7 @@ impl Both {
         let asked: Vec<String> = HOSTS.iter().map(|(host, ..)| format!("{host}.example")).collect();
         let config = format!(
             "admin: {{admin}}\nlisteners:\n  edge:\n    bind: {steelyard}\n    protocol: https\n    tls:\n      certificates: [{{cert: {root}/site/site.pem, \
-             key: {root}/site/site.key}}]\n      client_ca: {{hosts: [{}], ca: {root}/clients/ca.pem, required: false}}\n    routes:\n{routes}      \
+             key: {root}/site/site.key}}]\n      client_ca: {{hosts: [{}], ca: {root}/clients/ca.pem{here}, required: false}}\n    routes:\n{routes}      \
              - {{hosts: open.example, to: web}}\nclusters:\n  web: {{endpoints: [{}]}}\n",
             asked.join(", "),
             origin.address
@@ -123,6 +132,30 @@ impl Both {
             + if text.contains("FAILED:") { " FAILED" } else { "" }
     }
 
+    /// Reads the files again, of which Steelyard says this.
+    fn reload(&self, expect: &str) {
+        let said = self.balancer.ask(&["reload"]);
+        let said = format!("{}{}", said.stdout, said.stderr);
+        assert!(said.contains(expect), "{said}");
+    }
+
+    /// Sends all requests to both.
+    fn compare(&self) {
+        let mut wrong = Vec::new();
+        for (host, ..) in HOSTS {
+            for client in CLIENTS {
+                for version in ["--http1.1", "--http2"] {
+                    let ask = |address| self.ask(address, host, client, version);
+                    let (there, here) = (ask(self.nginx), ask(self.steelyard));
+                    if there != here {
+                        wrong.push(format!("{host} {client:?} {version}: nginx {there:?}, Steelyard {here:?}"));
+                    }
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
     /// The statuses of requests for these hosts, each over a connection of its own that was made for another host.
     fn made_for_another(
         &self,
@@ -146,20 +179,8 @@ fn nginx_and_steelyard_demand_the_same_of_clients() {
     if Command::new("nginx").arg("-v").output().is_err() {
         return skip("nginx_and_steelyard_demand_the_same_of_clients", "nginx is not installed");
     }
-    let both = Both::start();
-    let mut wrong = Vec::new();
-    for (host, ..) in HOSTS {
-        for client in CLIENTS {
-            for version in ["--http1.1", "--http2"] {
-                let (there, here) =
-                    (both.ask(both.nginx, host, client, version), both.ask(both.steelyard, host, client, version));
-                if there != here {
-                    wrong.push(format!("{host} {client:?} {version}: nginx {there:?}, Steelyard {here:?}"));
-                }
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let both = Both::start(None, |_, _| {});
+    both.compare();
     let said = |host, client| both.ask(both.steelyard, host, client, "--http2");
     assert_eq!(said("on", ("", "")), "400");
     assert_eq!(said("on", ("clients", "alice")), "200  SUCCESS CN=alice");
@@ -179,7 +200,7 @@ fn no_connection_leads_past_what_another_host_demands() {
     if Command::new("nginx").arg("-v").output().is_err() {
         return skip("no_connection_leads_past_what_another_host_demands", "nginx is not installed");
     }
-    let both = Both::start();
+    let both = Both::start(None, |_, _| {});
     let (clients, others) = (&both.clients, &both.others);
     let check = |made_for: &str, shows: Option<(&Pki, &str)>, hosts: &[&str], expect: &[u16]| {
         assert_eq!(both.made_for_another(both.steelyard, made_for, shows, hosts), expect, "{made_for} {hosts:?}");
@@ -199,4 +220,40 @@ fn no_connection_leads_past_what_another_host_demands() {
     assert_eq!(over("on", Some((clients, "bob")), &["on", "optional", "named", "page"]), [200, 200, 403, 403]);
     assert_eq!(over("on", Some((clients, "alice")), &["named", "open"]), [200, 421]);
     assert_eq!(over("unsigned", Some((clients, "old")), &["unsigned", "on"]), [400, 400]);
+}
+
+#[test]
+fn nginx_and_steelyard_refuse_the_same_revoked_certificates() {
+    if Command::new("nginx").arg("-v").output().is_err() {
+        return skip("nginx_and_steelyard_refuse_the_same_revoked_certificates", "nginx is not installed");
+    }
+    let said = |both: &Both, name| both.ask(both.steelyard, "on", ("clients", name), "--http2");
+    let both = Both::start(Some("clients/crl.pem"), |clients, _| clients.revoke("crl.pem", &[1, BOB], (2020, 2500)));
+    both.compare();
+    assert_eq!([said(&both, "alice"), said(&both, "bob")], ["200  SUCCESS CN=alice", "400"]);
+    // Bob is in the list no more: a new list holds without a restart, also for connections that are open.
+    let client = both.pki.client(Some((&both.clients, "bob")));
+    let mut open = Tls::connect(&client, both.steelyard, "on.example").unwrap();
+    assert_eq!(open.get("on.example", "/").unwrap().0, 400);
+    both.clients.revoke("crl.pem", &[1], (2020, 2500));
+    both.reload("reloaded");
+    assert_eq!(said(&both, "bob"), "200  SUCCESS CN=bob");
+    let mut open = Tls::connect(&client, both.steelyard, "on.example").unwrap();
+    assert_eq!(open.get("on.example", "/").unwrap().0, 200);
+    both.clients.revoke("crl.pem", &[BOB], (2020, 2500));
+    both.reload("reloaded");
+    assert_eq!(open.get("on.example", "/").unwrap().0, 421);
+    // A file that cannot be read leaves the last good one in use.
+    both.clients.put("crl.pem", "nothing");
+    both.reload("crl.pem: contains no certificate revocation list");
+    assert_eq!([said(&both, "alice"), said(&both, "bob")], ["200  SUCCESS CN=alice", "400"]);
+
+    // Nobody knows what is revoked since.
+    let both = Both::start(Some("clients/crl.pem"), |clients, _| clients.revoke("crl.pem", &[BOB], (2020, 2021)));
+    both.compare();
+    assert_eq!([said(&both, "alice"), said(&both, "bob")], ["400", "400"]);
+    // It is the list of another CA.
+    let both = Both::start(Some("others/crl.pem"), |_, others| others.revoke("crl.pem", &[], (2020, 2500)));
+    both.compare();
+    assert_eq!([said(&both, "alice"), said(&both, "bob")], ["400", "400"]);
 }

@@ -88,6 +88,9 @@ pub struct ClientCa {
     pub hosts: Vec<HostMatcher>,
     /// The CA certificates that may have signed it.
     pub ca: Pem,
+    /// Lists of the certificates that their CAs have revoked; `None` means that none is known to be. With lists, each CA up to the root needs one that
+    /// has not expired, or its certificates are refused.
+    pub crl: Option<Pem>,
     /// The certificate must have exactly one URI, and that must be one of these SPIFFE ids. Empty means that any certificate of the CA will
     /// do.
     pub spiffe_ids: Vec<SpiffeMatcher>,

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa, KeyIdMethod,
+    KeyPair, RevokedCertParams, SanType,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
@@ -57,6 +60,30 @@ impl Pki {
         self.issue_with(name, hosts, |params| {
             params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         });
+    }
+
+    /// The same, for a certificate with this number.
+    pub fn issue_numbered(&self, name: &str, number: u64) {
+        self.issue_with(name, &[name], |params| params.serial_number = Some(number.into()));
+    }
+
+    /// Writes a list of revoked certificates with these numbers, made and due on the first day of these years.
+    pub fn revoke(&self, file: &str, numbers: &[u64], (made, due): (i32, i32)) {
+        let revoked = numbers.iter().map(|number| RevokedCertParams {
+            serial_number: (*number).into(),
+            revocation_time: rcgen::date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(made, 1, 1),
+            next_update: rcgen::date_time_ymd(due, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        self.put(file, &list.signed_by(&self.issuer).unwrap().pem().unwrap());
     }
 
     fn issue_with(&self, name: &str, hosts: &[&str], change: impl FnOnce(&mut CertificateParams)) {

@@ -54,7 +54,10 @@ pub fn locations(raw: &RawFile, base: &Path) -> HashMap<(String, Option<PathBuf>
         for certificate in tls.value.certificates.iter().flat_map(|certificates| &certificates.value.0) {
             locations.certificate(&owner, &certificate.value);
         }
-        locations.file(&owner, tls.value.client_ca.as_ref().and_then(|client| client.value.ca.as_ref()));
+        for client in tls.value.client_ca.iter() {
+            locations.file(&owner, client.value.ca.as_ref());
+            locations.file(&owner, client.value.crl.as_ref());
+        }
     }
     for NamedEntry { name, value } in raw.clusters.iter().flat_map(|clusters| &clusters.value.0) {
         let Some(tls) = value.as_ref().and_then(|cluster| cluster.tls.as_ref()) else { continue };

@@ -43,7 +43,7 @@ pub fn listener(name: &str, raw: RawListener, context: &Context<'_>, report: &mu
     global_rate_limit::check_claims(&raw.global_rate_limit, global_rate_limit.as_ref(), auth.as_ref(), report);
     let inherited = Inherited { auth, external_auth, global_rate_limit, via };
     let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), &inherited, base, ids, report);
-    let tls = raw.tls.as_ref().and_then(|tls| tls::listener(&tls.value, base));
+    let tls = raw.tls.as_ref().and_then(|tls| tls::listener(&tls.value, base, report));
     let Located { location, value: OneOf(protocol) } = protocol?;
     refuse_keys(&raw, *protocol, report);
     let is_http = matches!(protocol, ProtocolName::Http | ProtocolName::Https | ProtocolName::Detect);

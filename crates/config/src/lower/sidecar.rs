@@ -140,6 +140,7 @@ impl Sidecar {
             client_ca: Some(ClientCa {
                 hosts: Vec::new(),
                 ca: identity.ca.clone(),
+                crl: None,
                 spiffe_ids: identity.admit.clone(),
                 verify: true,
                 required: true,

@@ -12,14 +12,21 @@ use crate::raw::{RawCertificate, RawClientCert, RawClusterTls, RawListenerTls};
 use crate::text::RedirectUrl;
 
 /// Returns `None` if it has no valid certificate; the report says why.
-pub fn listener(raw: &RawListenerTls, base: &Path) -> Option<ListenerTls> {
+pub fn listener(raw: &RawListenerTls, base: &Path, report: &mut Report) -> Option<ListenerTls> {
     let written = raw.certificates.as_ref()?;
     let client_ca = raw.client_ca.as_ref().and_then(|client| {
+        let verify = client.value.verify.as_ref().is_none_or(|verify| verify.value.0);
+        if let (Some(crl), false) = (&client.value.crl, verify) {
+            let wrong =
+                Wrong::new("`crl` has no effect with `verify: false`, which admits clients with any certificate");
+            report.add(crl.location, wrong.hint("remove one of them"));
+        }
         Some(ClientCa {
             hosts: listed(&client.value.hosts, |host| host.0.clone()),
             ca: pem(&client.value.ca, base)?,
+            crl: pem(&client.value.crl, base),
             spiffe_ids: listed(&client.value.spiffe_ids, |id| id.0.clone()),
-            verify: client.value.verify.as_ref().is_none_or(|verify| verify.value.0),
+            verify,
             required: client.value.required.as_ref().is_none_or(|required| required.value.0),
         })
     });

@@ -42,6 +42,9 @@ keys! {
         optional hosts: OneOrMany<HostText>, default "every host";
         /// A PEM file with the CA certificates that may have signed them.
         required ca: FileName;
+        /// A PEM file with certificate revocation lists (CRLs, RFC 5280). Certificates in them are refused, and so are those of a CA that has
+        /// no list here, or one that has expired: every CA between the certificate and the root needs a list.
+        optional crl: FileName, default "no certificate is known to be revoked";
         /// SPIFFE ids, of which the certificate must have one, and no other URI: one id, or `spiffe://example.org/ns/shop/*` for those below a
         /// path.
         optional spiffe_ids: OneOrMany<SpiffeText>, default "any certificate of the CA";

@@ -256,7 +256,7 @@ clusters: {web: {endpoints: [a:1]}}";
 
 #[test]
 fn certificates_that_routes_demand() {
-    let text = "listeners: {l: {bind: ':1', protocol: https, tls: {certificates: [{cert: a, key: b}], client_ca: {ca: c, required: false}},
+    let text = "listeners: {l: {bind: ':1', protocol: https, tls: {certificates: [{cert: a, key: b}], client_ca: {ca: c, crl: revoked.pem, required: false}},
         routes: [{path: /a, client_cert: {subject: 'cn = ann , O=ops', redirect: 'https://help.example'}, to: web},
         {path: /b, client_cert: {mode: optional, subject: {regex: '.*CN=a.*'}}, to: web}, {to: web}]}}
 clusters: {web: {endpoints: [a:1]}}";
@@ -269,6 +269,7 @@ clusters: {web: {endpoints: [a:1]}}";
     assert_eq!((second.mode, &second.redirect), (ClientCertMode::Optional, &None));
     let client_ca = snapshot.listeners[0].tls.as_ref().and_then(|tls| tls.client_ca.as_ref()).unwrap();
     assert_eq!((client_ca.verify, client_ca.required), (true, false));
+    assert_eq!(client_ca.crl.as_ref().map(ToString::to_string).as_deref(), Some("revoked.pem"));
     routes(
         &["to: web, client_cert: {subject: ann, mode: maybe}"],
         r#"7:29: `client_cert` needs a certificate, and clients of this listener are not asked for one; add `client_ca: {ca: FILE, required: false}` to the `tls` of the listener

@@ -12,7 +12,7 @@ use k8s_openapi::api::networking::v1::{Ingress, IngressBackend, IngressClass};
 use model::{Credential, PasswordHash, ProxyProtocol, Secret as KeyText, Transport, WrongLine, parse_credentials};
 
 use super::entry::{IndexEntry, Meta, name_of, transport};
-use super::keys::judge_authority;
+use super::keys::{judge_authority, judge_crl};
 use super::{CREDENTIALS_TYPE, Difference, Keypair, Name};
 use crate::ingress_nginx;
 use crate::objects::{ObjectRef, Text};
@@ -476,9 +476,11 @@ pub struct SecretEntry {
     pub authority: Option<AuthorityEntry>,
 }
 
-/// The CA certificates in a Secret.
+/// The CA certificates in a Secret, with the lists of those that they have revoked.
 fn authority(data: &BTreeMap<String, k8s_openapi::ByteString>) -> Option<AuthorityEntry> {
-    data.get("ca.crt").map(|bytes| AuthorityEntry::of(&bytes.0))
+    // As in ingress-nginx, an empty list is none.
+    let crl = data.get("ca.crl").map(|bytes| bytes.0.as_slice()).filter(|text| !text.is_empty());
+    data.get("ca.crt").map(|bytes| AuthorityEntry::with_crl(&bytes.0, crl))
 }
 
 impl SecretEntry {
@@ -570,8 +572,13 @@ impl IndexEntry for CredentialsEntry {
 /// mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthorityEntry {
-    /// Certificates, PEM.
-    Good(Arc<[u8]>),
+    /// They can be used.
+    Good {
+        /// Certificates, PEM.
+        text: Arc<[u8]>,
+        /// Lists of revoked certificates, PEM. Only Secrets have them.
+        crl: Option<Arc<[u8]>>,
+    },
     /// What is wrong with the present text.
     Wrong(Box<str>),
 }
@@ -579,7 +586,15 @@ pub enum AuthorityEntry {
 impl AuthorityEntry {
     pub(super) fn of(text: &[u8]) -> Self {
         match judge_authority(text) {
-            Ok(()) => Self::Good(text.into()),
+            Ok(_) => Self::Good { text: text.into(), crl: None },
+            Err(wrong) => Self::Wrong(wrong.into()),
+        }
+    }
+
+    fn with_crl(text: &[u8], crl: Option<&[u8]>) -> Self {
+        let judged = judge_authority(text).and_then(|roots| crl.map_or(Ok(()), |crl| judge_crl(roots, crl)));
+        match judged {
+            Ok(()) => Self::Good { text: text.into(), crl: crl.map(Into::into) },
             Err(wrong) => Self::Wrong(wrong.into()),
         }
     }

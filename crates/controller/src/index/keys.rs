@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
 use rustls::sign::CertifiedKey;
 
 /// A certificate and its key, which are known to match.
@@ -44,24 +45,42 @@ impl Keypair {
 ///
 /// # Errors
 /// Returns what is wrong with it, in words for the status of the objects that name it.
-pub(super) fn judge_authority(text: &[u8]) -> Result<(), String> {
+pub(super) fn judge_authority(text: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates("ca.crt", text)? {
         roots.add(certificate).map_err(|error| format!("a certificate in ca.crt cannot sign: {error}"))?;
     }
-    Ok(())
+    Ok(roots)
+}
+
+/// Checks that a text consists of lists of revoked certificates.
+///
+/// # Errors
+/// Returns what is wrong with it. What a list that cannot be read would refuse is not known, so nothing may be admitted.
+pub(super) fn judge_crl(roots: RootCertStore, text: &[u8]) -> Result<(), String> {
+    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(text).collect();
+    let lists = lists.map_err(|error| not_pem("ca.crl", error))?;
+    if lists.is_empty() {
+        return Err("there is no certificate revocation list in ca.crl".to_owned());
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).with_crls(lists).build();
+    let form = "complete lists of version 2 that say when the next one comes";
+    verifier.map(drop).map_err(|error| format!("ca.crl cannot be used ({error}); write {form}"))
 }
 
 fn certificates(place: &str, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
-    let found = found.map_err(|error| match error {
-        // The library's message is a list of numbers.
-        rustls::pki_types::pem::Error::MissingSectionEnd { .. } => {
-            format!("{place} is not PEM: a section does not end")
-        }
-        error => format!("{place} is not PEM: {error}"),
-    })?;
+    let found = found.map_err(|error| not_pem(place, error))?;
     if found.is_empty() { Err(format!("there is no certificate in {place}")) } else { Ok(found) }
+}
+
+fn not_pem(place: &str, error: pem::Error) -> String {
+    match error {
+        // The library's message is a list of numbers.
+        pem::Error::MissingSectionEnd { .. } => format!("{place} is not PEM: a section does not end"),
+        error => format!("{place} is not PEM: {error}"),
+    }
 }
 
 /// Without the key, which must not appear in a log.

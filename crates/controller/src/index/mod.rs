@@ -422,13 +422,13 @@ impl Index {
         };
         let new = match self.shared.get(text.as_bytes()) {
             // The same text was checked before.
-            Some(held) => AuthorityEntry::Good(held.clone()),
+            Some(held) => AuthorityEntry::Good { text: held.clone(), crl: None },
             None => AuthorityEntry::of(text.as_bytes()),
         };
         if self.authorities.get(&name) == Some(&new) {
             return;
         }
-        if let AuthorityEntry::Good(text) = &new {
+        if let AuthorityEntry::Good { text, .. } = &new {
             self.shared.insert(text.clone());
         }
         self.authorities.insert(name, new);

@@ -595,7 +595,7 @@ pub const KEYS: &[Key] = &[
         "auth-tls-secret",
         Form::Reference,
         Drops,
-        "clients without a good certificate get 400; requests over HTTP that are not redirected get 403; all hosts of a port share one CA",
+        "clients without a good certificate get 400; requests over HTTP that are not redirected get 403; all hosts of a port share one CA. `ca.crl` of the Secret counts as there: a revoked certificate gets 400, and so do all of a CA whose list is missing or has expired",
         "ingress-nginx-hosts",
     )),
     secures(served(

@@ -68,7 +68,7 @@ fn effects(case: &Case) -> Vec<(&'static str, bool)> {
 fn with_fixed_data(mut value: Value) -> Value {
     let kind = value["kind"].as_str().unwrap_or_default().to_owned();
     super::complete(&kind, &mut value);
-    for made in ["made-for", "authority-for", "believed-for"] {
+    for made in ["made-for", "authority-for", "believed-for", "revokes"] {
         value.as_object_mut().unwrap().remove(made);
     }
     value

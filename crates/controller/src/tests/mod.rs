@@ -181,6 +181,10 @@ fn complete(kind: &str, value: &mut Value) {
     if let Some(name) = value["authority-for"].as_str() {
         value["data"] = json!({"ca.crt": base64(&certificate(&[name.to_owned()]).0)});
     }
+    // `revokes` stands for a list of revoked certificates beside it.
+    if value["revokes"] == true {
+        value["data"]["ca.crl"] = base64(&revocation_list()).into();
+    }
     // As the API server does.
     for (part, text) in value["stringData"].as_object().cloned().into_iter().flatten() {
         value["data"][part] = base64(text.as_str().unwrap()).into();
@@ -198,6 +202,21 @@ fn complete(kind: &str, value: &mut Value) {
 pub(crate) fn certificate(names: &[String]) -> (String, String) {
     let made = rcgen::generate_simple_self_signed(names.to_vec()).unwrap();
     (made.cert.pem(), made.signing_key.serialize_pem())
+}
+
+fn revocation_list() -> String {
+    let mut ca = rcgen::CertificateParams::default();
+    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let issuer = rcgen::CertifiedIssuer::self_signed(ca, rcgen::KeyPair::generate().unwrap()).unwrap();
+    let list = rcgen::CertificateRevocationListParams {
+        this_update: rcgen::date_time_ymd(2020, 1, 1),
+        next_update: rcgen::date_time_ymd(2500, 1, 1),
+        crl_number: 1.into(),
+        issuing_distribution_point: None,
+        revoked_certs: Vec::new(),
+        key_identifier_method: rcgen::KeyIdMethod::Sha256,
+    };
+    list.signed_by(&issuer).unwrap().pem().unwrap()
 }
 
 pub(crate) fn base64(text: &str) -> String {

@@ -75,6 +75,9 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
         let verified = if asked.verify { "" } else { " or not" };
         let noted = if asked.required { "" } else { " for routes" };
         let _ = write!(text, " clients of {} by {}{verified}{noted}", hosts(&asked.hosts), asked.ca);
+        if let Some(crl) = &asked.crl {
+            let _ = write!(text, " except {crl}");
+        }
     }
     let isolated = match &listener.protocol {
         Protocol::Http(http) => http.isolated_hosts.as_slice(),

@@ -117,6 +117,8 @@ struct Bind {
 pub(crate) struct Ask {
     /// The CA that must have signed their certificates.
     pub(crate) ca: Pem,
+    /// Lists of those that it has revoked.
+    pub(crate) crl: Option<Pem>,
     /// False means that they are admitted whatever they answer.
     pub(crate) verify: bool,
     /// False means that routes decide what becomes of clients without such a certificate.
@@ -415,7 +417,7 @@ impl Clients {
                 false => Ok(()),
             };
         };
-        if self.ask.as_ref().is_some_and(|other| other.ca != ask.ca) {
+        if self.ask.as_ref().is_some_and(|other| (&other.ca, &other.crl) != (&ask.ca, &ask.crl)) {
             return Err("an older object trusts other client certificates");
         }
         if self.ask.as_ref().is_some_and(|other| (other.verify, other.required) != (ask.verify, ask.required)) {
@@ -438,9 +440,9 @@ impl Clients {
     }
 
     fn into_model(self) -> Option<ClientCa> {
-        let Ask { ca, verify, required } = self.ask?;
+        let Ask { ca, crl, verify, required } = self.ask?;
         let hosts: Option<Vec<HostMatcher>> = self.asked.into_iter().collect();
-        Some(ClientCa { hosts: hosts.unwrap_or_default(), ca, spiffe_ids: Vec::new(), verify, required })
+        Some(ClientCa { hosts: hosts.unwrap_or_default(), ca, crl, spiffe_ids: Vec::new(), verify, required })
     }
 }
 
@@ -551,6 +553,7 @@ mod tests {
             let mut ask = |(name, signer): &(&str, &str)| {
                 let ask = |signer: &str| Ask {
                     ca: ca(signer.trim_end_matches('!')),
+                    crl: None,
                     verify: !signer.ends_with('!'),
                     required: true,
                 };
@@ -581,7 +584,7 @@ mod tests {
         check(&[("a.example.com", "x"), ("b.example.com", "x!")], Some("another mode"));
         check(&[("a.example.com", "x!"), ("b.example.com", "x!")], None);
         let mut clients = Clients::default();
-        let ask = Ask { ca: ca("x"), verify: true, required: true };
+        let ask = Ask { ca: ca("x"), crl: None, verify: true, required: true };
         clients.note(Some(host("a.example.com")), Some(&ask));
         clients.note(None, Some(&ask));
         assert!(

@@ -154,7 +154,7 @@ fn ask_clients(index: &Index, plan: &Plan<'_>, listener: &mut GatewayListener<'_
     };
     let invalid = |message| Why::new("InvalidCACertificateRef", message);
     match found.and_then(|name| Authority::find(index, name).map_err(invalid)) {
-        Ok(authority) => listener.ask = Some(Ask { ca: authority.pem(), verify, required: true }),
+        Ok(authority) => listener.ask = Some(Ask { ca: authority.pem(), crl: None, verify, required: true }),
         Err(why) => {
             // The alternatives would be to admit all clients or none, so the listener is not served at all.
             listener.refused = Some(Why::new("NoValidCACertificate", why.message.clone()));

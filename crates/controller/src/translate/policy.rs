@@ -61,6 +61,7 @@ pub(super) struct Authority<'i> {
     kind: &'static str,
     name: Name,
     text: &'i Arc<[u8]>,
+    crl: Option<&'i Arc<[u8]>>,
 }
 
 impl<'i> Authority<'i> {
@@ -68,7 +69,7 @@ impl<'i> Authority<'i> {
     /// Returns a sentence if there is no usable one.
     pub(super) fn find(index: &'i Index, name: Name) -> Result<Self, String> {
         match index.authorities.get(&name) {
-            Some(AuthorityEntry::Good(text)) => Ok(Self { kind: "ConfigMap", name, text }),
+            Some(AuthorityEntry::Good { text, .. }) => Ok(Self { kind: "ConfigMap", name, text, crl: None }),
             Some(AuthorityEntry::Wrong(wrong)) => Err(format!("ConfigMap {name}: {wrong}")),
             None => {
                 let authority = format!("ConfigMap {name} with the key ca.crt");
@@ -85,7 +86,7 @@ impl<'i> Authority<'i> {
         let of_tls = index.secrets.get(&name).and_then(|secret| secret.authority.as_ref());
         let of_others = || index.credentials.get(&name).and_then(|secret| secret.authority.as_ref());
         match of_tls.or_else(of_others) {
-            Some(AuthorityEntry::Good(text)) => Ok(Self { kind: "Secret", name, text }),
+            Some(AuthorityEntry::Good { text, crl }) => Ok(Self { kind: "Secret", name, text, crl: crl.as_ref() }),
             Some(AuthorityEntry::Wrong(wrong)) => Err(format!("Secret {name}: {wrong}")),
             None => {
                 let authority = format!("Secret {name} with the key ca.crt");
@@ -96,6 +97,11 @@ impl<'i> Authority<'i> {
 
     pub(super) fn pem(&self) -> Pem {
         held(format!("{} {}", self.kind, self.name), self.text)
+    }
+
+    /// The lists of certificates that they have revoked.
+    pub(super) fn crl(&self) -> Option<Pem> {
+        Some(held(format!("{} {} (ca.crl)", self.kind, self.name), self.crl?))
     }
 }
 

@@ -19,6 +19,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use super::any::AnyClient;
 use super::client_certificate::{ClientCertificate, Fault as CertificateFault};
 use super::files::{self, Contents};
+use super::revocation::Revocation;
 use super::spiffe_client::SpiffeClient;
 use super::{H2, OwnCertificate, Provider, Socket, versions};
 use crate::exchange::route::Router;
@@ -50,13 +51,16 @@ struct Mutual {
 
 impl Mutual {
     /// `config` makes the configuration with what looks at certificates in the handshake.
-    fn new(
+    fn load(
         client: &ClientCa,
-        roots: &Arc<RootCertStore>,
+        contents: &mut Contents,
         provider: &Provider,
         config: impl FnOnce(Arc<dyn ClientCertVerifier>) -> Result<Arc<ServerConfig>, Fault>,
     ) -> Result<Self, Fault> {
-        let verifier = client.verify.then(|| verifier(client, roots, provider)).transpose()?;
+        let roots = &files::roots(&client.ca, contents)?;
+        let crl = client.crl.as_ref();
+        let revoked = crl.map(|crl| Revocation::read(crl, &client.ca, contents)).transpose()?;
+        let verifier = client.verify.then(|| verifier(client, roots, revoked, provider)).transpose()?;
         let is_open = !client.verify || !client.required;
         let in_handshake = match &verifier {
             Some(verifier) if !is_open => verifier.clone(),
@@ -121,10 +125,10 @@ impl ServerKeys {
         };
         let needs_all = settings.client_ca.as_ref().is_some_and(|client| client.hosts.is_empty());
         let open = if needs_all { Ok(None) } else { config(None).map(Some) };
-        let mutual = settings.client_ca.as_ref().map(|client| {
-            let roots = files::roots(&client.ca, &mut contents)?;
-            Mutual::new(client, &roots, provider, |verifier| config(Some(verifier)))
-        });
+        let mutual = settings
+            .client_ca
+            .as_ref()
+            .map(|client| Mutual::load(client, &mut contents, provider, |verifier| config(Some(verifier))));
         match (open, mutual.transpose()) {
             (Ok(open), Ok(mutual)) if errors.is_empty() => {
                 let is_same = |old: &&Arc<Self>| {
@@ -185,10 +189,16 @@ impl ServerKeys {
 fn verifier(
     client: &ClientCa,
     roots: &Arc<RootCertStore>,
+    revoked: Option<Revocation>,
     provider: &Provider,
 ) -> Result<Arc<dyn ClientCertVerifier>, Fault> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
-    let verifier = verifier.map_err(|error| error.to_string())?;
+    let verifier = match revoked {
+        Some(revoked) => revoked.verifier(roots, provider)?,
+        None => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
+            verifier.map_err(|error| error.to_string())?
+        }
+    };
     Ok(match client.spiffe_ids.as_slice() {
         [] => verifier,
         ids => Arc::new(SpiffeClient { inner: verifier, ids: ids.to_vec() }),

@@ -21,21 +21,30 @@ pub(crate) enum Fault {
     Expired,
     NotYetValid,
     Revoked,
+    /// Its CA, or one above it, has no list of revoked certificates that counts.
+    NoRevocationList,
+    /// The list has expired.
+    OldRevocationList,
     /// It cannot be read, or is not for clients.
     Other,
 }
 
 impl Fault {
     fn of(error: &rustls::Error) -> Self {
-        let rustls::Error::InvalidCertificate(error) = error else { return Self::Other };
+        let error = match error {
+            rustls::Error::InvalidCertificate(error) => error,
+            rustls::Error::InvalidCertRevocationList(_) => return Self::NoRevocationList,
+            _ => return Self::Other,
+        };
         match error {
             CertificateError::UnknownIssuer => Self::Issuer,
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => Self::Expired,
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => Self::NotYetValid,
-            CertificateError::Revoked
-            | CertificateError::UnknownRevocationStatus
-            | CertificateError::ExpiredRevocationList
-            | CertificateError::ExpiredRevocationListContext { .. } => Self::Revoked,
+            CertificateError::Revoked => Self::Revoked,
+            CertificateError::UnknownRevocationStatus => Self::NoRevocationList,
+            CertificateError::ExpiredRevocationList | CertificateError::ExpiredRevocationListContext { .. } => {
+                Self::OldRevocationList
+            }
             _ => Self::Other,
         }
     }
@@ -47,6 +56,8 @@ impl Fault {
             Self::Expired => "certificate has expired",
             Self::NotYetValid => "certificate is not yet valid",
             Self::Revoked => "certificate revoked",
+            Self::NoRevocationList => "unable to get certificate CRL",
+            Self::OldRevocationList => "CRL has expired",
             Self::Other => "certificate rejected",
         }
     }

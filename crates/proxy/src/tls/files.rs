@@ -117,7 +117,7 @@ fn are_swapped(pair: &Certificate, contents: &mut Contents) -> Result<bool, Faul
 }
 
 impl Fault {
-    fn of(pem: &Pem, what: &str) -> Self {
+    pub(super) fn of(pem: &Pem, what: &str) -> Self {
         Self { file: pem.file().map(Path::to_owned), message: format!("{pem}: {what}"), hint: None }
     }
 }

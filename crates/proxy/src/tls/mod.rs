@@ -12,6 +12,7 @@ mod any;
 mod client_certificate;
 mod connect;
 mod files;
+mod revocation;
 mod socket;
 mod spiffe_client;
 mod subject;

@@ -96,7 +96,7 @@ pub(super) struct Element<'d> {
     pub(super) tag: u8,
     pub(super) content: &'d [u8],
     /// With tag and length.
-    whole: &'d [u8],
+    pub(super) whole: &'d [u8],
 }
 
 impl<'d> Element<'d> {

@@ -58,7 +58,7 @@ fn validity(certificate: &[u8]) -> Option<(u64, u64)> {
 }
 
 /// Seconds since 1970. Both forms end in `Z` and have seconds.
-fn time(element: &Element<'_>) -> Option<u64> {
+pub(super) fn time(element: &Element<'_>) -> Option<u64> {
     const UTC_TIME: u8 = 0x17;
     const GENERALIZED_TIME: u8 = 0x18;
     let text = std::str::from_utf8(element.content).ok()?.strip_suffix('Z')?;

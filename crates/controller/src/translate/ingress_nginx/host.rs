@@ -118,7 +118,7 @@ impl<'t> Making<'t, '_, '_> {
     /// What the clients of a host are asked for.
     fn ask(&self, by: Ingress<'_>, client_tls: &ClientTls) -> Result<Ask, String> {
         let authority = Authority::in_secret(self.index, Name::new(&by.name.namespace, &client_tls.secret))?;
-        Ok(Ask { ca: authority.pem(), verify: true, required: false })
+        Ok(Ask { ca: authority.pem(), crl: authority.crl(), verify: true, required: false })
     }
 
     /// What all routes of a host demand of the certificates of clients.

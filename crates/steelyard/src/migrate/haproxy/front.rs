@@ -178,9 +178,8 @@ impl Making<'_> {
                 self.note(line, Became::Closed, why);
             }
         }
-        if last("crl-file").is_some() {
-            tls["client_ca"] = json!({"ca": "missing.pem"});
-            self.note(line, Became::Closed, "revoked certificates cannot be refused, so no certificate is accepted");
+        if let (Some(crl), false) = (last("crl-file"), tls["client_ca"].is_null()) {
+            tls["client_ca"]["crl"] = json!(crl);
         }
         tls
     }

@@ -405,6 +405,9 @@ fn tls_of_servers() {
     let text = translated(&servers(&format!("server_name a; {verify}"), "")).checked();
     assert!(text.contains("ca: /ca.pem") && !text.contains("ca: /ca.pem\n        hosts:"), "{text}");
     check(&servers(verify, "ssl_verify_client on; ssl_client_certificate /other.pem;"), &["one CA", "status: 403"]);
+    let revoking = format!("{verify} ssl_crl /revoked.pem;");
+    check(&servers("", &revoking), &["crl: /revoked.pem"]);
+    check(&servers(verify, &revoking), &["one CA", "status: 403"]);
 }
 
 #[test]

@@ -59,19 +59,20 @@ impl<'d> Making<'d, '_> {
     /// The certificates that clients must show.
     fn client_ca(&mut self, first: Bound<'d>, bound: &[Bound<'d>]) -> Option<Value> {
         let mut hosts = Vec::new();
-        let mut file: Option<&str> = None;
+        let mut file: Option<(&str, Option<&str>)> = None;
         let mut is_all = false;
         for one in bound {
             let scope = self.scope.inner(&one.server.block);
             let Some(verify) = scope.last("ssl_verify_client").filter(|one| one.arg(0) != "off") else { continue };
-            let ca = scope.last("ssl_client_certificate").map(|one| one.arg(0));
+            let crl = scope.last("ssl_crl").map(|one| one.arg(0));
+            let ca = scope.last("ssl_client_certificate").map(|one| (one.arg(0), crl));
             let is_one = ca.is_some() && file.is_none_or(|file| Some(file) == ca);
             if verify.arg(0) != "on" {
                 // The locations are closed where they are made; see `policies`.
                 continue;
             }
             if !is_one {
-                let why = "a port has one CA for certificates of clients, so all servers are closed; write a listener for each CA";
+                let why = "a port has one CA for certificates of clients, with one list of revoked ones, so all servers are closed; write a listener for each CA";
                 self.draft.note(verify.place(), &verify.told(), Became::Closed, why);
                 self.closed = true;
                 continue;
@@ -83,14 +84,18 @@ impl<'d> Making<'d, '_> {
             is_all |= named.is_empty();
             hosts.push(named);
         }
-        let file = file?;
+        let (file, crl) = file?;
         if is_all && hosts.len() < bound.len() {
             let why = "it is that of hosts without a name, too, so all servers of the port demand a certificate";
             self.draft.note(first.server.place(), "ssl_verify_client", Became::Different, why);
         }
         is_all |= hosts.len() == bound.len();
         let hosts: Vec<String> = hosts.into_iter().flatten().collect();
-        Some(if is_all { json!({"ca": file}) } else { json!({"ca": file, "hosts": hosts}) })
+        let mut client_ca = if is_all { json!({"ca": file}) } else { json!({"ca": file, "hosts": hosts}) };
+        if let Some(crl) = crl {
+            client_ca["crl"] = json!(crl);
+        }
+        Some(client_ca)
     }
 }
 

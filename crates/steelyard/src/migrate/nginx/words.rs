@@ -64,6 +64,7 @@ const KNOWN: &[&str] = &[
     "ssl_certificate",
     "ssl_certificate_key",
     "ssl_client_certificate",
+    "ssl_crl",
     "ssl_protocols",
     "ssl_verify_client",
     "try_files",
