@@ -206,7 +206,9 @@ fn mask_otlp(otlp: &mut Otlp) {
 
 fn mask_condition(ValueMatcher { name: _, value }: &mut ValueMatcher) {
     match value {
-        TextMatcher::Exact(_) | TextMatcher::Regex(_) => *value = TextMatcher::Exact(HIDDEN.to_owned()),
+        TextMatcher::Exact(_) | TextMatcher::Regex(_) | TextMatcher::EachRegex(_) => {
+            *value = TextMatcher::Exact(HIDDEN.to_owned())
+        }
         TextMatcher::Present => {}
     }
 }

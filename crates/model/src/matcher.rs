@@ -124,6 +124,8 @@ pub enum TextMatcher {
     Exact(String),
     /// Anchored at both ends, case matters.
     Regex(Regex),
+    /// The same, for each of several values: a header or a cookie that is there more than once.
+    EachRegex(Regex),
     /// The value is present, whatever it is.
     Present,
 }

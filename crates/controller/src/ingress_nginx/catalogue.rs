@@ -711,14 +711,15 @@ pub const KEYS: &[Key] = &[
         "configuration-snippet",
         Text,
         Drops,
-        "directives about headers, and `allow` and `deny`, are understood (docs: snippets); a snippet with any other is refused as a whole, and closes its routes unless it cannot keep somebody out",
+        "directives about headers, `allow` and `deny`, `limit_except`, `if` with an answer, `return` and `rewrite` are understood (docs: snippets); a snippet with any other is refused as a whole, and closes its routes unless it cannot keep somebody out",
         "snippet",
     ),
-    refused(
+    differs(
         "server-snippet",
         Text,
         Drops,
-        "it is configuration of nginx for a host; write what it does as annotations or as a TrafficPolicy",
+        "`if` with an answer, `return`, `rewrite`, headers of responses, and locations that answer or deny are understood (docs: snippets); a snippet with anything else is refused as a whole, and closes its hosts unless it cannot keep somebody out",
+        "snippet",
     ),
     refused("stream-snippet", Text, Drops, "write a TCPRoute"),
 ];

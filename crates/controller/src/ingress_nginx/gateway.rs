@@ -9,6 +9,7 @@ use super::catalogue::Verdict;
 use super::options::Globals;
 use super::plan::{Compat, HeaderRule, Https, Location, Plan};
 use super::report::{self, Read};
+use super::snippet::Step;
 
 /// Rules of an HTTPRoute, as the API has it.
 const RULES_MAX: usize = 16;
@@ -245,13 +246,28 @@ impl Making<'_, '_> {
             self.left_out(ingress, &what);
             return Vec::new();
         }
-        if location.answer.is_some() {
-            let what = "nothing of it is written: configuration-snippet: write `return` as a RequestRedirect, or as `respond` of a TrafficPolicy";
-            self.left_out(ingress, what);
+        let decides = |steps: &[Step]| steps.iter().any(|step| matches!(step, Step::If { .. } | Step::Answer(_)));
+        let server = location.server.as_ref();
+        let is_decided = [
+            ("configuration-snippet", decides(&location.steps) || location.methods.is_some()),
+            ("server-snippet", server.is_some_and(|server| decides(&server.steps) || !server.locations.is_empty())),
+        ];
+        if let Some((name, _)) = is_decided.iter().find(|(_, decides)| *decides) {
+            let what = format!(
+                "nothing of it is written: {name}: write what answers by itself as rules of their own, with a RequestRedirect or `respond` of a TrafficPolicy"
+            );
+            self.left_out(ingress, &what);
             return Vec::new();
         }
-        for (from, to, _) in &location.redirects {
-            self.lost(ingress, &format!("configuration-snippet: write a rule that redirects {from} to {to}"));
+        if server.is_some() {
+            self.lost(ingress, "server-snippet: write it for each route of the host");
+        }
+        for step in &location.steps {
+            let (from, to) = match step {
+                Step::Moved { from, to, .. } | Step::Rewrite { pattern: from, to, .. } => (from, to),
+                Step::If { .. } | Step::Answer(_) => continue,
+            };
+            self.lost(ingress, &format!("configuration-snippet: write a rule that makes {to} of {from}"));
         }
         for (name, _) in &location.forwarded {
             self.lost(ingress, &format!("configuration-snippet: {name} is what the Gateway knows of the client"));

@@ -26,11 +26,11 @@ pub use options::{FLAGS, Globals, OPTIONS, Opt};
 pub use path::regex_of;
 pub(crate) use path::{literal_of, pattern_of};
 pub use plan::{
-    Affinity, Canary, ClientTls, Compat, Errors, Finding, HeaderRule, Https, Known, Location, Plan, ProxySsl,
+    Affinity, Canary, ClientTls, Compat, Errors, Finding, HeaderRule, Https, Known, Location, Plan, ProxySsl, Server,
     ServiceUrl, UpstreamProtocol, With,
 };
 pub use report::{Format, OBJECTS_MAX, Report, Score, table};
-pub use snippet::Answer;
+pub use snippet::{Answer, Like, LocationKind, ServerLocation, Step, Test};
 pub(crate) use value::cut;
 
 /// The prefix of the annotations.

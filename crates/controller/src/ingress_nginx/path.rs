@@ -23,6 +23,11 @@ pub(crate) fn pattern_of(path: &str) -> Option<String> {
     Some(format!("(?i:{path})(?s:.*)")).filter(|pattern| is_one(pattern))
 }
 
+/// Whether an expression means the same to nginx and here.
+pub(super) fn is_same(pattern: &str) -> bool {
+    pattern.len() <= PATH_BYTES_MAX && means_the_same(pattern) && regex_syntax::parse(pattern).is_ok()
+}
+
 /// Bytes of an expression. nginx takes no longer ones, and to compile those of an object of the largest size takes minutes.
 const PATH_BYTES_MAX: usize = 4096;
 

@@ -25,10 +25,11 @@ use serde_json::{Map, Value, json};
 
 pub use self::errors::Errors;
 pub use self::session::Affinity;
+pub use self::snippets::Server;
 use super::catalogue::{self, Bad, Key, Verdict};
 use super::header_map::HeaderMaps;
 use super::options::Globals;
-use super::snippet::Answer;
+use super::snippet::Step;
 use super::value;
 
 /// How to decide where the behaviour of ingress-nginx would be a hole.
@@ -147,10 +148,16 @@ pub struct Location {
     pub proxy_ssl: Option<ProxySsl>,
     /// A cookie leads clients back to their endpoint, by this affinity-mode.
     pub affinity: Option<Affinity>,
-    /// Paths that a snippet redirects: the path, the new one, and the status.
-    pub redirects: Vec<(String, String, u16)>,
-    /// A snippet answers all requests.
-    pub answer: Option<Answer>,
+    /// What a snippet decides of requests before everything else.
+    pub steps: Vec<Step>,
+    /// The methods that a snippet lets pass; `None` means all.
+    pub methods: Option<Vec<String>>,
+    /// What a snippet says of the whole host.
+    pub server: Option<Server>,
+    /// Responses have headers by `add_header`, so that those of `server` do not count.
+    pub has_add_header: bool,
+    /// Responses have headers by `more_set_headers`, likewise.
+    pub has_more_headers: bool,
     /// `X-Forwarded-Proto` and `X-Forwarded-Host`, if a snippet has a constant for them.
     pub forwarded: Vec<(String, String)>,
     /// Responses that are replaced; `None` means none.
@@ -274,8 +281,9 @@ const BODY_MAX: u64 = 1 << 40;
 impl Plan {
     /// Whether Steelyard answers all requests itself.
     pub fn answers(&self) -> bool {
-        let Location { redirect, answer, .. } = &self.location;
-        self.closed.is_some() || self.unavailable.is_some() || redirect.is_some() || answer.is_some()
+        let Location { redirect, steps, .. } = &self.location;
+        let has_answer = steps.iter().any(|step| matches!(step, Step::Answer(_)));
+        self.closed.is_some() || self.unavailable.is_some() || redirect.is_some() || has_answer
     }
 
     /// Reads annotations, given without their prefix, of an Ingress in this namespace with these paths.
@@ -303,8 +311,13 @@ impl Plan {
         location.affinity = reading.affinity;
         let changes = reading.snippets();
         location.host = changes.host.clone().or(location.host);
-        location.answer.clone_from(&changes.answer);
-        location.redirects.clone_from(&changes.redirects);
+        location.steps.clone_from(&changes.steps);
+        location.methods.clone_from(&changes.methods);
+        location.has_add_header = changes.has_add_header;
+        // ingress-nginx writes those of CORS and of custom-headers in the same way.
+        let has_more = reading.bool("enable-cors", false) || reading.text("custom-headers").is_some();
+        location.has_more_headers = changes.has_more_headers || has_more;
+        location.server = reading.server_snippet();
         location.forwarded.clone_from(&changes.forwarded);
         reading.headers(changes);
         let canary = reading.canary();
@@ -514,8 +527,11 @@ impl<'g> Reading<'g> {
             affinity: None,
             client_tls: self.client_tls(),
             proxy_ssl: self.proxy_ssl(),
-            redirects: Vec::new(),
-            answer: None,
+            steps: Vec::new(),
+            methods: None,
+            server: None,
+            has_add_header: false,
+            has_more_headers: false,
             forwarded: Vec::new(),
             errors: self.errors(),
             default_backend: self.text("default-backend").map(str::to_owned),

@@ -9,6 +9,7 @@ mod host;
 mod lines;
 mod plans;
 pub(super) mod ports;
+mod snippets;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -28,10 +29,11 @@ use super::regexes::Regexes;
 use super::traffic::Policies;
 use super::{Circumstances, Notice};
 use crate::index::{Index, IngressEntry, IngressTarget, Kind, Name};
-use crate::ingress_nginx::{ClientTls, Compat, Globals, Verdict};
+use crate::ingress_nginx::{ClientTls, Compat, Globals, Server, Verdict};
 use crate::settings::Settings;
 use plans::Planned;
 pub(super) use plans::Plans;
+use snippets::When;
 
 /// What this needs besides the objects.
 pub(super) struct With<'t, 'p> {
@@ -51,6 +53,7 @@ struct Ingress<'t> {
 }
 
 /// A path of a host.
+#[derive(Clone)]
 struct Place<'t> {
     label: String,
     ingress: Ingress<'t>,
@@ -75,6 +78,8 @@ struct Host<'t> {
     closed: Option<(Ingress<'t>, &'t str)>,
     /// The first Ingress that says that clients of the host show a certificate.
     client_tls: Option<(Ingress<'t>, &'t ClientTls)>,
+    /// What the first `server-snippet` of the host says, and the Ingress that has it.
+    server: Option<(Ingress<'t>, &'t Server)>,
     /// More names.
     aliases: Vec<&'t str>,
     /// The path that `/` leads to, and who says so.
@@ -128,6 +133,8 @@ pub(super) fn translate(
         at: At::default(),
         has_tls: false,
         client_tls: None,
+        server: None,
+        when: When::default(),
         client_cert: None,
         hsts: hsts(globals),
         default_backend: None,
@@ -264,6 +271,7 @@ fn hosts<'t>(served: &[Ingress<'t>], has_default: bool, out: &mut Serving<'_>) -
     put_canaries(&canaries, &mut hosts, out);
     default_backends(&mut hosts);
     hold(served, &mut hosts);
+    put_servers(served, &mut hosts, out);
     hosts
 }
 
@@ -313,6 +321,23 @@ fn hold<'t>(served: &[Ingress<'t>], hosts: &mut BTreeMap<&'t str, Host<'t>>) {
     }
 }
 
+/// The oldest Ingress of a host with a `server-snippet` says it for all of the host.
+fn put_servers<'t>(served: &[Ingress<'t>], hosts: &mut BTreeMap<&'t str, Host<'t>>, out: &mut Serving<'_>) {
+    for ingress in served {
+        let Some(server) = &ingress.planned.plan.location.server else { continue };
+        let rules = ingress.entry.rules.iter().map(|rule| rule.host.as_deref().unwrap_or_default());
+        for name in rules.chain(ingress.entry.rules.is_empty().then_some("")) {
+            let Some(host) = hosts.get_mut(name) else { continue };
+            let (by, first) = *host.server.get_or_insert((*ingress, server));
+            if by.name != ingress.name && first != server {
+                let shown = if name.is_empty() { "*" } else { name };
+                let why = format!("{shown} has the server-snippet of the older Ingress {}, and not this one", by.name);
+                conflicts(*ingress, why, out);
+            }
+        }
+    }
+}
+
 /// The default backend of the first Ingress of a host takes what no path of the host does.
 fn default_backends<'t>(hosts: &mut BTreeMap<&'t str, Host<'t>>) {
     for (name, host) in hosts {
@@ -339,6 +364,10 @@ struct Making<'t, 'p, 'o> {
     has_tls: bool,
     /// Its clients show a certificate.
     client_tls: Option<&'t ClientTls>,
+    /// What its snippet says.
+    server: Option<&'t Server>,
+    /// The requests that a snippet leaves to the routes that come next.
+    when: When,
     /// What all of its routes demand of them.
     client_cert: Option<Arc<ClientCertRule>>,
     /// What all responses over HTTPS get.
@@ -402,12 +431,34 @@ impl Making<'_, '_, '_> {
                 route.policy.is_unlogged = true;
             }
         }
+        let location = &ingress.planned.plan.location;
+        if let Some(server) = self.server {
+            // A location with headers of its own does not inherit those of its host.
+            if !location.has_add_header {
+                route.change_all_responses(&server.add_header);
+            }
+            if !location.has_more_headers {
+                route.change_all_responses(&server.more_headers);
+            }
+        }
+        self.add_bare(at, ingress, route);
+    }
+
+    /// Adds a route that the snippet of a host stands for.
+    fn add_of_host(&mut self, at: Option<SocketAddr>, ingress: Ingress<'_>, mut route: Route) {
+        if let Some(server) = self.server {
+            route.change_all_responses(&server.add_header);
+            route.change_all_responses(&server.more_headers);
+        }
         self.add_bare(at, ingress, route);
     }
 
     /// Adds a route that stands for a host and not for what the Ingress says.
     fn add_bare(&mut self, at: Option<SocketAddr>, ingress: Ingress<'_>, mut route: Route) {
         let Some(at) = at else { return };
+        if !self.when.restrict(&mut route, self.at.tls != Some(at)) {
+            return;
+        }
         if self.at.tls == Some(at) && self.client_cert.is_some() {
             // Every route of the host, whatever it answers: the handshake lets everybody in.
             route.policy.client_cert.clone_from(&self.client_cert);

@@ -85,10 +85,18 @@ impl Conditions {
 }
 
 fn matches_header(matcher: &ValueMatcher, request: &Request<'_>) -> bool {
-    request.fields.iter().any(|field| {
-        field.name.get(request.buffer).eq_ignore_ascii_case(matcher.name.as_bytes())
-            && matches_text(&matcher.value, field.value.get(request.buffer))
-    })
+    let is_named = |field: &&Field| field.name.get(request.buffer).eq_ignore_ascii_case(matcher.name.as_bytes());
+    let values = request.fields.iter().filter(is_named).map(|field| field.value.get(request.buffer));
+    matches_any(&matcher.value, values)
+}
+
+/// Whether one of several values matches, or all of them if the matcher wants that.
+fn matches_any<'v>(matcher: &TextMatcher, mut values: impl Iterator<Item = &'v [u8]>) -> bool {
+    let is_match = |value| matches_text(matcher, value);
+    match matcher {
+        TextMatcher::EachRegex(_) => values.next().is_some_and(is_match) && values.all(is_match),
+        TextMatcher::Exact(_) | TextMatcher::Regex(_) | TextMatcher::Present => values.any(is_match),
+    }
 }
 
 fn matches_claim(matcher: &ValueMatcher, bearer: Bearer<'_>) -> bool {
@@ -103,8 +111,7 @@ fn matches_claim(matcher: &ValueMatcher, bearer: Bearer<'_>) -> bool {
 }
 
 fn matches_cookie(matcher: &ValueMatcher, request: &Request<'_>) -> bool {
-    let mut values = cookie::values(request.fields, request.buffer, matcher.name.as_bytes());
-    values.any(|value| matches_text(&matcher.value, value))
+    matches_any(&matcher.value, cookie::values(request.fields, request.buffer, matcher.name.as_bytes()))
 }
 
 /// The first parameter with the name decides, as in most servers.
@@ -145,7 +152,7 @@ pub(crate) fn matches_text(matcher: &TextMatcher, value: &[u8]) -> bool {
     match matcher {
         TextMatcher::Exact(text) => text.as_bytes() == value,
         // A byte that is not UTF-8 is a letter like any other: a client must not get past a route that refuses `.*bot.*` by adding one.
-        TextMatcher::Regex(regex) => regex.is_match(&String::from_utf8_lossy(value)),
+        TextMatcher::Regex(regex) | TextMatcher::EachRegex(regex) => regex.is_match(&String::from_utf8_lossy(value)),
         TextMatcher::Present => true,
     }
 }

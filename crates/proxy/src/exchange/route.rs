@@ -617,6 +617,24 @@ mod tests {
     }
 
     #[test]
+    fn each_of_several_values() {
+        let each = || TextMatcher::EachRegex(Regex::new("^[0-9]+$").unwrap());
+        let mut by_header = prefix("/");
+        by_header.headers = vec![value("x-id", each())];
+        let mut by_cookie = prefix("/");
+        by_cookie.cookies = vec![value("id", each())];
+        let routes = [by_header, by_cookie];
+        let check = |fields: &str, expect| check_with(&routes, "GET /", "a", fields, expect);
+        check("X-Id: 17\r\n", Some(0));
+        check("X-Id: 17\r\nX-ID: 18\r\n", Some(0));
+        check("X-Id: 17\r\nX-Id: a\r\n", None);
+        check("X-Id: a\r\nX-Id: 17\r\n", None);
+        check("", None);
+        check("Cookie: id=1; id=2\r\n", Some(1));
+        check("Cookie: id=1\r\nCookie: id=a\r\n", None);
+    }
+
+    #[test]
     fn grpc_is_told_by_its_content_type() {
         let call = |mut route: Route| {
             route.methods = vec!["POST".into()];

@@ -1,10 +1,24 @@
 //! What the snippets of an Ingress mean.
 
+use model::HeaderChanges;
 use serde_json::json;
 
-use super::super::snippet::{self, Changes};
+use super::super::snippet::{self, Changes, Headers, Refused, ServerLocation, Step};
 use super::super::value;
-use super::{Reading, Verdict};
+use super::{Reading, Verdict, spec};
+
+/// What the snippet of a host says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    /// What it decides of requests before everything else.
+    pub steps: Vec<Step>,
+    /// Its locations.
+    pub locations: Vec<ServerLocation>,
+    /// Headers of responses by `add_header`.
+    pub add_header: HeaderChanges,
+    /// Headers of responses by `more_set_headers` and `more_clear_headers`.
+    pub more_headers: HeaderChanges,
+}
 
 impl Reading<'_> {
     /// The headers with which the service of external authorization names the client, in lower case.
@@ -25,9 +39,6 @@ impl Reading<'_> {
             critical.iter().for_each(|name| self.tell(name, Verdict::Refused, why));
             return Changes::default();
         }
-        if self.text("server-snippet").is_some_and(snippet::server_protects) {
-            self.close_for("server-snippet", "server-snippet is refused, and it may keep somebody out".to_owned());
-        }
         let Some(text) = self.text("configuration-snippet") else { return Changes::default() };
         match snippet::read(text) {
             Ok(changes)
@@ -39,17 +50,16 @@ impl Reading<'_> {
                 self.tell("configuration-snippet", Verdict::Refused, &format!("{why}: nothing of it is served"));
                 Changes::default()
             }
+            Ok(changes) if self.text("rewrite-target").is_some() && changes.rewrites() => {
+                let why = "it has a rewrite beside rewrite-target: write one of them";
+                self.close(&format!("configuration-snippet is refused: {why}"));
+                self.tell("configuration-snippet", Verdict::Refused, &format!("{why}; nothing of it is served"));
+                Changes::default()
+            }
             Ok(changes) => {
-                match changes.claims.is_empty() {
-                    true => self.tell("configuration-snippet", Verdict::Served, "all of it is understood"),
-                    false => self.tell(
-                        "configuration-snippet",
-                        Verdict::Differs,
-                        &format!(
-                            "what a client says of itself counts only from a trusted proxy (--trusted-proxy, use-forwarded-headers): {}",
-                            value::cut(&changes.claims.join(", "))
-                        ),
-                    ),
+                match differences(&changes) {
+                    Some(says) => self.tell("configuration-snippet", Verdict::Differs, &says),
+                    None => self.tell("configuration-snippet", Verdict::Served, "all of it is understood"),
                 }
                 for (field, time_ms) in
                     [("responseTimeout", changes.grpc_read_ms), ("connectTimeout", changes.grpc_connect_ms)]
@@ -64,15 +74,58 @@ impl Reading<'_> {
                 changes
             }
             Err(refused) => {
-                let what = value::cut(&refused.what);
-                let mut why = format!("it has {what}, which is not understood: nothing of it is served");
-                if refused.protects {
-                    why.push_str(", and neither are its routes, because it may keep somebody out");
-                    self.close(&format!("configuration-snippet is refused: it has {what}"));
-                }
-                self.tell("configuration-snippet", Verdict::Refused, &why);
+                self.refuse_snippet("configuration-snippet", &refused);
                 Changes::default()
             }
         }
     }
+
+    /// What the snippet of the hosts says; `None` if there is none, or if it is refused.
+    pub(super) fn server_snippet(&mut self) -> Option<Server> {
+        let text = self.text("server-snippet").filter(|_| self.globals.allows_snippets())?;
+        let read = snippet::read_server(text).and_then(|server| {
+            let changes = |headers: &Headers| {
+                let Some(field) = headers.field() else { return Ok(HeaderChanges::default()) };
+                let policy = config::TrafficPolicy::read(&spec("allResponseHeaders", field));
+                policy.map(|policy| policy.all_response_headers().clone())
+            };
+            let headers = changes(&server.add_header).and_then(|add| Ok((add, changes(&server.more_headers)?)));
+            let (add_header, more_headers) =
+                headers.map_err(|wrong| Refused { what: wrong.join("; "), protects: true })?;
+            Ok(Server { steps: server.steps, locations: server.locations, add_header, more_headers })
+        });
+        match read {
+            Ok(server) => {
+                self.tell("server-snippet", Verdict::Served, "all of it is understood");
+                Some(server)
+            }
+            Err(refused) => {
+                self.refuse_snippet("server-snippet", &refused);
+                None
+            }
+        }
+    }
+
+    fn refuse_snippet(&mut self, name: &str, refused: &Refused) {
+        let what = value::cut(&refused.what);
+        let mut why = format!("it has {what}, which is not understood: nothing of it is served");
+        if refused.protects {
+            why.push_str(", and neither are its routes, because it may keep somebody out");
+            self.close_for(name, format!("{name} is refused: it has {what}"));
+        }
+        self.tell(name, Verdict::Refused, &why);
+    }
+}
+
+/// What is different with a snippet that is understood.
+fn differences(changes: &Changes) -> Option<String> {
+    let claims = (!changes.claims.is_empty()).then(|| {
+        let claims = value::cut(&changes.claims.join(", "));
+        format!("what a client says of itself counts only from a trusted proxy (--trusted-proxy, use-forwarded-headers): {claims}")
+    });
+    let lenient = changes
+        .is_lenient
+        .then(|| "add_header without `always`, and expires: errors of endpoints have the header too".to_owned());
+    let told: Vec<String> = claims.into_iter().chain(lenient).collect();
+    (!told.is_empty()).then(|| told.join("; "))
 }

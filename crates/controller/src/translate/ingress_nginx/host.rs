@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
-    ClientCertRule, ExternalAuth, FieldPart, FieldValue, HostMatcher, IngressNginxSessions, Mirror, Page, PageBody,
-    PathMatcher, PathRewrite, Redirect, Route, RouteAction, Scheme, Template, TemplatePart, TextMatcher, ValueMatcher,
-    Variable, WeightedCluster,
+    ClientCertRule, ExternalAuth, FieldPart, FieldValue, HostMatcher, IngressNginxSessions, Mirror, PathMatcher,
+    PathRewrite, Redirect, Route, RouteAction, Scheme, Template, TemplatePart, TextMatcher, ValueMatcher, Variable,
+    WeightedCluster,
 };
 
 use super::super::bind::Ask;
@@ -19,9 +19,10 @@ use super::super::policy::Authority;
 use super::super::reference::{Why, service_port};
 use super::super::regexes::Unmatched;
 use super::super::traffic::{Asked, UpstreamTls};
+use super::snippets::{Before, Item, Server, When, everything, host_label};
 use super::{At, Host, Ingress, Making, NAMES_MAX, Place, names, respond};
 use crate::index::{IngressTarget, Name};
-use crate::ingress_nginx::{Affinity, Answer, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, cut};
+use crate::ingress_nginx::{Affinity, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, cut};
 
 /// Paths of one host that are asked whether requests may pass. Each is looked up among all paths of the host.
 const ASKED_MAX: usize = 64;
@@ -52,6 +53,8 @@ impl<'t> Making<'t, '_, '_> {
         self.at = self.at(name, host, others, ask.as_ref().ok().and_then(Option::as_ref));
         self.has_tls = host.has_tls;
         self.client_tls = host.client_tls.map(|(_, client_tls)| client_tls);
+        self.when = When::default();
+        self.server = None;
         if let Some((by, why)) = host.closed {
             return self.closed(name, hosts, host, (by, why));
         }
@@ -60,26 +63,23 @@ impl<'t> Making<'t, '_, '_> {
             return self.closed(name, hosts, host, (by, why.as_str()));
         }
         let is_regex = host.places.iter().any(|place| place.ingress.planned.plan.location.is_regex(place.path));
-        if let Some((ingress, root)) = host.app_root {
-            let route = respond(format!("ingress/{}#app-root@{name}", ingress.name), 302, Some(root));
-            let route = Route { hosts: hosts.clone(), path: PathMatcher::Exact("/".to_owned()), ..route };
-            let At { plain, tls } = self.at;
-            let over_plain = self.https(ingress, "/", &route).unwrap_or_else(|| route.clone());
-            self.add_bare(plain, ingress, over_plain);
-            self.add_bare(tls, ingress, route);
-        }
-        let mut places: Vec<&Place<'_>> = host.places.iter().collect();
+        let mut places: Vec<&Place<'t>> = host.places.iter().collect();
         match is_regex {
             true => places.sort_by_key(|place| Reverse((place.path.len(), place.path))),
             false => places.sort_by_key(|place| (!place.exact, Reverse(place.path.trim_end_matches('/').len()))),
         }
         self.asked = self.asked_places(&places, is_regex);
-        for place in &places {
-            // A prefix also takes the path without its slash, so the redirect to it comes first.
-            if !is_regex {
-                self.slash(&hosts, place, host);
+        let Server { rests, routes, items } = match self.server(name, host, &hosts, (&places, is_regex)) {
+            Ok(server) => server,
+            Err((by, why)) => {
+                self.when = When::default();
+                self.tell(by, Why::new("Closed", format!("its requests get 403: {why}")));
+                return self.closed(name, hosts, host, (by, &why));
             }
-            self.place(&hosts, place, is_regex);
+        };
+        self.app_root(name, host, &hosts);
+        for item in items {
+            self.item(host, &hosts, (item, &routes), is_regex);
         }
         // Otherwise a less specific host would get what no path of this one takes.
         if !name.is_empty() && !places.iter().any(|place| place.path == "/" && !place.exact) {
@@ -88,10 +88,61 @@ impl<'t> Making<'t, '_, '_> {
                 Some(cluster) => Route::to_all(label, cluster.into()),
                 None => respond(label, 404, None),
             };
-            self.own(first, "/", Route { hosts, ..route });
+            self.own(first, "/", Route { hosts: hosts.clone(), ..route });
         }
+        if let Some((by, _)) = host.server {
+            let before =
+                Before { ingress: by, label: &host_label(by, name), hosts: &hosts, path: &everything(), place: None };
+            self.rests(before, rests);
+        }
+        self.when = When::default();
+        self.server = None;
         if host.www {
             self.www(name, first, others);
+        }
+    }
+
+    /// Where `/` is redirected to.
+    fn app_root(&mut self, name: &str, host: &Host<'t>, hosts: &[HostMatcher]) {
+        let Some((ingress, root)) = host.app_root else { return };
+        let route = respond(format!("ingress/{}#app-root@{name}", ingress.name), 302, Some(root));
+        let route = Route { hosts: hosts.to_vec(), path: PathMatcher::Exact("/".to_owned()), ..route };
+        let At { plain, tls } = self.at;
+        let over_plain = self.https(ingress, "/", &route).unwrap_or_else(|| route.clone());
+        self.add_bare(plain, ingress, over_plain);
+        self.add_bare(tls, ingress, route);
+    }
+
+    /// One of the locations of a host. `routes` are those of its snippet.
+    fn item(
+        &mut self,
+        host: &Host<'t>,
+        hosts: &[HostMatcher],
+        (item, routes): (Item<'_, 't>, &[Route]),
+        is_regex: bool,
+    ) {
+        match item {
+            Item::Place(place) => {
+                // A prefix also takes the path without its slash, so the redirect to it comes first.
+                if !is_regex {
+                    self.slash(hosts, place, host);
+                }
+                self.place(hosts, place, is_regex);
+            }
+            Item::Itself(place) => {
+                let bare = place.path.trim_end_matches('/');
+                if bare.len() < place.path.len() {
+                    return self.slash(hosts, place, host);
+                }
+                let label = format!("{}.itself", place.label);
+                self.place(hosts, &Place { label, exact: true, ..place.clone() }, is_regex);
+            }
+            Item::Location(number, _) => {
+                let (Some((by, _)), Some(route)) = (host.server, routes.get(number)) else { return };
+                let At { plain, tls } = self.at;
+                self.add_of_host(plain, by, route.clone());
+                self.add_of_host(tls, by, route.clone());
+            }
         }
     }
 
@@ -302,7 +353,7 @@ impl<'t> Making<'t, '_, '_> {
         Matched { path, closed: closed.or(Some(told)) }
     }
 
-    fn place(&mut self, hosts: &[HostMatcher], place: &Place<'_>, is_regex: bool) {
+    fn place(&mut self, hosts: &[HostMatcher], place: &Place<'t>, is_regex: bool) {
         let ingress = place.ingress;
         let plan = &ingress.planned.plan;
         let Matched { path, closed } = self.matched(place, is_regex);
@@ -314,30 +365,61 @@ impl<'t> Making<'t, '_, '_> {
             self.add(plain, ingress, route.clone());
             return self.add(tls, ingress, route);
         }
-        let answered = match (&plan.location.redirect, &plan.location.answer) {
-            (Some((status, url)), _) => Some(respond(place.label.clone(), *status, Some(url))),
-            (None, Some(answer)) => Some(answered(place.label.clone(), answer)),
-            (None, None) => None,
-        };
-        if let Some(route) = answered {
-            let mut route = with(route);
-            let mut policies = route.clone();
-            if self
-                .with
-                .policies
-                .apply(&self.with.policies.of_ingress(ingress.name), self.with.nowhere, 1, &mut policies)
-                .is_ok()
-                && policies.policy.cors.is_some()
-            {
-                route.policy.cors.clone_from(&policies.policy.cors);
-            }
-            self.add(plain, ingress, route.clone());
-            return self.add(tls, ingress, route);
+        if let Some((code, url)) = &plan.location.redirect {
+            let before = Before { ingress, label: &place.label, hosts, path: &path, place: Some(place) };
+            return self.add_answer(before, with(respond(place.label.clone(), *code, Some(url))));
         }
-        self.redirects(hosts, place, &path);
-        let routes = self.served(place, with(Route::to_all(place.label.clone(), self.with.nowhere.into())));
-        for route in routes {
-            let over_plain = match self.https(ingress, place.path, &route) {
+        self.decided(hosts, place, &path);
+    }
+
+    /// What a snippet decides of the requests of a path, and the routes for the others.
+    fn decided(&mut self, hosts: &[HostMatcher], place: &Place<'t>, path: &PathMatcher) {
+        let location = &place.ingress.planned.plan.location;
+        let before = Before { ingress: place.ingress, label: &place.label, hosts, path, place: Some(place) };
+        let outside = self.when.clone();
+        let rests = match self.steps(before, &location.steps) {
+            Ok(rests) => rests,
+            Err(why) => {
+                self.when = outside;
+                let why = format!("its requests get 403: configuration-snippet: {why}");
+                self.tell(place.ingress, Why::new("Closed", why));
+                let label = format!("{}.closed", place.label);
+                let closed = Route { hosts: hosts.to_vec(), path: path.clone(), ..respond(label, 403, None) };
+                return self.add_answer(before, closed);
+            }
+        };
+        if let Some(methods) = &location.methods {
+            let inside = self.when.clone();
+            self.when.only(methods);
+            self.main(hosts, place, path, None);
+            self.when = inside;
+            // Behind the redirect to HTTPS, as all that is about who may come in.
+            let route = respond(format!("{}.limit-except", place.label), 403, None);
+            let route = Route { hosts: hosts.to_vec(), path: path.clone(), ..route };
+            self.own(place.ingress, place.path, route);
+        } else {
+            self.main(hosts, place, path, None);
+        }
+        self.rests(before, rests);
+        self.when = outside;
+    }
+
+    /// The routes that lead to the endpoints of a path, which get `rewrite` if there is one.
+    pub(super) fn main(
+        &mut self,
+        hosts: &[HostMatcher],
+        place: &Place<'t>,
+        path: &PathMatcher,
+        rewrite: Option<&PathRewrite>,
+    ) {
+        let with = |route: Route| Route { hosts: hosts.to_vec(), path: path.clone(), ..route };
+        let mut all = with(Route::to_all(place.label.clone(), self.with.nowhere.into()));
+        if let Some(rewrite) = rewrite {
+            all.policy.changes.rewrite.path = Some(rewrite.clone());
+        }
+        let At { plain, tls } = self.at;
+        for route in self.served(place, all) {
+            let over_plain = match self.https(place.ingress, place.path, &route) {
                 Some(redirect) => redirect,
                 // Nobody shows a certificate there.
                 None if self.client_tls.is_some() && !self.is_open(place.path) => {
@@ -345,35 +427,12 @@ impl<'t> Making<'t, '_, '_> {
                 }
                 None => route.clone(),
             };
-            self.add(plain, ingress, over_plain);
+            self.add(plain, place.ingress, over_plain);
             let mut over_tls = route;
             if let Some(client_tls) = self.client_tls {
                 put_client_certificate(&mut over_tls, client_tls);
             }
-            self.add(tls, ingress, over_tls);
-        }
-    }
-
-    /// The paths that a snippet redirects, before everything else.
-    fn redirects(&mut self, hosts: &[HostMatcher], place: &Place<'_>, path: &PathMatcher) {
-        let (location, At { plain, tls }) = (&place.ingress.planned.plan.location, self.at);
-        for (number, (from, to, status)) in location.redirects.iter().enumerate() {
-            // Those of other paths are never asked for there.
-            let is_here = match path {
-                PathMatcher::Regex(regex) => regex.is_match(from),
-                PathMatcher::Exact(exact) => exact == from,
-                PathMatcher::Prefix(prefix) => is_below(from, prefix),
-            };
-            if !is_here {
-                continue;
-            }
-            let to = Some(PathRewrite::Full(to.clone()));
-            let is_relative = location.relative_redirects;
-            let to = Redirect { scheme: None, host: None, port: None, path: to, status: *status, is_relative };
-            let route = Route::to_all(format!("{}.moved{number}", place.label), RouteAction::Redirect(to));
-            let route = Route { hosts: hosts.to_vec(), path: PathMatcher::Exact(from.clone()), ..route };
-            self.add(plain, place.ingress, route.clone());
-            self.add(tls, place.ingress, route);
+            self.add(tls, place.ingress, over_tls);
         }
     }
 
@@ -588,7 +647,7 @@ impl<'t> Making<'t, '_, '_> {
 }
 
 /// Whether a path is that of a prefix, or below it at a segment boundary.
-fn is_below(path: &str, prefix: &str) -> bool {
+pub(super) fn is_below(path: &str, prefix: &str) -> bool {
     path.strip_prefix(prefix.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
@@ -627,31 +686,8 @@ fn put_client_certificate(route: &mut Route, client_tls: &ClientTls) {
     }
 }
 
-/// The route that answers what a snippet returns.
-fn answered(name: String, answer: &Answer) -> Route {
-    let to = match answer {
-        Answer::Fixed { status, location, text } => {
-            let mut route = respond(name, *status, location.as_deref());
-            if let (RouteAction::Respond(response), Some(text)) = (&mut route.to, text) {
-                let content_type = "text/html".to_owned();
-                response.page = Some(Page { content_type, body: PageBody::Text(text.clone()) });
-            }
-            return route;
-        }
-        Answer::Moved { status, is_https, host, port } => Redirect {
-            scheme: is_https.map(|is_https| if is_https { Scheme::Https } else { Scheme::Http }),
-            host: host.clone(),
-            port: *port,
-            path: None,
-            status: *status,
-            is_relative: false,
-        },
-    };
-    Route::to_all(name, RouteAction::Redirect(to))
-}
-
 /// The new path: `$1` to `$9` are what the groups of the expression captured, and nothing if there is no such group.
-fn rewritten(target: &str, path: &PathMatcher) -> PathRewrite {
+pub(super) fn rewritten(target: &str, path: &PathMatcher) -> PathRewrite {
     let groups = match path {
         PathMatcher::Regex(regex) => regex.captures_len(),
         PathMatcher::Prefix(_) | PathMatcher::Exact(_) => 1,
@@ -689,7 +725,7 @@ fn parts(target: &str, groups: usize) -> Vec<TemplatePart> {
 }
 
 /// A rewrite to a URL is a redirect.
-fn redirect(target: &str, path: &PathMatcher) -> Option<Redirect> {
+pub(super) fn redirect(target: &str, path: &PathMatcher) -> Option<Redirect> {
     let (scheme, rest) = target.split_once("://")?;
     let scheme = if scheme == "https" { Scheme::Https } else { Scheme::Http };
     let (authority, after) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

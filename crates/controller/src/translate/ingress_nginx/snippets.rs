@@ -1,0 +1,492 @@
+//! What snippets decide of requests before everything else, as routes in front of the others.
+//!
+//! nginx takes what is written in its order: what one `if` answers never reaches the next. A route has conditions that all have to hold, so an
+//! `if` whose condition holds becomes a route with this condition in front of the others. For an `if` whose condition does not hold, the
+//! others get the condition, and a route behind them answers the rest.
+
+use model::ValueMatcher;
+use model::{HostMatcher, Page, PageBody, PathMatcher, PathRewrite, Redirect, Route, RouteAction, Scheme, TextMatcher};
+
+use super::host::{is_below, redirect, rewritten};
+use super::{Host, Ingress, Making, Place, respond};
+use crate::ingress_nginx::{Answer, Like, LocationKind, ServerLocation, Step, Test, literal_of};
+
+/// The requests that a route is for, besides what the route itself says.
+#[derive(Clone, Debug, Default)]
+pub(super) struct When {
+    headers: Vec<ValueMatcher>,
+    cookies: Vec<ValueMatcher>,
+    query: Vec<ValueMatcher>,
+    /// `None`: all.
+    methods: Option<Vec<String>>,
+    /// `None`: those of the route.
+    hosts: Option<Vec<HostMatcher>>,
+    /// Over HTTP, or over HTTPS; `None` means both.
+    is_plain: Option<bool>,
+    /// No request at all.
+    is_never: bool,
+}
+
+/// The answer for requests that no route before took.
+pub(super) struct Rest {
+    when: When,
+    label: String,
+    answer: Answer,
+}
+
+/// The routes that steps stand before.
+#[derive(Clone, Copy)]
+pub(super) struct Before<'b, 't> {
+    pub(super) ingress: Ingress<'t>,
+    pub(super) label: &'b str,
+    pub(super) hosts: &'b [HostMatcher],
+    pub(super) path: &'b PathMatcher,
+    /// `None`: all of a host.
+    pub(super) place: Option<&'b Place<'t>>,
+}
+
+impl When {
+    /// Puts the conditions into a route; `false` if no request fits both.
+    pub(super) fn restrict(&self, route: &mut Route, is_plain: bool) -> bool {
+        if self.is_never || self.is_plain.is_some_and(|only| only != is_plain) {
+            return false;
+        }
+        route.headers.extend(self.headers.iter().cloned());
+        route.cookies.extend(self.cookies.iter().cloned());
+        route.query.extend(self.query.iter().cloned());
+        if let Some(hosts) = &self.hosts {
+            route.hosts.clone_from(hosts);
+        }
+        match &self.methods {
+            None => true,
+            Some(methods) if route.methods.is_empty() => {
+                route.methods.clone_from(methods);
+                !methods.is_empty()
+            }
+            Some(methods) => {
+                route.methods.retain(|method| methods.contains(method));
+                !route.methods.is_empty()
+            }
+        }
+    }
+
+    /// Only these methods.
+    pub(super) fn only(&mut self, methods: &[String]) {
+        match &mut self.methods {
+            Some(known) => known.retain(|method| methods.contains(method)),
+            None => self.methods = Some(methods.to_vec()),
+        }
+    }
+
+    fn only_plain(&mut self, is_plain: bool) {
+        self.is_never |= self.is_plain.is_some_and(|known| known != is_plain);
+        self.is_plain = Some(is_plain);
+    }
+}
+
+impl<'t> Making<'t, '_, '_> {
+    /// Adds the routes of steps, and leaves in `when` the requests that they do not decide. Returns the answers for behind the routes of those.
+    ///
+    /// # Errors
+    /// Returns what no route can say here.
+    pub(super) fn steps(&mut self, before: Before<'_, 't>, steps: &[Step]) -> Result<Vec<Rest>, String> {
+        self.check(before, steps)?;
+        let mut rests = Vec::new();
+        for (number, step) in steps.iter().enumerate() {
+            match step {
+                Step::If { test, is_not, answer } => {
+                    let label = format!("{}.if{number}", before.label);
+                    let outside = self.when.clone();
+                    let mut path = before.path.clone();
+                    self.narrow(before, (test, *is_not), &mut path)?;
+                    let inside = std::mem::take(&mut self.when);
+                    match is_not {
+                        false => {
+                            self.when = inside;
+                            self.answer(before, &label, path, answer);
+                            self.when = without(before, outside, test);
+                        }
+                        true => {
+                            rests.push(Rest { when: outside, label, answer: answer.clone() });
+                            self.when = inside;
+                        }
+                    }
+                }
+                Step::Answer(answer) => {
+                    self.answer(before, &format!("{}.return", before.label), before.path.clone(), answer);
+                    self.when.is_never = true;
+                }
+                Step::Moved { from, to, status } => {
+                    // Those of other paths are never asked for there.
+                    if is_in(from, before.path) {
+                        let to = Some(PathRewrite::Full(to.clone()));
+                        let to = self.moved(before.ingress, to, *status);
+                        let path = PathMatcher::Exact(from.clone());
+                        self.lead(before, &format!("{}.moved{number}", before.label), path, RouteAction::Redirect(to));
+                    }
+                }
+                Step::Rewrite { pattern, to, status } => {
+                    let Some(path) = self.found_in(pattern, before)? else { continue };
+                    let label = format!("{}.rewrite{number}", before.label);
+                    match (status, before.place) {
+                        (Some(status), _) => {
+                            let to = match redirect(to, &path) {
+                                Some(redirect) => Redirect { status: *status, ..redirect },
+                                None => self.moved(before.ingress, Some(rewritten(to, &path)), *status),
+                            };
+                            self.lead(before, &label, path, RouteAction::Redirect(to));
+                        }
+                        (None, Some(place)) => {
+                            let to = rewritten(to, &path);
+                            self.main(before.hosts, &Place { label, ..place.clone() }, &path, Some(&to));
+                        }
+                        (None, None) => {}
+                    }
+                }
+            }
+        }
+        rests.reverse();
+        Ok(rests)
+    }
+
+    /// Tries all steps before the first route is added: half of a snippet is not what its author wrote.
+    fn check(&mut self, before: Before<'_, 't>, steps: &[Step]) -> Result<(), String> {
+        for step in steps {
+            match step {
+                Step::If { test, is_not, .. } => {
+                    let outside = self.when.clone();
+                    let tried = self.narrow(before, (test, *is_not), &mut before.path.clone());
+                    self.when = outside;
+                    tried?;
+                }
+                Step::Rewrite { pattern, status, .. } => {
+                    self.found_in(pattern, before)?;
+                    if status.is_none() && before.place.is_none() {
+                        return Err("a rewrite of the paths of a host".to_owned());
+                    }
+                }
+                Step::Moved { .. } | Step::Answer(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the answers for what the routes before did not take.
+    pub(super) fn rests(&mut self, before: Before<'_, 't>, rests: Vec<Rest>) {
+        for Rest { when, label, answer } in rests {
+            self.when = when;
+            self.answer(before, &label, before.path.clone(), &answer);
+        }
+    }
+
+    /// Adds the condition of a test.
+    fn narrow(
+        &mut self,
+        before: Before<'_, 't>,
+        (test, is_not): (&Test, bool),
+        path: &mut PathMatcher,
+    ) -> Result<(), String> {
+        match test {
+            Test::Header(name, like) => {
+                let matcher = self.value(name, (like, is_not))?;
+                self.when.headers.push(matcher);
+            }
+            Test::Cookie(name, like) => {
+                let matcher = self.value(name, (like, is_not))?;
+                self.when.cookies.push(matcher);
+            }
+            Test::Query(name, like) => {
+                let matcher = self.value(name, (like, is_not))?;
+                self.when.query.push(matcher);
+            }
+            Test::Method(methods) => self.when.only(methods),
+            Test::IsPlain => self.when.only_plain(true),
+            Test::Host(host) => {
+                let hosts = self.when.hosts.as_deref().unwrap_or(before.hosts);
+                // Every host, if there is none.
+                let is_one = hosts.is_empty() || hosts.iter().any(|matcher| matcher.matches(host));
+                self.when.is_never |= !is_one;
+                self.when.hosts = Some(vec![HostMatcher::Exact(host.clone())]);
+            }
+            Test::Path(pattern) => match self.found_in(pattern, before)? {
+                Some(found) => *path = found,
+                None => self.when.is_never = true,
+            },
+            Test::ExactPath(exact) if is_in(exact, before.path) => *path = PathMatcher::Exact(exact.clone()),
+            Test::ExactPath(_) => self.when.is_never = true,
+        }
+        Ok(())
+    }
+
+    /// The condition of a value. A client must not pass an `if` that keeps out other values by sending a right one and a wrong one.
+    fn value(&mut self, name: &str, (like, is_not): (&Like, bool)) -> Result<ValueMatcher, String> {
+        let regexes = &mut *self.with.regexes;
+        let regex = match like {
+            Like::Is(text) if !is_not => {
+                return Ok(ValueMatcher { name: name.to_owned(), value: TextMatcher::Exact(text.clone()) });
+            }
+            Like::Is(text) => regexes.anchored(&regex::escape(text))?,
+            Like::Has(pattern) => regexes.anywhere(pattern)?,
+            Like::IsThere => regexes.anchored("(?s:.+)")?,
+        };
+        let value = if is_not { TextMatcher::EachRegex(regex) } else { TextMatcher::Regex(regex) };
+        Ok(ValueMatcher { name: name.to_owned(), value })
+    }
+
+    /// The paths in which an expression is found, which must all be paths of the place: a route has one condition of its path. `None` if no path
+    /// of the place has it.
+    fn found_in(&mut self, pattern: &str, before: Before<'_, 't>) -> Result<Option<PathMatcher>, String> {
+        let begins = pattern.strip_prefix('^').map_or_else(|| "/".to_owned(), literal_of);
+        match (before.place, before.path) {
+            (None, _) => {}
+            (Some(place), _) if place.path == "/" && !place.exact => {}
+            (_, PathMatcher::Prefix(prefix)) if is_below(&begins, prefix) => {}
+            (_, PathMatcher::Prefix(path) | PathMatcher::Exact(path)) if !path.starts_with(&begins) => return Ok(None),
+            _ => return Err(format!("{pattern} may be found in paths other than those of {}", before.label)),
+        }
+        // The first place where it is found, as there.
+        let regex = self.with.regexes.anchored(&format!("(?s:.*?)(?:{pattern})(?s:.*)"))?;
+        Ok(Some(PathMatcher::Regex(regex)))
+    }
+
+    fn moved(&self, ingress: Ingress<'_>, path: Option<PathRewrite>, status: u16) -> Redirect {
+        let is_relative = ingress.planned.plan.location.relative_redirects;
+        Redirect { scheme: None, host: None, port: None, path, status, is_relative }
+    }
+
+    /// Adds a route to both listeners.
+    fn lead(&mut self, before: Before<'_, 't>, label: &str, path: PathMatcher, to: RouteAction) {
+        let route = Route { hosts: before.hosts.to_vec(), path, ..Route::to_all(label, to) };
+        self.add_answer(before, route);
+    }
+
+    fn answer(&mut self, before: Before<'_, 't>, label: &str, path: PathMatcher, answer: &Answer) {
+        let route = Route { hosts: before.hosts.to_vec(), path, ..answered(label.to_owned(), answer) };
+        self.add_answer(before, route);
+    }
+
+    /// Adds a route that answers. In a location, preflight requests are answered before.
+    pub(super) fn add_answer(&mut self, before: Before<'_, 't>, mut route: Route) {
+        let (plain, tls) = (self.at.plain, self.at.tls);
+        if before.place.is_none() {
+            self.add_of_host(plain, before.ingress, route.clone());
+            return self.add_of_host(tls, before.ingress, route);
+        }
+        let mut policies = route.clone();
+        let scope = self.with.policies.of_ingress(before.ingress.name);
+        if self.with.policies.apply(&scope, self.with.nowhere, 1, &mut policies).is_ok()
+            && policies.policy.cors.is_some()
+        {
+            route.policy.cors.clone_from(&policies.policy.cors);
+        }
+        self.add(plain, before.ingress, route.clone());
+        self.add(tls, before.ingress, route);
+    }
+
+    /// What the snippet of a host says, with the places of the host in their order. What it decides before everything else is added.
+    ///
+    /// # Errors
+    /// Returns the Ingress that says what no route can say, and what that is.
+    pub(super) fn server<'i>(
+        &mut self,
+        name: &str,
+        host: &'i Host<'t>,
+        hosts: &[HostMatcher],
+        (places, is_regex): (&[&'i Place<'t>], bool),
+    ) -> Result<Server<'i, 't>, (Ingress<'t>, String)> {
+        let Some((by, server)) = host.server else {
+            let items = places.iter().map(|place| Item::Place(place)).collect();
+            return Ok(Server { rests: Vec::new(), routes: Vec::new(), items });
+        };
+        self.server = Some(server);
+        let label = host_label(by, name);
+        let before = Before { ingress: by, label: &label, hosts, path: &everything(), place: None };
+        let mut all = || {
+            let numbered = server.locations.iter().enumerate();
+            let routes: Result<Vec<Route>, String> =
+                numbered.map(|(number, location)| self.location(before, location, number)).collect();
+            let (routes, items) = (routes?, merged(places, &server.locations, is_regex)?);
+            Ok(Server { rests: self.steps(before, &server.steps)?, routes, items })
+        };
+        all().map_err(|why: String| (by, format!("server-snippet: {why}")))
+    }
+
+    /// The route of a location of the snippet of a host.
+    fn location(&mut self, before: Before<'_, 't>, location: &ServerLocation, number: usize) -> Result<Route, String> {
+        let path = match location.kind {
+            LocationKind::Exact => PathMatcher::Exact(location.path.clone()),
+            LocationKind::Regex => self.found_in(&location.path, before)?.unwrap_or_else(everything),
+            // Not at a segment boundary: `/a` is a prefix of `/ab`.
+            LocationKind::First | LocationKind::Prefix => {
+                let pattern = format!("{}(?s:.*)", regex::escape(&location.path));
+                PathMatcher::Regex(self.with.regexes.anchored(&pattern)?)
+            }
+        };
+        let mut route = answered(format!("{}.location{number}", before.label), &location.answer);
+        if let RouteAction::Respond(response) = &mut route.to {
+            response.headers.extend(location.headers.iter().cloned());
+            if let (Some(page), Some(content_type)) = (&mut response.page, &location.content_type) {
+                page.content_type.clone_from(content_type);
+            }
+        }
+        Ok(Route { hosts: before.hosts.to_vec(), path, ..route })
+    }
+}
+
+/// How the names of the routes of a server-snippet begin.
+pub(super) fn host_label(by: Ingress<'_>, name: &str) -> String {
+    format!("ingress/{}#server@{name}", by.name)
+}
+
+/// Every path.
+pub(super) fn everything() -> PathMatcher {
+    PathMatcher::Prefix("/".to_owned())
+}
+
+/// What the snippet of a host says.
+pub(super) struct Server<'i, 't> {
+    /// The answers for behind all of its routes.
+    pub(super) rests: Vec<Rest>,
+    /// The routes of its locations.
+    pub(super) routes: Vec<Route>,
+    /// All locations of the host.
+    pub(super) items: Vec<Item<'i, 't>>,
+}
+
+/// The order of the locations of a host, as nginx chooses among them: those of the snippet and the places of Ingresses.
+pub(super) enum Item<'i, 't> {
+    Place(&'i Place<'t>),
+    /// The path of a place itself, which nginx has as an exact location, so that no expression comes before it.
+    Itself(&'i Place<'t>),
+    Location(usize, &'i ServerLocation),
+}
+
+/// Puts the locations of a snippet among the places of a host, which are in their order.
+///
+/// # Errors
+/// Returns the location that nginx would not take, or that has no place in one order.
+pub(super) fn merged<'i, 't>(
+    places: &[&'i Place<'t>],
+    locations: &'i [ServerLocation],
+    is_regex: bool,
+) -> Result<Vec<Item<'i, 't>>, String> {
+    use LocationKind::{Exact, First, Prefix, Regex};
+    let of_kind = |kinds: &'static [LocationKind]| {
+        let all = locations.iter().enumerate().filter(|(_, location)| kinds.contains(&location.kind));
+        all.map(|(number, location)| Item::Location(number, location))
+    };
+    let has_regex = is_regex || locations.iter().any(|location| location.kind == Regex);
+    for (number, location) in locations.iter().enumerate() {
+        let same = |other: &ServerLocation| {
+            let is_prefix = |kind: LocationKind| matches!(kind, First | Prefix);
+            other.path == location.path
+                && (other.kind == location.kind || (is_prefix(other.kind) && is_prefix(location.kind)))
+        };
+        let is_double = locations.iter().skip(number + 1).any(same)
+            || (!is_regex && places.iter().any(|place| is_same_location(place, location)));
+        if is_double {
+            return Err(format!("a second location {}, which nginx refuses", location.path));
+        }
+        let is_longer = |path: &str| path.len() > location.path.len() && path.starts_with(&location.path);
+        let below = locations.iter().filter(|other| other.kind == Prefix).any(|other| is_longer(&other.path))
+            || (!is_regex && places.iter().any(|place| !place.exact && is_longer(place.path)));
+        if location.kind == First && has_regex && below {
+            return Err(format!("location ^~ {} with a longer one and expressions", location.path));
+        }
+    }
+    let mut items: Vec<Item<'i, 't>> = of_kind(&[Exact]).collect();
+    if is_regex {
+        let mut first: Vec<_> = of_kind(&[First]).collect();
+        first.sort_by_key(length);
+        items.extend(first);
+        items.extend(of_kind(&[Regex]));
+        // Prefixes come last, and `/` of every host is an expression that takes everything before.
+        items.extend(places.iter().map(|place| Item::Place(place)));
+        return Ok(items);
+    }
+    let (exact, prefixes): (Vec<_>, Vec<_>) = places.iter().copied().partition(|place| place.exact);
+    items.extend(exact.into_iter().map(Item::Place));
+    if locations.iter().any(|location| location.kind == Regex) {
+        items.extend(prefixes.iter().filter(|place| place.path != "/").map(|place| Item::Itself(place)));
+        let mut first: Vec<_> = of_kind(&[First]).collect();
+        first.sort_by_key(length);
+        items.extend(first);
+        items.extend(of_kind(&[Regex]));
+        let mut rest: Vec<_> = prefixes.into_iter().map(Item::Place).chain(of_kind(&[Prefix])).collect();
+        rest.sort_by_key(length);
+        items.extend(rest);
+    } else {
+        let mut rest: Vec<_> = prefixes.into_iter().map(Item::Place).chain(of_kind(&[First, Prefix])).collect();
+        rest.sort_by_key(length);
+        items.extend(rest);
+    }
+    Ok(items)
+}
+
+/// The longest first.
+fn length(item: &Item<'_, '_>) -> std::cmp::Reverse<usize> {
+    std::cmp::Reverse(match item {
+        Item::Place(place) | Item::Itself(place) => place.path.trim_end_matches('/').len(),
+        Item::Location(_, location) => location.path.len(),
+    })
+}
+
+/// Whether ingress-nginx writes a location for this place that is the same: `= /a` and `/a/` for the prefix `/a`.
+fn is_same_location(place: &Place<'_>, location: &ServerLocation) -> bool {
+    let bare = place.path.trim_end_matches('/');
+    match location.kind {
+        LocationKind::Exact if place.exact => place.path == location.path,
+        LocationKind::Exact => !bare.is_empty() && bare == location.path,
+        LocationKind::First | LocationKind::Prefix => !place.exact && format!("{bare}/") == location.path,
+        LocationKind::Regex => false,
+    }
+}
+
+/// The requests that are left behind a route that answers those for which a test holds. What such a route takes never comes further, so
+/// there is nothing to say; but what is known of hosts and schemes makes fewer routes.
+fn without(before: Before<'_, '_>, mut when: When, test: &Test) -> When {
+    match test {
+        Test::IsPlain => when.only_plain(false),
+        Test::Host(host) => {
+            let hosts = when.hosts.as_deref().unwrap_or(before.hosts);
+            let others = hosts.iter().filter(|matcher| **matcher != HostMatcher::Exact(host.clone()));
+            let others: Vec<HostMatcher> = others.cloned().collect();
+            when.is_never |= others.is_empty() && !hosts.is_empty();
+            when.hosts = Some(others).filter(|others| !others.is_empty());
+        }
+        _ => {}
+    }
+    when
+}
+
+/// Whether a path is one of these.
+fn is_in(path: &str, of: &PathMatcher) -> bool {
+    match of {
+        PathMatcher::Regex(regex) => regex.is_match(path),
+        PathMatcher::Exact(exact) => exact == path,
+        PathMatcher::Prefix(prefix) => is_below(path, prefix),
+    }
+}
+
+/// The route that answers what a snippet returns.
+fn answered(name: String, answer: &Answer) -> Route {
+    let to = match answer {
+        Answer::Fixed { status, location, text } => {
+            let mut route = respond(name, *status, location.as_deref());
+            if let (RouteAction::Respond(response), Some(text)) = (&mut route.to, text) {
+                let content_type = "text/html".to_owned();
+                response.page = Some(Page { content_type, body: PageBody::Text(text.clone()) });
+            }
+            return route;
+        }
+        Answer::Moved { status, is_https, host, port } => Redirect {
+            scheme: is_https.map(|is_https| if is_https { Scheme::Https } else { Scheme::Http }),
+            host: host.clone(),
+            port: *port,
+            path: None,
+            status: *status,
+            is_relative: false,
+        },
+    };
+    Route::to_all(name, RouteAction::Redirect(to))
+}
