@@ -219,7 +219,7 @@ pub const KEYS: &[Key] = &[
         "upstream-vhost",
         Host,
         Drops,
-        "the `Host` that the endpoint gets; a variable of nginx in it is refused",
+        "the `Host` that the endpoint gets, perhaps with $namespace, $ingress_name, $service_name and $service_port; other variables of nginx are refused",
         "ingress-nginx-paths",
     ),
     // Bodies and buffers.

@@ -228,6 +228,22 @@ impl Making<'_, '_> {
         self.written.lost.push(format!("{}: {what}", ingress.name));
     }
 
+    /// What is lost of the heads that endpoints get.
+    fn heads_lost(&mut self, ingress: &Read<'_>, location: &Location) {
+        if location.host.as_ref().is_some_and(|host| host.contains('$')) {
+            self.lost(ingress, "the `Host` of endpoints has variables of nginx: write it for each rule");
+        }
+        for (name, text) in &location.backend_headers {
+            self.lost(
+                ingress,
+                &format!("configuration-snippet: {name}: {text} has variables of nginx: write it for each rule"),
+            );
+        }
+        for (name, _) in &location.forwarded {
+            self.lost(ingress, &format!("configuration-snippet: {name} is what the Gateway knows of the client"));
+        }
+    }
+
     /// The routes of an Ingress, one for each host, and their policy.
     fn ingress(&mut self, ingress: &Read<'_>) -> Vec<Value> {
         let Plan { dropped, closed, unavailable, location, spec, .. } = &ingress.plan;
@@ -269,9 +285,7 @@ impl Making<'_, '_> {
             };
             self.lost(ingress, &format!("configuration-snippet: write a rule that makes {to} of {from}"));
         }
-        for (name, _) in &location.forwarded {
-            self.lost(ingress, &format!("configuration-snippet: {name} is what the Gateway knows of the client"));
-        }
+        self.heads_lost(ingress, location);
         if let Some(root) = &location.app_root {
             self.lost(ingress, &format!("app-root is a rule of its own: `/` is redirected to {root} with its query"));
         }
@@ -606,7 +620,7 @@ fn is_literal(path: &str) -> bool {
 
 fn own_filters(location: &Location) -> Vec<Value> {
     let mut filters = Vec::new();
-    if let Some(host) = &location.host {
+    if let Some(host) = location.host.as_ref().filter(|host| !host.contains('$')) {
         filters.push(json!({"type": "URLRewrite", "urlRewrite": {"hostname": host}}));
     }
     if let Some(prefix) = location.prefix.as_ref().filter(|_| location.rewrite.is_some()) {

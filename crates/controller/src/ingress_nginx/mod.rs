@@ -7,6 +7,7 @@
 //!
 //! Where ingress-nginx fails open, this fails closed: if a key that keeps somebody out cannot be served, its routes answer 403.
 
+mod backend;
 mod catalogue;
 mod gateway;
 mod header_map;
@@ -17,6 +18,7 @@ mod report;
 mod snippet;
 mod value;
 
+pub use backend::{Backend, filled};
 pub use catalogue::{Bad, KEYS, Key, Verdict, find};
 pub use gateway::{Written, written};
 pub use header_map::{

@@ -26,6 +26,7 @@ use serde_json::{Map, Value, json};
 pub use self::errors::Errors;
 pub use self::session::Affinity;
 pub use self::snippets::Server;
+use super::backend;
 use super::catalogue::{self, Bad, Key, Verdict};
 use super::header_map::HeaderMaps;
 use super::options::Globals;
@@ -132,8 +133,10 @@ pub struct Location {
     pub aliases: Vec<String>,
     /// The other one of `example.com` and `www.example.com` is redirected.
     pub www: bool,
-    /// The `Host` that endpoints get.
+    /// The `Host` that endpoints get, perhaps with variables of the [`Backend`](super::Backend).
     pub host: Option<String>,
+    /// Headers that endpoints get, with such variables.
+    pub backend_headers: Vec<(String, String)>,
     /// The protocol of endpoints.
     pub protocol: UpstreamProtocol,
     /// Gets copies.
@@ -319,6 +322,7 @@ impl Plan {
         location.has_more_headers = changes.has_more_headers || has_more;
         location.server = reading.server_snippet();
         location.forwarded.clone_from(&changes.forwarded);
+        location.backend_headers.clone_from(&changes.backend_headers);
         reading.headers(changes);
         let canary = reading.canary();
         reading.into_plan(location, canary, known)
@@ -472,6 +476,22 @@ impl<'g> Reading<'g> {
         names.iter().for_each(|name| self.tell(name, Verdict::NoEffect, why));
     }
 
+    /// The `Host` that endpoints get.
+    fn vhost(&mut self) -> Option<String> {
+        let mut host = self.text("upstream-vhost").map(str::to_owned);
+        match host.as_deref() {
+            // What endpoints get in any case.
+            Some("$host" | "$http_host" | "$best_http_host") => host = None,
+            Some(text) if text.contains('$') && !backend::has_only(text) => {
+                host = None;
+                let why = "a variable of nginx other than $host, $namespace, $ingress_name, $service_name and $service_port; write the host";
+                self.tell("upstream-vhost", Verdict::Refused, why);
+            }
+            _ => {}
+        }
+        host
+    }
+
     fn location(&mut self) -> Location {
         let ssl = self.bool("ssl-redirect", self.globals.bool("ssl-redirect", true));
         let force = self.bool("force-ssl-redirect", self.globals.bool("force-ssl-redirect", false));
@@ -502,11 +522,6 @@ impl<'g> Reading<'g> {
         if has_regex {
             self.tell("server-alias", Verdict::Refused, "a regular expression of hosts; write the hosts as rules");
         }
-        let mut host = self.text("upstream-vhost").map(str::to_owned);
-        if host.as_ref().is_some_and(|host| host.contains('$')) {
-            host = None;
-            self.tell("upstream-vhost", Verdict::Refused, "a variable of nginx in a host; write the host");
-        }
         if self.text("rewrite-target").is_none() {
             self.idle(&["x-forwarded-prefix"], "without rewrite-target, ingress-nginx does not send it");
         }
@@ -519,7 +534,8 @@ impl<'g> Reading<'g> {
             https,
             aliases,
             www: self.bool("from-to-www-redirect", false),
-            host,
+            host: self.vhost(),
+            backend_headers: Vec::new(),
             protocol: self.protocol(),
             mirror: None,
             asks_elsewhere: false,

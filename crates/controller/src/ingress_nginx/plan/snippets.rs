@@ -42,7 +42,7 @@ impl Reading<'_> {
         let Some(text) = self.text("configuration-snippet") else { return Changes::default() };
         match snippet::read(text) {
             Ok(changes)
-                if self.granted().iter().any(|name| changes.request.names().any(|changed| *name == changed)) =>
+                if self.granted().iter().any(|name| changes.request_names().any(|changed| *name == changed)) =>
             {
                 // ingress-nginx writes what the service says after the snippet, and here it would be the other way around.
                 let why = "it changes a header of auth-response-headers, which is what the service says of the client";

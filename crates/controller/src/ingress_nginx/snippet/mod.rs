@@ -14,7 +14,7 @@ pub use self::headers::Headers;
 pub use self::server::{LocationKind, ServerLocation, read_server};
 pub use self::step::{Like, Step, Test};
 use self::words::Directive;
-use super::value;
+use super::{backend, value};
 
 /// Changes to headers, as the fields of a TrafficPolicy.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,6 +27,8 @@ pub struct Changes {
     pub host: Option<String>,
     /// Who may use the routes; `None` if it does not say.
     pub addresses: Option<Addresses>,
+    /// Headers of requests with variables of the [`Backend`](super::Backend).
+    pub backend_headers: Vec<(String, String)>,
     /// `X-Forwarded-Proto` and `X-Forwarded-Host` with a constant.
     pub forwarded: Vec<(String, String)>,
     /// Headers that it takes from what a client claims. Endpoints get what Steelyard knows.
@@ -57,6 +59,11 @@ pub struct Addresses {
 }
 
 impl Changes {
+    /// The names of the headers of requests that change, in lower case.
+    pub fn request_names(&self) -> impl Iterator<Item = &str> {
+        self.request.names().chain(self.backend_headers.iter().map(|(name, _)| name.as_str()))
+    }
+
     /// Whether endpoints get other paths.
     pub fn rewrites(&self) -> bool {
         self.steps.iter().any(|step| matches!(step, Step::Rewrite { status: None, .. }))
@@ -261,6 +268,20 @@ fn request_header(name: &str, text: &str, changes: &mut Changes) -> Result<(), S
             changes.claims.push(name.to_owned());
             return Ok(());
         }
+    }
+    if backend::has_only(text) {
+        return match lower.as_str() {
+            "host" => {
+                changes.host = Some(text.to_owned());
+                Ok(())
+            }
+            name if SENT.iter().any(|(known, ..)| *known == name) => Err(format!("proxy_set_header {name}")),
+            name if !value::is_token(name) || name.contains('.') => Err(format!("the header {name}")),
+            _ => {
+                changes.backend_headers.push((lower, text.to_owned()));
+                Ok(())
+            }
+        };
     }
     let text = with_variables(text)?;
     let is_host =

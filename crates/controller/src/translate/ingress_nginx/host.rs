@@ -22,7 +22,9 @@ use super::super::traffic::{Asked, UpstreamTls};
 use super::snippets::{Before, Item, Server, When, everything, host_label};
 use super::{At, Host, Ingress, Making, NAMES_MAX, Place, names, respond};
 use crate::index::{IngressTarget, Name};
-use crate::ingress_nginx::{Affinity, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, cut};
+use crate::ingress_nginx::{
+    Affinity, Backend, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, cut, filled,
+};
 
 /// Paths of one host that are asked whether requests may pass. Each is looked up among all paths of the host.
 const ASKED_MAX: usize = 64;
@@ -592,8 +594,16 @@ impl<'t> Making<'t, '_, '_> {
                 set.push(("x-forwarded-prefix".to_owned(), FieldValue::Text(prefix.clone())));
             }
         }
+        let of_place = |text: &str| {
+            let (service, port) = match place.target {
+                IngressTarget::Service(service, port) => (&**service, port.to_string()),
+                IngressTarget::Resource(_) => ("", String::new()),
+            };
+            let Name { namespace, name, .. } = ingress.name;
+            filled(text, Backend { namespace, ingress: name, service, port: &port })
+        };
         if let Some(host) = &location.host {
-            route.policy.changes.rewrite.host = Some(host.clone());
+            route.policy.changes.rewrite.host = Some(of_place(host));
         }
         if let Some(mirror) = &location.mirror
             && let Some(to) = self.asked(mirror)?
@@ -608,6 +618,10 @@ impl<'t> Making<'t, '_, '_> {
             count_together(&format!("ingress/{}", ingress.name), route);
         }
         let set = &mut route.policy.changes.request_headers.set;
+        for (name, text) in &location.backend_headers {
+            set.retain(|(known, _)| known != name);
+            set.push((name.clone(), FieldValue::Text(of_place(text))));
+        }
         set.extend(location.forwarded.iter().map(|(name, value)| (name.clone(), FieldValue::Text(value.clone()))));
         self.errors(place, route)?;
         // Programs take a `Proxy` of the client for a setting of theirs (CVE-2016-5385, "httpoxy"), so ingress-nginx removes it.
