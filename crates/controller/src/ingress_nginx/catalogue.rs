@@ -205,7 +205,7 @@ pub const KEYS: &[Key] = &[
         "server-alias",
         Tokens,
         Drops,
-        "more names of the host; a regular expression (`~`) is refused",
+        "more names of the host; a regular expression (`~`) is served as the names that it stands for (up to 64, or `*.DOMAIN`), and refused if there are others",
         "ingress-nginx-paths",
     ),
     served(

@@ -7,6 +7,7 @@
 //!
 //! Where ingress-nginx fails open, this fails closed: if a key that keeps somebody out cannot be served, its routes answer 403.
 
+mod alias;
 mod backend;
 mod catalogue;
 mod gateway;

@@ -26,12 +26,12 @@ use serde_json::{Map, Value, json};
 pub use self::errors::Errors;
 pub use self::session::Affinity;
 pub use self::snippets::Server;
-use super::backend;
 use super::catalogue::{self, Bad, Key, Verdict};
 use super::header_map::HeaderMaps;
 use super::options::Globals;
 use super::snippet::Step;
 use super::value;
+use super::{alias, backend};
 
 /// How to decide where the behaviour of ingress-nginx would be a hole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -476,6 +476,35 @@ impl<'g> Reading<'g> {
         names.iter().for_each(|name| self.tell(name, Verdict::NoEffect, why));
     }
 
+    /// More names of the host.
+    fn aliases(&mut self) -> Vec<String> {
+        let mut names = Vec::new();
+        let (mut has_regex, mut unknown) = (false, None);
+        for word in self.text("server-alias").into_iter().flat_map(value::words) {
+            match word.strip_prefix('~') {
+                None => names.push(word.to_ascii_lowercase()),
+                Some(pattern) => match alias::names(pattern) {
+                    Some(found) => {
+                        has_regex = true;
+                        names.extend(found);
+                    }
+                    None => unknown = Some(word.to_owned()),
+                },
+            }
+        }
+        if let Some(word) = unknown {
+            let why = format!(
+                "the expression {} stands for more than some names or a domain; write the hosts as rules",
+                value::cut(&word)
+            );
+            self.tell("server-alias", Verdict::Refused, &why);
+        } else if has_regex {
+            let why = "an expression is served as the names that it stands for, and one for a label as all names below the domain";
+            self.tell("server-alias", Verdict::Differs, why);
+        }
+        names
+    }
+
     /// The `Host` that endpoints get.
     fn vhost(&mut self) -> Option<String> {
         let mut host = self.text("upstream-vhost").map(str::to_owned);
@@ -516,12 +545,7 @@ impl<'g> Reading<'g> {
                 self.tell(name, Verdict::Refused, why);
             }
         }
-        let aliases: Vec<&str> = self.text("server-alias").into_iter().flat_map(value::words).collect();
-        let (regexes, aliases): (Vec<&str>, Vec<&str>) = aliases.into_iter().partition(|alias| alias.starts_with('~'));
-        let (has_regex, aliases) = (!regexes.is_empty(), aliases.into_iter().map(str::to_ascii_lowercase).collect());
-        if has_regex {
-            self.tell("server-alias", Verdict::Refused, "a regular expression of hosts; write the hosts as rules");
-        }
+        let aliases = self.aliases();
         if self.text("rewrite-target").is_none() {
             self.idle(&["x-forwarded-prefix"], "without rewrite-target, ingress-nginx does not send it");
         }

@@ -525,7 +525,14 @@ fn names(host: &str, aliases: &[&str], others: &[String]) -> Vec<HostMatcher> {
         return Vec::new();
     }
     let aliases = aliases.iter().copied().filter(|alias| is_free(alias, others));
-    std::iter::once(host).chain(aliases).map(matcher).collect()
+    std::iter::once(matcher(host)).chain(aliases.map(alias_matcher)).collect()
+}
+
+/// Another name of a host. In a list of names of nginx, `*.` stands for one or more labels; in a host of a rule, ingress-nginx makes it an expression
+/// for one.
+fn alias_matcher(text: &str) -> HostMatcher {
+    text.strip_prefix("*.")
+        .map_or_else(|| HostMatcher::Exact(text.to_owned()), |domain| HostMatcher::Suffix(domain.to_owned()))
 }
 
 /// A host that exists comes before another name for one.
