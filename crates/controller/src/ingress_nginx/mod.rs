@@ -33,7 +33,7 @@ pub use plan::{
     ServiceUrl, UpstreamProtocol, With,
 };
 pub use report::{Format, OBJECTS_MAX, Report, Score, table};
-pub use snippet::{Answer, Like, LocationKind, ServerLocation, Step, Test};
+pub use snippet::{Answer, Found, Like, LocationKind, ServerLocation, Step, Test, found_in};
 pub(crate) use value::cut;
 
 /// The prefix of the annotations.

@@ -312,7 +312,7 @@ impl Plan {
         location.asks_elsewhere = reading.asks_elsewhere;
         location.asks_host = reading.asks_host.take();
         location.affinity = reading.affinity;
-        let changes = reading.snippets();
+        let changes = reading.snippets(paths);
         location.host = changes.host.clone().or(location.host);
         location.steps.clone_from(&changes.steps);
         location.methods.clone_from(&changes.methods);

@@ -3,7 +3,7 @@
 use model::HeaderChanges;
 use serde_json::json;
 
-use super::super::snippet::{self, Changes, Headers, Refused, ServerLocation, Step};
+use super::super::snippet::{self, Changes, Found, Headers, Refused, ServerLocation, Step};
 use super::super::value;
 use super::{Reading, Verdict, spec};
 
@@ -27,7 +27,7 @@ impl Reading<'_> {
         names.into_iter().flatten().filter_map(serde_json::Value::as_str).collect()
     }
 
-    pub(super) fn snippets(&mut self) -> Changes {
+    pub(super) fn snippets(&mut self, paths: &[&str]) -> Changes {
         let has = |this: &Self, name: &str| this.text(name).is_some();
         let critical =
             ["configuration-snippet", "server-snippet", "stream-snippet", "auth-snippet", "modsecurity-snippet"];
@@ -54,6 +54,11 @@ impl Reading<'_> {
                 let why = "it has a rewrite beside rewrite-target: write one of them";
                 self.close(&format!("configuration-snippet is refused: {why}"));
                 self.tell("configuration-snippet", Verdict::Refused, &format!("{why}; nothing of it is served"));
+                Changes::default()
+            }
+            Ok(changes) if elsewhere(&changes, paths).is_some() => {
+                let what = elsewhere(&changes, paths).unwrap_or_default();
+                self.refuse_snippet("configuration-snippet", &Refused { what, protects: true });
                 Changes::default()
             }
             Ok(changes) => {
@@ -115,6 +120,14 @@ impl Reading<'_> {
         }
         self.tell(name, Verdict::Refused, &why);
     }
+}
+
+/// An expression that may be found in other paths than those of the rule.
+fn elsewhere(changes: &Changes, paths: &[&str]) -> Option<String> {
+    let mut all = changes.patterns().flat_map(|pattern| paths.iter().map(move |path| (pattern, *path)));
+    // A path that the host has as an expression is looked at where its routes are made.
+    let found = all.find(|(pattern, path)| snippet::found_in(pattern, path, false) == Found::Elsewhere);
+    found.map(|(pattern, path)| format!("the expression {pattern}, which may be found in other paths than {path}"))
 }
 
 /// What is different with a snippet that is understood.

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 pub use self::answer::Answer;
 pub use self::headers::Headers;
 pub use self::server::{LocationKind, ServerLocation, read_server};
-pub use self::step::{Like, Step, Test};
+pub use self::step::{Found, Like, Step, Test, found_in};
 use self::words::Directive;
 use super::{backend, value};
 
@@ -62,6 +62,14 @@ impl Changes {
     /// The names of the headers of requests that change, in lower case.
     pub fn request_names(&self) -> impl Iterator<Item = &str> {
         self.request.names().chain(self.backend_headers.iter().map(|(name, _)| name.as_str()))
+    }
+
+    /// The expressions that are looked for in paths.
+    pub fn patterns(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::If { test: Test::Path(pattern), .. } | Step::Rewrite { pattern, .. } => Some(pattern.as_str()),
+            _ => None,
+        })
     }
 
     /// Whether endpoints get other paths.

@@ -2,6 +2,7 @@
 //!
 //! nginx takes them in the order in which they are written, and so do the routes that they become.
 
+use super::super::path::literal_of;
 use super::answer::{self, Answer};
 use super::words::Directive;
 
@@ -69,6 +70,30 @@ pub enum Like {
     Has(String),
     /// It is not empty.
     IsThere,
+}
+
+/// Which paths of a rule have an expression in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Those that the expression is found in are all paths of the rule.
+    Within,
+    /// None of them.
+    Never,
+    /// It may be found in others as well.
+    Elsewhere,
+}
+
+/// Whether an expression is found in the paths of a rule with this path.
+pub fn found_in(pattern: &str, path: &str, is_exact: bool) -> Found {
+    let begins = pattern.strip_prefix('^').map_or_else(|| "/".to_owned(), literal_of);
+    let bare = path.trim_end_matches('/');
+    let is_below = begins.strip_prefix(bare).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    match (is_exact, is_below) {
+        (false, _) if path == "/" => Found::Within,
+        (false, true) => Found::Within,
+        _ if !path.starts_with(&begins) => Found::Never,
+        _ => Found::Elsewhere,
+    }
 }
 
 /// `if (CONDITION) { return ...; }`, or with a `rewrite` of all to a URL.

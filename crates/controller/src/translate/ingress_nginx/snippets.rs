@@ -9,7 +9,7 @@ use model::{HostMatcher, Page, PageBody, PathMatcher, PathRewrite, Redirect, Rou
 
 use super::host::{is_below, redirect, rewritten};
 use super::{Host, Ingress, Making, Place, respond};
-use crate::ingress_nginx::{Answer, Like, LocationKind, ServerLocation, Step, Test, literal_of};
+use crate::ingress_nginx::{Answer, Found, Like, LocationKind, ServerLocation, Step, Test, found_in};
 
 /// The requests that a route is for, besides what the route itself says.
 #[derive(Clone, Debug, Default)]
@@ -236,13 +236,20 @@ impl<'t> Making<'t, '_, '_> {
     /// The paths in which an expression is found, which must all be paths of the place: a route has one condition of its path. `None` if no path
     /// of the place has it.
     fn found_in(&mut self, pattern: &str, before: Before<'_, 't>) -> Result<Option<PathMatcher>, String> {
-        let begins = pattern.strip_prefix('^').map_or_else(|| "/".to_owned(), literal_of);
-        match (before.place, before.path) {
-            (None, _) => {}
-            (Some(place), _) if place.path == "/" && !place.exact => {}
-            (_, PathMatcher::Prefix(prefix)) if is_below(&begins, prefix) => {}
-            (_, PathMatcher::Prefix(path) | PathMatcher::Exact(path)) if !path.starts_with(&begins) => return Ok(None),
-            _ => return Err(format!("{pattern} may be found in paths other than those of {}", before.label)),
+        let found = match (before.place, before.path) {
+            (None, _) => Found::Within,
+            // All that no other place took.
+            (Some(place), _) if place.path == "/" && !place.exact => Found::Within,
+            (_, PathMatcher::Prefix(prefix)) => found_in(pattern, prefix, false),
+            (_, PathMatcher::Exact(exact)) => found_in(pattern, exact, true),
+            (_, PathMatcher::Regex(_)) => Found::Elsewhere,
+        };
+        match found {
+            Found::Within => {}
+            Found::Never => return Ok(None),
+            Found::Elsewhere => {
+                return Err(format!("{pattern} may be found in paths other than those of {}", before.label));
+            }
         }
         // The first place where it is found, as there.
         let regex = self.with.regexes.anchored(&format!("(?s:.*?)(?:{pattern})(?s:.*)"))?;
