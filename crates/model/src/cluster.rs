@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{ClusterTls, Ping, ProxyProtocol, Sticky};
+use crate::{ClusterTls, Ping, ProxyProtocol, RequestPart, Sticky};
 
 /// The index of a cluster in [`crate::Snapshot::clusters`]. Valid only in the snapshot that it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,38 +142,7 @@ pub enum HashKey {
     /// The value of the cookie with this name; the client's address if it is missing.
     Cookie(String),
     /// Text made of the request; the client's address if nothing comes out.
-    Template(Box<[HashPart]>),
-}
-
-/// A part of a hash key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HashPart {
-    /// This text.
-    Text(String),
-    /// The client's address, as trusted proxies report it.
-    ClientIp,
-    /// The method.
-    Method,
-    /// `http` or `https`, as trusted proxies report it.
-    Scheme,
-    /// The host that the client asks for, in lower case and without a port.
-    Host,
-    /// The host with its port, as the client wrote it.
-    Authority,
-    /// The port that the connection arrived at.
-    Port,
-    /// Path and query, as the client wrote them.
-    Target,
-    /// The path as routes see it, without the query.
-    Path,
-    /// The query, without its `?`.
-    Query,
-    /// The value of the first query parameter with this name, as the client wrote it.
-    Parameter(String),
-    /// The value of the first header with this name, in lower case.
-    Header(String),
-    /// The value of the first cookie with this name.
-    Cookie(String),
+    Template(Box<[RequestPart]>),
 }
 
 /// An active probe.

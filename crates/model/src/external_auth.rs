@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ClusterId;
+use crate::{ClusterId, RequestPart};
 
 /// A service that is asked about each request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -108,6 +108,9 @@ pub struct HttpAuth {
     pub target: AuthTarget,
     /// Its `Host`; `None` means that of the client's request.
     pub host: Option<String>,
+    /// Headers that it has in addition, each in place of the client's: names in lower case, and what the value is made of. If nothing comes out, it
+    /// has no such header.
+    pub headers: Vec<(String, Box<[RequestPart]>)>,
 }
 
 /// What the HTTP request asks for.

@@ -48,7 +48,7 @@ impl From<&str> for FieldValue {
 macro_rules! variables {
     ($($variant:ident $name:literal $meaning:literal;)*) => {
         /// Something that is known about a request, or about the connection that it arrived on.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Variable {
             $(#[doc = $meaning] $variant,)*
         }

@@ -51,6 +51,7 @@ mod otlp;
 mod policy;
 mod reason;
 mod request_body;
+mod request_part;
 mod respond;
 mod response_rewrite;
 mod route;
@@ -74,8 +75,8 @@ pub use addresses::AddressRules;
 pub use admin::{AdminAccess, AdminAddress, AdminRole, AdminTls, HolderMatcher, UNIX_PREFIX};
 pub use auth::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, PasswordHash, Satisfy, Secret, Users};
 pub use cluster::{
-    Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HashPart,
-    HealthCheck, HttpProbe, Outlier, Probe, Zone,
+    Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,
+    HttpProbe, Outlier, Probe, Zone,
 };
 pub use compression::{Compression, Encoding, MediaRange};
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
@@ -103,6 +104,7 @@ pub use policy::{
 };
 pub use reason::REASON_NAMES;
 pub use request_body::{Decompression, RequestBody, RequestBuffer};
+pub use request_part::RequestPart;
 pub use respond::{ErrorPage, FixedResponse, Page, PageBody};
 pub use response_rewrite::{ResponseRewrite, ToPart, ValueFrom, ValueRewrite};
 pub use route::Route;

@@ -12,8 +12,8 @@ use crate::{
     AccessLog, Auth, AuthProtocol, AuthTarget, Changes, Cluster, DescriptorEntry, DescriptorSource, ErrorPage,
     ExternalAuth, Fallback, FieldPart, FieldValue, FixedResponse, GlobalRateLimit, GrpcAuth, HeaderChanges,
     HealthCheck, HttpAuth, HttpListener, HttpProbe, InterceptErrors, Jwks, JwksUrl, JwtAuth, Listener, LogTarget, Otlp,
-    OtlpProtocol, Page, PageBody, PathRewrite, Probe, Protocol, Redirect, Rewrite, Route, RouteAction, RoutePolicy,
-    SignIn, TemplatePart, TextMatcher, Tracing, ValueMatcher, Vip, WeightedCluster,
+    OtlpProtocol, Page, PageBody, PathRewrite, Probe, Protocol, Redirect, RequestPart, Rewrite, Route, RouteAction,
+    RoutePolicy, SignIn, TemplatePart, TextMatcher, Tracing, ValueMatcher, Vip, WeightedCluster,
 };
 
 /// What stands for a text.
@@ -392,8 +392,17 @@ fn mask_external_auth(auth: &mut ExternalAuth) {
         sign_in,
     } = auth;
     match protocol {
-        AuthProtocol::Http(HttpAuth { target: AuthTarget::Path(path) | AuthTarget::Prefix(path), host: _ }) => {
+        AuthProtocol::Http(HttpAuth {
+            target: AuthTarget::Path(path) | AuthTarget::Prefix(path),
+            host: _,
+            headers,
+        }) => {
             mask_query(once(path));
+            headers.iter_mut().flat_map(|(_, value)| value.iter_mut()).for_each(|part| {
+                if let RequestPart::Text(text) = part {
+                    HIDDEN.clone_into(text);
+                }
+            });
         }
         AuthProtocol::Grpc(GrpcAuth { host: _, context }) => mask_values(context),
     }

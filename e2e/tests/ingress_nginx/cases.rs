@@ -239,20 +239,23 @@ fn expanded(text: &str, users: &str) -> String {
         let (what, after) = after.split_once("}}").expect("closing braces");
         out.push_str(before);
         let (word, arguments) = what.split_once(' ').unwrap_or((what, ""));
+        let (arguments, without) = arguments.split_once(" without ").unwrap_or((arguments, ""));
+        let without: Vec<&str> = without.split(' ').collect();
+        let is_left_out = |line: &str| {
+            let mut words = line.split(' ');
+            let (directive, header) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+            without.contains(&directive) || directive == "proxy_set_header" && without.contains(&header)
+        };
+        let left = |lines: &str| -> String {
+            lines.lines().filter(|line| !is_left_out(line)).map(|line| format!("{line}\n")).collect()
+        };
         match word {
             "proxy" | "https" => {
-                let (upstream, without) = arguments.split_once(" without ").unwrap_or((arguments, ""));
-                let without: Vec<&str> = without.split(' ').collect();
-                let is_left_out = |line: &str| {
-                    let mut words = line.split(' ');
-                    let (directive, header) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-                    without.contains(&directive) || directive == "proxy_set_header" && without.contains(&header)
-                };
-                out.extend(PROXY.lines().filter(|line| !is_left_out(line)).map(|line| format!("{line}\n")));
+                out.push_str(&left(PROXY));
                 let scheme = if word == "https" { "https" } else { "http" };
-                out.push_str(&format!("proxy_pass {scheme}://{upstream};\n"));
+                out.push_str(&format!("proxy_pass {scheme}://{arguments};\n"));
             }
-            "auth" => out.push_str(&format!("{ASK}proxy_pass http://auth{arguments};\n")),
+            "auth" => out.push_str(&format!("{}proxy_pass http://auth{arguments};\n", left(ASK))),
             "cors" => out.push_str(&cors(arguments)),
             "users" => out.push_str(users),
             _ => panic!("{what}"),
@@ -328,6 +331,8 @@ pub fn objects(cases: &[Case], pki: &Pki) -> BTreeMap<String, Vec<Value>> {
         "global-allowed-response-headers": "X-Custom,Content-Language",
     }});
     let headers = json!({"data": {"X-Custom": "a; b=\"c\"", "Content-Language": "en"}});
+    let asked =
+        json!({"data": {"X-App": "shop $request_method", "X-From": "$http_x_me on $host", "X-None": "$cookie_none"}});
     let class = json!({"metadata": {"name": "nginx", "uid": "nginx", "resourceVersion": "1"}, "spec": {"controller": "k8s.io/ingress-nginx"}});
     let namespace = json!({"metadata": {"name": "default", "uid": "default", "resourceVersion": "1"}});
     let users = named("users", json!({"type": "Opaque", "data": {"auth": encoded(USERS)}}));
@@ -337,7 +342,7 @@ pub fn objects(cases: &[Case], pki: &Pki) -> BTreeMap<String, Vec<Value>> {
         ("services", services.iter().map(service).collect()),
         ("endpointslices", services.iter().map(slice).collect()),
         ("secrets", vec![named("site", site), users]),
-        ("configmaps", vec![named("nginx", config), named("headers", headers)]),
+        ("configmaps", vec![named("nginx", config), named("headers", headers), named("asked", asked)]),
         ("namespaces", vec![namespace]),
         ("customresourcedefinitions", vec![]),
     ]

@@ -52,6 +52,9 @@ fn response(request: &Request, name: &str) -> Vec<u8> {
     if is_auth {
         let host = asked(request, "host").unwrap_or_default();
         head.push_str(&format!("x-user: {} {} {host}\r\nx-team: red\r\n", request.method, request.target));
+        let heard = ["x-auth-request-redirect", "x-app", "x-from", "x-none"]
+            .map(|name| asked(request, name).unwrap_or_default());
+        head.push_str(&format!("x-heard: {}.\r\n", heard.join("|")));
         head.push_str("www-authenticate: Bearer\r\nset-cookie: auth=1\r\n");
     }
     if let Some(field) = asked(request, "x-echo-set").filter(|_| !is_auth) {

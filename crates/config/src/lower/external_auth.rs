@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::{
     AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ClusterId, ExternalAuth, GrpcAuth, HttpAuth,
-    SetCookie, SignIn,
+    RequestPart, SetCookie, SignIn,
 };
 
 use super::inherited::{self, or_inherited};
@@ -71,6 +71,7 @@ fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -
         (Some(http), _) => Some(AuthProtocol::Http(HttpAuth {
             target: target(&http.value, report),
             host: http.value.host.as_ref().map(|host| host.value.0.clone()),
+            headers: headers(&http.value),
         })),
         (None, Some(grpc)) => {
             let context = grpc.value.context.iter().flat_map(|context| &context.value.0);
@@ -89,7 +90,9 @@ fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -
         None => defaults::REFUSAL_HEADERS.map(str::to_owned).into(),
     };
     let request_headers = raw.request_headers.as_ref().map(|_| listed(&raw.request_headers, |name| name.0.clone()));
+    let headers = raw.http.as_ref().and_then(|http| http.value.headers.as_ref());
     let lists = [
+        ("headers", headers.map(|list| (list.location, list.value.0.len()))),
         ("request_headers", raw.request_headers.as_ref().map(|list| (list.location, list.value.0.len()))),
         ("response_headers", raw.response_headers.as_ref().map(|list| (list.location, list.value.0.len()))),
         ("refusal_headers", raw.refusal_headers.as_ref().map(|list| (list.location, list.value.0.len()))),
@@ -126,6 +129,12 @@ fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -
         cache,
         sign_in: raw.sign_in.as_ref().and_then(|written| sign_in(&written.value, report)),
     })
+}
+
+/// The headers that the request has in addition.
+fn headers(raw: &RawHttpAuth) -> Vec<(String, Box<[RequestPart]>)> {
+    let entries = raw.headers.iter().flat_map(|headers| &headers.value.0);
+    entries.filter_map(|entry| Some((entry.name.0.clone(), entry.value.as_ref()?.0.clone().into()))).collect()
 }
 
 fn target(raw: &RawHttpAuth, report: &mut Report) -> AuthTarget {

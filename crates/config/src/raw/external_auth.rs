@@ -9,7 +9,7 @@ use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
 use crate::text::{
     ByteSize, ChangedHeader, CookieName, HeaderName, HeaderValue, HostHeader, HttpPath, Label, Positive, QueryName,
-    SignInUrl, duration_text,
+    RequestTemplate, SignInUrl, duration_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -58,6 +58,10 @@ keys! {
         optional prefix: HttpPath, default "none";
         /// The `Host`. `X-Forwarded-Host` has the client's.
         optional host: HostHeader, default "the client's";
+        /// Names and values of headers that it has in addition, each in place of the client's and of Steelyard's own. The values may have the
+        /// variables of a hash key (`template` of `maglev`), and `${client_port}`, `${request_id}`, `${tls_version}`, `${sni}` and `${client_cert_...}`.
+        /// If a value comes out empty, the service does not get the header.
+        optional headers: Named<ChangedHeader, RequestTemplate>, default "none";
     }
 }
 

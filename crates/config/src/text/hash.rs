@@ -1,6 +1,6 @@
-//! Hash keys made of the parts of a request: `${host}${path}`.
+//! Text made of the parts of a request: `${host}${path}`. Hash keys are such texts, and headers of questions to a service.
 
-use model::HashPart;
+use model::{RequestPart, Variable};
 
 use super::dollar::{self, Part};
 use super::http::{CookieName, HeaderName};
@@ -9,50 +9,82 @@ use crate::define::Form;
 use crate::diagnostic::{Wrong, nearest, ticked};
 use crate::read::Formed;
 
-/// The most parts of a key, which is made anew for each request.
+/// The most parts of a text, which is made anew for each request.
 const PARTS_MAX: usize = 64;
 
 /// Variables without a name of something in them.
-const PLAIN: [(&str, HashPart); 9] = [
-    ("client_ip", HashPart::ClientIp),
-    ("method", HashPart::Method),
-    ("scheme", HashPart::Scheme),
-    ("host", HashPart::Host),
-    ("authority", HashPart::Authority),
-    ("port", HashPart::Port),
-    ("target", HashPart::Target),
-    ("path", HashPart::Path),
-    ("query", HashPart::Query),
+const PLAIN: [(&str, RequestPart); 9] = [
+    ("client_ip", RequestPart::ClientIp),
+    ("method", RequestPart::Method),
+    ("scheme", RequestPart::Scheme),
+    ("host", RequestPart::Host),
+    ("authority", RequestPart::Authority),
+    ("port", RequestPart::Port),
+    ("target", RequestPart::Target),
+    ("path", RequestPart::Path),
+    ("query", RequestPart::Query),
 ];
 
 /// What a hash key is made of. It has a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HashTemplate(pub Vec<HashPart>);
+pub struct HashTemplate(pub Vec<RequestPart>);
+
+/// What is known of a connection or a request besides, which a header may have.
+const OF_HEADERS: [Variable; 10] = [
+    Variable::ClientPort,
+    Variable::RequestId,
+    Variable::TlsVersion,
+    Variable::Sni,
+    Variable::ClientCert,
+    Variable::ClientCertPem,
+    Variable::ClientCertSubject,
+    Variable::ClientCertIssuer,
+    Variable::ClientCertVerify,
+    Variable::ClientCertSha256,
+];
+
+/// A value that may have variables of both kinds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestTemplate(pub Vec<RequestPart>);
 
 impl Formed for HashTemplate {
     const FORM: Form = Form { noun: "text", example: "${host}${path}", pattern: HeaderValue::FORM.pattern };
 
     fn parse(text: &str) -> Result<Self, Wrong> {
-        let HeaderValue(text) = HeaderValue::parse(text)?;
-        let part = |part| match part {
-            Part::Text(text) => HashPart::Text(text),
-            Part::Reference(part) => part,
-        };
-        let parts: Vec<HashPart> = dollar::parts(&text, reference)?.into_iter().map(part).collect();
-        if parts.iter().all(|part| matches!(part, HashPart::Text(_))) {
+        let parts = parts(text, &[])?;
+        if parts.iter().all(|part| matches!(part, RequestPart::Text(_))) {
             let wrong =
-                Wrong::new(format!("{} has no variable, so all requests would have the same key", ticked(&text)));
+                Wrong::new(format!("{} has no variable, so all requests would have the same key", ticked(text)));
             return Err(wrong.hint("write `${host}${path}`, or another variable"));
-        }
-        if parts.len() > PARTS_MAX {
-            return Err(Wrong::new(format!("the key has {} parts; the limit is {PARTS_MAX}", parts.len())));
         }
         Ok(Self(parts))
     }
 }
 
+impl Formed for RequestTemplate {
+    const FORM: Form = Form { noun: "text", example: "${target}", pattern: HeaderValue::FORM.pattern };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        parts(text, &OF_HEADERS).map(Self)
+    }
+}
+
+/// The parts of a text with the variables of hash keys and these.
+fn parts(text: &str, also: &[Variable]) -> Result<Vec<RequestPart>, Wrong> {
+    let HeaderValue(text) = HeaderValue::parse(text)?;
+    let part = |part| match part {
+        Part::Text(text) => RequestPart::Text(text),
+        Part::Reference(part) => part,
+    };
+    let parts = dollar::parts(&text, |after| reference(after, also))?;
+    if parts.len() > PARTS_MAX {
+        return Err(Wrong::new(format!("the text has {} parts; the limit is {PARTS_MAX}", parts.len())));
+    }
+    Ok(parts.into_iter().map(part).collect())
+}
+
 /// The variable after a `$`, and the text behind it.
-fn reference(text: &str) -> Result<(HashPart, &str), Wrong> {
+fn reference<'t>(text: &'t str, also: &[Variable]) -> Result<(RequestPart, &'t str), Wrong> {
     let Some((name, behind)) = text.strip_prefix('{').and_then(|braced| braced.split_once('}')) else {
         let wrong = Wrong::new("a `$` stands before no variable");
         return Err(wrong.hint("write `${client_ip}`, or `$$` for a dollar sign"));
@@ -60,18 +92,22 @@ fn reference(text: &str) -> Result<(HashPart, &str), Wrong> {
     if let Some((_, part)) = PLAIN.iter().find(|(known, _)| *known == name) {
         return Ok((part.clone(), behind));
     }
+    if let Some(variable) = also.iter().find(|variable| variable.name() == name) {
+        return Ok((RequestPart::Variable(*variable), behind));
+    }
     let part = match name.split_once('.') {
-        Some(("header", header)) => HashPart::Header(HeaderName::parse(header)?.0),
-        Some(("cookie", cookie)) => HashPart::Cookie(CookieName::parse(cookie)?.0),
-        Some(("query", parameter)) if !parameter.is_empty() => HashPart::Parameter(parameter.to_owned()),
-        _ => return Err(unknown(name)),
+        Some(("header", header)) => RequestPart::Header(HeaderName::parse(header)?.0),
+        Some(("cookie", cookie)) => RequestPart::Cookie(CookieName::parse(cookie)?.0),
+        Some(("query", parameter)) if !parameter.is_empty() => RequestPart::Parameter(parameter.to_owned()),
+        _ => return Err(unknown(name, also)),
     };
     Ok((part, behind))
 }
 
-fn unknown(name: &str) -> Wrong {
-    let names = || PLAIN.iter().map(|(known, _)| *known);
-    let wrong = Wrong::new(format!("there is no variable {} in a hash key", ticked(name)));
+fn unknown(name: &str, also: &[Variable]) -> Wrong {
+    let names = || PLAIN.iter().map(|(known, _)| *known).chain(also.iter().map(|variable| variable.name()));
+    let of = if also.is_empty() { " in a hash key" } else { "" };
+    let wrong = Wrong::new(format!("there is no variable {}{of}", ticked(name)));
     wrong.hint(match nearest(name, names()) {
         Some(near) => format!("write `${{{near}}}`"),
         None => {
@@ -108,5 +144,22 @@ mod tests {
             "`me` has no variable, so all requests would have the same key; write `${host}${path}`, or another variable",
         );
         assert!(HashTemplate::parse(&"${host}a".repeat(40)).is_err());
+    }
+
+    #[test]
+    fn headers_may_have_more_variables() {
+        let check = |text: &str, expect: &str| {
+            let shown =
+                RequestTemplate::parse(text).map_or_else(|wrong| wrong.to_string(), |found| format!("{:?}", found.0));
+            assert_eq!(shown, expect, "{text}");
+        };
+        check("", "[]");
+        check("me", r#"[Text("me")]"#);
+        check("https://${authority}${target}", r#"[Text("https://"), Authority, Target]"#);
+        check("${request_id}", "[Variable(RequestId)]");
+        check("${client_cert}", "[Variable(ClientCert)]");
+        check("${snis}", "there is no variable `snis`; write `${sni}`");
+        check("${header.a b}", "\"a b\" is not the name of a header; use letters, digits and !#$%&'*+-.^_`|~");
+        assert!(HashTemplate::parse("${request_id}").is_err());
     }
 }

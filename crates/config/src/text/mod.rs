@@ -20,7 +20,7 @@ pub use address::{
     parse_endpoint,
 };
 pub use grpc::{GrpcName, GrpcService};
-pub use hash::HashTemplate;
+pub use hash::{HashTemplate, RequestTemplate};
 pub use http::{
     BodyText, CertificateName, CookieName, FileName, Folder, HeaderName, HolderText, HostHeader, HostText, HttpPath,
     Label, LogFile, Method, Pattern, ProbeText, QueryName, RouteName, RoutePath, StatusRange, Text,

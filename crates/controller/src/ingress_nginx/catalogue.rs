@@ -540,13 +540,21 @@ pub const KEYS: &[Key] = &[
         "the endpoint gets them, and never those of a client",
         "ingress-nginx-access",
     )),
-    secures(refused(
+    secures(served(
         "auth-proxy-set-headers",
         Form::Reference,
         Closes,
-        "the service gets the headers of the request and no others",
+        "the ConfigMap's headers, up to 31, in place of those of the client; values may have `$request_uri`, `$host`, `$http_NAME`, `$cookie_NAME` and \
+         others. A missing ConfigMap closes the routes with 503, as there",
+        "ingress-nginx-access",
     )),
-    refused("auth-request-redirect", Text, Default, "the service gets `X-Forwarded-Uri` with the client's path"),
+    secures(served(
+        "auth-request-redirect",
+        Text,
+        Default,
+        "`X-Auth-Request-Redirect` of the question; it may have the variables of auth-proxy-set-headers",
+        "ingress-nginx-access",
+    )),
     differs(
         "auth-always-set-cookie",
         Bool,

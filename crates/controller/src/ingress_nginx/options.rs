@@ -97,7 +97,7 @@ pub const OPTIONS: &[Opt] = &[
     opt("global-auth-response-headers", Tokens, Served, "auth-response-headers with it"),
     opt("global-auth-signin", Url, Served, "see auth-signin"),
     opt("global-auth-signin-redirect-param", Token, Refused, "the parameter is `rd`"),
-    opt("global-auth-request-redirect", Text, Refused, "see auth-request-redirect"),
+    secures(opt("global-auth-request-redirect", Text, Served, "see auth-request-redirect")),
     opt("global-auth-cache-key", Text, NoEffect, "see auth-cache-key"),
     opt("global-auth-cache-duration", Text, NoEffect, "see auth-cache-key"),
     opt("global-auth-always-set-cookie", Bool, Served, "see auth-always-set-cookie"),

@@ -16,6 +16,7 @@ mod snippets;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod variables;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -198,7 +198,11 @@ fn external_auth(wanted: &ExternalAuthFilter, route: &mut Route, with: &mut Lowe
         AuthProtocol::Grpc(GrpcAuth { host: None, context: Vec::new() })
     } else {
         let prefix = http.as_ref().map_or("", |http| http.path.as_str());
-        AuthProtocol::Http(HttpAuth { target: AuthTarget::Prefix(auth_prefix(prefix)?), host: None })
+        AuthProtocol::Http(HttpAuth {
+            target: AuthTarget::Prefix(auth_prefix(prefix)?),
+            host: None,
+            headers: Vec::new(),
+        })
     };
     let to = with.auth_cluster(backend_ref, is_grpc)?;
     let Some(to) = to else { return Ok(()) };

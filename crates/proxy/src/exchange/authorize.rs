@@ -82,7 +82,10 @@ impl Exchange {
         let who = env.connection_info.who;
         let question = authorizing.authorizer.question(env.listener, &view, who, held, wait.left_ms(env));
         self.swap_credentials();
-        let Some(question) = question else { return self.fail(env, Error::internal(Reason::Internal)) };
+        let question = match question {
+            Ok(question) => question,
+            Err(error) => return self.fail(env, error),
+        };
         // From now on, the endpoint gets these from the service or not at all.
         authorizing.authorizer.strip(&mut self.request);
         self.ask(env, question, wait, Subject::Authorization(authorizing));

@@ -8,6 +8,8 @@
 //! | `X-Forwarded-Port` | the port that the client connected to |
 //! | `X-Original-Url` | scheme, host, path and query |
 //!
+//! Headers that the configuration adds take the place of these, too.
+//!
 //! The request has one path, or as GEP-1494 wants it, the method and path of the client's request behind a prefix. The path is the one that
 //! the routes see: `/../` of a client must not lead to another resource of the service.
 //!
@@ -15,6 +17,7 @@
 //! look as if it refused.
 
 use model::{AuthProtocol, AuthTarget, ExternalAuth, ForwardedHeaders, HeaderChanges, HttpAuth};
+use telemetry::Reason;
 use wire::message::{Body, Field, FieldId, Method, RequestHead, Span};
 
 use super::{Grant, Refusal, Verdict, passed_on};
@@ -22,16 +25,17 @@ use crate::error::Error;
 use crate::exchange::Response;
 use crate::http::headers::Client;
 use crate::policy::headers::{RequestEdits, is_alike};
-use crate::policy::{self, RequestView};
+use crate::policy::{self, RequestView, request_text};
 use crate::question::call::bad;
 use crate::upstream::cluster::Cluster;
 use crate::upstream::subrequest::{Answer, Subrequest};
 
-static UNCHANGED: HeaderChanges = HeaderChanges { set: Vec::new(), add: Vec::new(), remove: Vec::new() };
-
 /// Fields that describe what the client wants of the endpoint. Of a service they would ask for a part of its answer, or for none.
 const OF_THE_ENDPOINT: [&[u8]; 6] =
     [b"range", b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range"];
+
+/// Bytes of the values that are made of the client's request, so that a head for the service is not much longer than one of a client.
+const MADE_BYTES_MAX: usize = 64 * 1024;
 
 /// Tells the service that it gets only the beginning of the body.
 const PARTIAL: &str = "x-auth-body-partial";
@@ -42,7 +46,8 @@ pub(super) fn question(
     cluster: &Cluster,
     asked: &RequestView<'_>,
     body: Option<(&[u8], bool)>,
-) -> Subrequest {
+) -> Result<Subrequest, Error> {
+    let changes = additional(http, asked)?;
     let RequestView { head: from, buffer, client, .. } = *asked;
     let mut bytes = buffer.to_vec();
     let mut append = |text: &[u8]| {
@@ -68,7 +73,9 @@ pub(super) fn question(
     if let Some((_, is_whole)) = body {
         own.push((PARTIAL, if is_whole { b"false" } else { b"true" }));
     }
-    let mut fields = passed_fields(policy, asked, &own);
+    let is_decided =
+        |name: &[u8]| names(&own).chain(names(&http.headers)).any(|decided| is_alike(name, decided.as_bytes()));
+    let mut fields = passed_fields(policy, asked, is_decided);
     for (name, value) in own {
         let (name, value) = (append(name.as_bytes()), append(value));
         fields.push(Field { id: FieldId::Identity, name, value, never_indexed: false });
@@ -102,12 +109,34 @@ pub(super) fn question(
     let target = head.path.get(&bytes);
     let view = RequestView { head: &head, buffer: &bytes, target, paths: asked.paths, client: &client };
     let edits =
-        RequestEdits { target: Some(target), host: http.host.as_deref(), headers: &UNCHANGED, values: None, via: None };
+        RequestEdits { target: Some(target), host: http.host.as_deref(), headers: &changes, values: None, via: None };
     let mut request = Subrequest::new(cluster, &view, &edits);
     if let Some((body, _)) = body {
         request.put_body(body);
     }
-    request
+    Ok(request)
+}
+
+/// The headers that the configuration adds. What comes out empty is removed.
+///
+/// # Errors
+/// They are too long.
+fn additional(http: &HttpAuth, asked: &RequestView<'_>) -> Result<HeaderChanges, Error> {
+    let mut changes = HeaderChanges::default();
+    let mut left = MADE_BYTES_MAX;
+    for (name, parts) in &http.headers {
+        let value = request_text::field_value(parts, asked);
+        left = left.checked_sub(value.len()).ok_or_else(|| Error::downstream(Reason::HeaderTooLarge))?;
+        match value.is_empty() {
+            true => changes.remove.push(name.clone()),
+            false => changes.set.push((name.clone(), value.into())),
+        }
+    }
+    Ok(changes)
+}
+
+fn names<S: AsRef<str>, V>(headers: &[(S, V)]) -> impl Iterator<Item = &str> {
+    headers.iter().map(|(name, _)| name.as_ref())
 }
 
 /// A target behind a prefix. It has the normal form, in which no `..` leads out of the prefix. `*` of `OPTIONS *` is not a path, and becomes the
@@ -117,14 +146,14 @@ fn behind(prefix: &str, target: &[u8]) -> Vec<u8> {
     [prefix.as_bytes(), slash, target].concat()
 }
 
-/// The fields of the client's request that the service gets, besides `own` ones.
-fn passed_fields(policy: &ExternalAuth, asked: &RequestView<'_>, own: &[(&str, &[u8])]) -> Vec<Field> {
+/// The fields of the client's request that the service gets, besides those that are decided here.
+fn passed_fields(policy: &ExternalAuth, asked: &RequestView<'_>, is_decided: impl Fn(&[u8]) -> bool) -> Vec<Field> {
     let RequestView { head, buffer, .. } = *asked;
     let is_wanted = |field: &&Field| {
         let name = field.name.get(buffer);
         let is_listed = |names: &Vec<String>| names.iter().any(|listed| name.eq_ignore_ascii_case(listed.as_bytes()));
         let is_named = policy.request_headers.as_ref().is_none_or(is_listed);
-        let is_own = || own.iter().any(|(own, _)| is_alike(name, own.as_bytes())) || is_alike(name, PARTIAL.as_bytes());
+        let is_own = || is_decided(name) || is_alike(name, PARTIAL.as_bytes());
         match field.id {
             // They say where the request comes from, and are written from what is known about that.
             FieldId::Connection
@@ -174,14 +203,18 @@ fn grant(policy: &ExternalAuth, response: &Response) -> Result<Grant, Error> {
 
 #[cfg(test)]
 mod tests {
-    use model::SetCookie;
+    use model::{RequestPart, SetCookie};
     use wire::h1::parse_response;
 
     use super::super::tests::policy as of;
     use super::*;
 
     fn policy() -> ExternalAuth {
-        of(model::AuthProtocol::Http(HttpAuth { target: AuthTarget::Path("/".into()), host: None }))
+        of(model::AuthProtocol::Http(HttpAuth {
+            target: AuthTarget::Path("/".into()),
+            host: None,
+            headers: Vec::new(),
+        }))
     }
 
     fn answer(text: &str, body: Result<Option<Vec<u8>>, Error>) -> Answer {
@@ -242,7 +275,11 @@ mod tests {
 
     #[test]
     fn only_200_is_a_yes_for_the_gateway_api() {
-        let policy = of(AuthProtocol::Http(HttpAuth { target: AuthTarget::Prefix(String::new()), host: None }));
+        let policy = of(AuthProtocol::Http(HttpAuth {
+            target: AuthTarget::Prefix(String::new()),
+            host: None,
+            headers: Vec::new(),
+        }));
         let check = |status: &str, expect: Option<bool>| {
             let text = format!("HTTP/1.1 {status} Status\r\nContent-Length: 0\r\n\r\n");
             let found = verdict(&policy, answer(&text, Ok(None))).ok();
@@ -270,6 +307,27 @@ mod tests {
         check("/check", "GET /a//b/.", "/check/a/b/");
         check("/check", "OPTIONS *", "/check/*");
         check("", "OPTIONS *", "/*");
+    }
+
+    #[test]
+    fn headers_of_the_configuration() {
+        let header = |name: &str, part: RequestPart| (name.to_owned(), [part].into());
+        let http = HttpAuth {
+            target: AuthTarget::Path("/".into()),
+            host: None,
+            headers: vec![
+                header("x-uri", RequestPart::Target),
+                header("x-app", RequestPart::Text("shop".to_owned())),
+                header("x-none", RequestPart::Cookie("none".to_owned())),
+            ],
+        };
+        let check = |path: &str, expect: Option<HeaderChanges>| {
+            let lines = format!("GET {path} HTTP/1.1\r\nHost: a\r\n");
+            assert_eq!(crate::policy::testing::asked(&lines, false, |asked| additional(&http, asked)).ok(), expect);
+        };
+        let set = vec![("x-uri".to_owned(), "/a?b".into()), ("x-app".to_owned(), "shop".into())];
+        check("/a?b", Some(HeaderChanges { set, remove: vec!["x-none".to_owned()], ..HeaderChanges::default() }));
+        check(&format!("/{}", "a".repeat(MADE_BYTES_MAX)), None);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use model::{AnswerHeaders, AuthProtocol, ExternalAuth, Route, SetCookie};
+use telemetry::Reason;
 use wire::message::{Field, FieldId};
 
 use self::cache::Key;
@@ -112,6 +113,9 @@ impl Authorizer {
     }
 
     /// What the service has to be asked about this request. `body` is as much of its body as the service gets, and whether that is all.
+    ///
+    /// # Errors
+    /// What the client sends makes the headers of the question too long. The service has no cluster, which is a bug.
     pub(crate) fn question(
         &self,
         listener: &ListenerView,
@@ -119,13 +123,13 @@ impl Authorizer {
         who: OnBehalfOf,
         body: Option<(&[u8], bool)>,
         timeout_ms: u64,
-    ) -> Option<Question> {
-        let cluster = listener.clusters.get(self.policy.to.0)?.clone();
+    ) -> Result<Question, Error> {
+        let cluster = listener.clusters.get(self.policy.to.0).ok_or_else(|| Error::internal(Reason::Internal))?.clone();
         let request = match &self.policy.protocol {
-            AuthProtocol::Http(http) => http::question(&self.policy, http, &cluster, asked, body),
+            AuthProtocol::Http(http) => http::question(&self.policy, http, &cluster, asked, body)?,
             AuthProtocol::Grpc(grpc) => grpc::question(&self.policy, grpc, &cluster, asked, who, body, timeout_ms),
         };
-        Some(Question::new(cluster, request, asked, who, timeout_ms, About::Authorization(self.policy.clone())))
+        Ok(Question::new(cluster, request, asked, who, timeout_ms, About::Authorization(self.policy.clone())))
     }
 
     /// Removes what the client has sent in fields that the endpoint gets from the service alone.
@@ -389,6 +393,7 @@ mod tests {
             policy: Arc::new(policy(AuthProtocol::Http(model::HttpAuth {
                 target: model::AuthTarget::Path("/".into()),
                 host: None,
+                headers: Vec::new(),
             }))),
             id: 1,
         };

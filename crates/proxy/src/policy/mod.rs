@@ -15,6 +15,7 @@ pub(crate) mod rate_headers;
 pub(crate) mod rate_limit;
 mod redirect;
 pub(crate) mod request_id;
+pub(crate) mod request_text;
 pub(crate) mod response_rewrite;
 pub(crate) mod retry;
 pub(crate) mod rewrite;

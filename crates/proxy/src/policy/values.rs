@@ -61,7 +61,8 @@ impl Values<'_> {
         (!out.is_empty()).then_some(out)
     }
 
-    fn write(&self, variable: Variable, out: &mut Vec<u8>) {
+    /// Appends the value of a variable.
+    pub(crate) fn write(&self, variable: Variable, out: &mut Vec<u8>) {
         let client = self.client;
         let certificate = client.secured.and_then(|secured| secured.client_certificate());
         let shown = client.secured.and_then(|secured| secured.shown_certificate());

@@ -20,8 +20,8 @@ use crate::exchange::transfer::Transfer;
 use crate::exchange::{Exchange, Request};
 use crate::http::client_address::known_client_ip;
 use crate::http::headers::Client;
+use crate::policy::request_text::split;
 use crate::upstream::cluster::Cluster;
-use crate::upstream::hash::split;
 use crate::worker::{ListenerView, Worker};
 
 /// The longest texts of a record, in bytes. Longer ones are cut.

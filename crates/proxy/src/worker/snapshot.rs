@@ -593,7 +593,11 @@ pub(crate) mod fixture {
     pub(crate) fn asks_a_service() -> ExternalAuth {
         ExternalAuth {
             to: ClusterId(0),
-            protocol: AuthProtocol::Http(HttpAuth { target: model::AuthTarget::Path("/".into()), host: None }),
+            protocol: AuthProtocol::Http(HttpAuth {
+                target: model::AuthTarget::Path("/".into()),
+                host: None,
+                headers: Vec::new(),
+            }),
             timeout: Duration::from_millis(200),
             fail_open: false,
             failure_status: 503,

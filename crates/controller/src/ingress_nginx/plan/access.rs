@@ -1,10 +1,12 @@
 //! Who may use the routes of an Ingress: addresses, passwords, and a service that is asked.
 
 use ipnet::IpNet;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::super::header_map::HeaderMap;
 use super::super::snippet::Addresses;
 use super::super::value;
+use super::variables::of_question;
 use super::{Compat, Reading, ServiceUrl, Verdict};
 
 impl Reading<'_> {
@@ -138,12 +140,13 @@ impl Reading<'_> {
     }
 
     fn service(&mut self, paths: &[&str]) -> bool {
-        const OF_URL: [&str; 6] = [
+        const OF_URL: [&str; 7] = [
             "auth-method",
             "auth-response-headers",
             "auth-signin",
             "auth-signin-redirect-param",
             "auth-request-redirect",
+            "auth-proxy-set-headers",
             "auth-always-set-cookie",
         ];
         let open = self.globals.prefixes("no-auth-locations");
@@ -168,7 +171,7 @@ impl Reading<'_> {
                 (to, json!({"path": service.path, "host": service.host}), None)
             }),
         };
-        let (to, request, path) = match asked {
+        let (to, mut request, path) = match asked {
             Ok(asked) => asked,
             Err(why) => {
                 self.close(&format!("{name} is refused: {why}"));
@@ -177,6 +180,10 @@ impl Reading<'_> {
             }
         };
         self.asks_host = path;
+        let additional = self.question_headers(is_own);
+        if !additional.is_empty() {
+            request["headers"] = Value::Object(additional);
+        }
         let headers = match is_own {
             true => self.text("auth-response-headers"),
             false => self.globals.text("global-auth-response-headers"),
@@ -196,6 +203,32 @@ impl Reading<'_> {
         }
         self.route.insert("externalAuth".to_owned(), asked);
         true
+    }
+
+    /// The headers that the service gets besides those of the request.
+    fn question_headers(&mut self, is_own: bool) -> Map<String, Value> {
+        let mut headers = Map::new();
+        let (key, redirect) = match is_own {
+            true => ("auth-request-redirect", self.text("auth-request-redirect")),
+            false => ("global-auth-request-redirect", self.globals.text("global-auth-request-redirect")),
+        };
+        if let Some(text) = redirect.map(str::to_owned) {
+            match of_question(&text) {
+                Ok(text) => _ = headers.insert("x-auth-request-redirect".to_owned(), json!(text)),
+                Err(why) => {
+                    self.close(&format!("{key} is refused: {why}"));
+                    self.tell(key, Verdict::Refused, &why);
+                }
+            }
+        }
+        let reference = self.text("auth-proxy-set-headers").filter(|_| is_own).map(str::to_owned);
+        if let Some(reference) = reference {
+            match self.header_map("auth-proxy-set-headers", &reference).and_then(|map| for_question(&map)) {
+                Ok(more) => headers.extend(more),
+                Err(why) => self.deny("auth-proxy-set-headers", &why),
+            }
+        }
+        headers
     }
 
     /// The page on which clients sign in.
@@ -273,6 +306,24 @@ impl Reading<'_> {
             path,
         })
     }
+}
+
+/// The headers of a ConfigMap, as `http.headers` of a policy has them.
+///
+/// # Errors
+/// Says which of them cannot be served.
+fn for_question(map: &HeaderMap) -> Result<Map<String, Value>, String> {
+    let mut headers = Map::new();
+    for (name, text) in map.iter() {
+        if let Some(why) = config::unchangeable(name) {
+            return Err(format!("the header {name} cannot be set: {why}"));
+        }
+        let text = of_question(text.trim()).map_err(|why| format!("the header {name}: {why}"))?;
+        if headers.insert(name.to_ascii_lowercase(), json!(text)).is_some() {
+            return Err(format!("the header {name} is there twice"));
+        }
+    }
+    Ok(headers)
 }
 
 /// Stands in a policy for the Service behind a path of the same host, which only the routes of the host tell.

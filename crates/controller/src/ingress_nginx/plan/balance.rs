@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::variables::{Part, parts, variable};
 use super::{Reading, Verdict};
 
 impl Reading<'_> {
@@ -24,12 +25,6 @@ impl Reading<'_> {
     }
 }
 
-/// A part of a key: text, or what a variable of nginx is called here.
-enum Part {
-    Text(String),
-    Variable(String),
-}
-
 /// The key of the hash.
 ///
 /// # Errors
@@ -38,7 +33,7 @@ fn hash_key(by: &str) -> Result<Value, String> {
     if by.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) {
         return Err("a key is one line of printable ASCII".to_owned());
     }
-    let parts = parts(by)?;
+    let parts = parts(by, variable)?;
     let unknown: Vec<&str> = parts.iter().filter_map(|part| part.as_ref().err().map(String::as_str)).collect();
     if !unknown.is_empty() {
         let known = "the address of the client, $request_uri, $uri, $args, $arg_NAME, $host, $http_NAME, $cookie_NAME, $scheme, \
@@ -57,69 +52,7 @@ fn hash_key(by: &str) -> Result<Value, String> {
     if !parts.iter().any(|part| matches!(part, Part::Variable(_))) {
         return Err("all requests would have the same key".to_owned());
     }
-    let written = |part: &Part| match part {
-        Part::Text(text) => text.clone(),
-        Part::Variable(name) => format!("${{{name}}}"),
-    };
-    Ok(json!({"template": parts.iter().map(written).collect::<String>()}))
-}
-
-/// The parts of a key, each variable that is not known as an error.
-///
-/// # Errors
-/// A `$` stands before no name.
-fn parts(by: &str) -> Result<Vec<Result<Part, String>>, String> {
-    let mut parts = Vec::new();
-    let mut rest = by;
-    while let Some((before, after)) = rest.split_once('$') {
-        if !before.is_empty() {
-            parts.push(Ok(Part::Text(before.to_owned())));
-        }
-        let (name, behind) = match after.strip_prefix('{').map(|braced| braced.split_once('}')) {
-            Some(Some(found)) => found,
-            Some(None) => return Err("a `${` has no end".to_owned()),
-            None => {
-                let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-                after.split_at(after.bytes().take_while(is_name).count())
-            }
-        };
-        if name.is_empty() {
-            return Err("a `$` stands before no name".to_owned());
-        }
-        parts.push(variable(name).ok_or_else(|| format!("${name}")));
-        rest = behind;
-    }
-    if !rest.is_empty() {
-        parts.push(Ok(Part::Text(rest.to_owned())));
-    }
-    Ok(parts)
-}
-
-/// What a variable of nginx is here. Names of variables are in any case; the name of a cookie in one stays as it is written.
-fn variable(written: &str) -> Option<Part> {
-    let name = written.to_ascii_lowercase();
-    let of = |name: &str| Some(Part::Variable(name.to_owned()));
-    let has_rest = |prefix: &str| name.strip_prefix(prefix).filter(|rest| !rest.is_empty());
-    match name.as_str() {
-        "remote_addr" | "binary_remote_addr" | "the_real_ip" => of("client_ip"),
-        "request_uri" => of("target"),
-        "uri" | "document_uri" => of("path"),
-        "args" | "query_string" => of("query"),
-        // `?` if there are arguments. What it stands between differs if they do, so it may be there always.
-        "is_args" => Some(Part::Text("?".to_owned())),
-        "host" => of("host"),
-        "http_host" | "best_http_host" => of("authority"),
-        "scheme" | "pass_access_scheme" => of("scheme"),
-        "request_method" => of("method"),
-        "server_port" | "pass_server_port" => of("port"),
-        "content_type" => of("header.content-type"),
-        _ => match (has_rest("http_"), has_rest("arg_"), has_rest("cookie_")) {
-            (Some(header), ..) => of(&format!("header.{}", header.replace('_', "-"))),
-            (_, Some(parameter), _) => of(&format!("query.{parameter}")),
-            (.., Some(_)) => of(&format!("cookie.{}", written.get("cookie_".len()..)?)),
-            _ => None,
-        },
-    }
+    Ok(json!({"template": parts.iter().map(Part::written).collect::<String>()}))
 }
 
 #[cfg(test)]

@@ -210,6 +210,11 @@ fn what_annotations_about_access_become() {
         check(&[asks, ("auth-always-set-cookie", value)], "/route/externalAuth/setCookie", json!(expect));
     }
     check(&[asks], "/route/externalAuth/http", json!({"path": "/oauth2/auth"}));
+    check(
+        &[asks, ("auth-request-redirect", "https://$host/in?to=$request_uri")],
+        "/route/externalAuth/http/headers",
+        json!({"x-auth-request-redirect": "https://${host}/in?to=${target}"}),
+    );
     assert_eq!(plan(&[asks]).location.asks_host.as_deref(), Some("/oauth2/auth"));
     let signs_in = |url: &str, expect: Value| {
         check(&[asks, ("auth-signin", url)], "/route/externalAuth/signIn", expect);
@@ -261,6 +266,7 @@ fn what_closes_a_route_and_what_drops_an_ingress() {
     check(&[("auth-url", "http://login.example.com/")], Some("no Service"), None);
     check(&[("auth-url", "http://a.login.svc/")], Some("another namespace"), None);
     check(&[("auth-url", "http://a.shop.svc/"), ("auth-method", "POST")], Some("GET"), None);
+    check(&[("auth-url", "http://a.shop.svc/"), ("auth-request-redirect", "$uri")], Some("$uri is not known"), None);
     check(&[("ssl-passthrough", "true")], Some("TLSRoute"), None);
     check(&[("ssl-passthrough", "false")], None, None);
     // Only a boolean can say that something is off: these name Secrets, or are no word of theirs.
