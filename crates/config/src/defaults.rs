@@ -149,8 +149,8 @@ pub const OTLP_LOGS_PATH: &str = "/v1/logs";
 /// How long an export may take: the default of OpenTelemetry's exporters.
 pub const OTLP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest time for which an answer is remembered. Whoever loses a right must lose it on the same day.
-pub const EXTERNAL_AUTH_TTL_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The longest time for which an answer is remembered.
+pub const EXTERNAL_AUTH_TTL_MAX: Duration = model::AuthCacheTtl::MAX;
 
 /// The headers of a refusal that a client needs to log in or to know why it may not. A service has others for its own infrastructure.
 pub const REFUSAL_HEADERS: [&str; 5] = ["cache-control", "location", "retry-after", "set-cookie", "www-authenticate"];

@@ -65,8 +65,8 @@ impl SetCookie {
 /// The page on which clients sign in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SignIn {
-    /// The URL in parts: the host of the request is between each two of them. At least one.
-    pub url: Vec<String>,
+    /// The URL. The part before its query has no variables but the scheme and the host.
+    pub url: Box<[RequestPart]>,
     /// The name of the parameter of its query that has the URL of the request, so that clients can go back to it.
     pub param: String,
     /// The parameter has path and query of that URL alone, or `/` if they might lead to another host.
@@ -111,6 +111,8 @@ pub struct HttpAuth {
     /// Headers that it has in addition, each in place of the client's: names in lower case, and what the value is made of. If nothing comes out, it
     /// has no such header.
     pub headers: Vec<(String, Box<[RequestPart]>)>,
+    /// Its query behind a [`AuthTarget::Path`]; empty means none. What variables stand for is percent-encoded.
+    pub query: Box<[RequestPart]>,
 }
 
 /// What the HTTP request asks for.
@@ -143,14 +145,41 @@ pub struct AuthBody {
 /// Which answers are remembered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AuthCache {
-    /// The headers, in lower case, whose values are a part of the key.
-    pub headers: Vec<String>,
-    /// The cookies whose values are a part of the key.
-    pub cookies: Vec<String>,
-    /// Whether an answer holds for all requests with the same values, whatever their method, host and path are.
-    pub any_request: bool,
+    /// Which requests have the same answer.
+    pub key: AuthCacheKey,
     /// How long an answer holds.
-    pub ttl: Duration,
+    pub ttl: AuthCacheTtl,
+}
+
+/// Which requests have the same answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum AuthCacheKey {
+    /// Those with the same values.
+    Values {
+        /// The headers, in lower case.
+        headers: Vec<String>,
+        /// The cookies.
+        cookies: Vec<String>,
+        /// Whether an answer holds for all requests with the same values, whatever their method, host and path are.
+        any_request: bool,
+    },
+    /// Those to the same route and host of which these parts are the same, as with nginx's `proxy_cache_key`.
+    Template(Box<[RequestPart]>),
+}
+
+/// How long an answer holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum AuthCacheTtl {
+    /// A yes for this time. A no is not remembered.
+    Yes(Duration),
+    /// An answer with one of these statuses for this time, `None` being all others, as with nginx's `proxy_cache_valid`: the headers of the answer can
+    /// say otherwise.
+    Statuses(Vec<(Option<u16>, Duration)>),
+}
+
+impl AuthCacheTtl {
+    /// The longest time for which an answer is remembered. Whoever loses a right must lose it on the same day.
+    pub const MAX: Duration = Duration::from_secs(24 * 3600);
 }
 
 impl ExternalAuth {

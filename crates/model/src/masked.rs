@@ -396,9 +396,10 @@ fn mask_external_auth(auth: &mut ExternalAuth) {
             target: AuthTarget::Path(path) | AuthTarget::Prefix(path),
             host: _,
             headers,
+            query,
         }) => {
             mask_query(once(path));
-            headers.iter_mut().flat_map(|(_, value)| value.iter_mut()).for_each(|part| {
+            headers.iter_mut().flat_map(|(_, value)| value.iter_mut()).chain(query).for_each(|part| {
                 if let RequestPart::Text(text) = part {
                     HIDDEN.clone_into(text);
                 }
@@ -407,7 +408,10 @@ fn mask_external_auth(auth: &mut ExternalAuth) {
         AuthProtocol::Grpc(GrpcAuth { host: _, context }) => mask_values(context),
     }
     if let Some(SignIn { url, param: _, path_only: _ }) = sign_in {
-        mask_query(url);
+        mask_query(url.iter_mut().filter_map(|part| match part {
+            RequestPart::Text(text) => Some(text),
+            _ => None,
+        }));
     }
 }
 

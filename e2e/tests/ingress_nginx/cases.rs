@@ -197,10 +197,10 @@ impl Case {
     /// The servers of nginx for it.
     pub fn in_nginx(&self, address: &str, users: &str) -> String {
         let names = [self.host()].into_iter().chain(self.aliases.iter().cloned()).collect::<Vec<_>>().join(" ");
-        let locations = expanded(&self.nginx, users);
+        let (http, locations) = (expanded(&self.http, users), expanded(&self.nginx, users));
         format!(
-            "{}\nserver {{ server_name {names}; listen {address}:80; listen {address}:443 ssl; {HSTS}\n{}\n{locations} }}\n",
-            self.http, self.server
+            "{http}\nserver {{ server_name {names}; listen {address}:80; listen {address}:443 ssl; {HSTS}\n{}\n{locations} }}\n",
+            self.server
         )
     }
 
@@ -258,6 +258,8 @@ fn expanded(text: &str, users: &str) -> String {
             "auth" => out.push_str(&format!("{}proxy_pass http://auth{arguments};\n", left(ASK))),
             "cors" => out.push_str(&cors(arguments)),
             "users" => out.push_str(users),
+            // A folder of the test's own, which nginx makes.
+            "cache" => out.push_str(&format!("{users}.cache")),
             _ => panic!("{what}"),
         }
         rest = after;

@@ -1,7 +1,9 @@
 //! Endpoints that say in their responses what they got: `x-endpoint` is their name, `x-seen-NAME` a header of the request, and the body has
 //! the method, the target and the body. Headers of the request say how to answer.
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{LazyLock, Mutex};
 
 use testkit::Conn;
 use testkit::strict::{Request, values};
@@ -40,6 +42,17 @@ fn serve(stream: TcpStream, name: &str) {
     }
 }
 
+/// How often this has been asked about a host by the one who asks now. nginx has a header of its own.
+fn times(request: &Request) -> usize {
+    static COUNTS: LazyLock<Mutex<HashMap<(bool, String), usize>>> = LazyLock::new(Mutex::default);
+    let url = asked(request, "x-original-url").unwrap_or_default();
+    let host = url.split('/').nth(2).unwrap_or_default().to_owned();
+    let mut counts = COUNTS.lock().unwrap();
+    let count = counts.entry((asked(request, "x-sent-from").is_some(), host)).or_default();
+    *count += 1;
+    *count
+}
+
 fn asked(request: &Request, name: &str) -> Option<String> {
     values(&request.headers, name).first().map(|value| String::from_utf8_lossy(value).into_owned())
 }
@@ -55,7 +68,15 @@ fn response(request: &Request, name: &str) -> Vec<u8> {
         let heard = ["x-auth-request-redirect", "x-app", "x-from", "x-none"]
             .map(|name| asked(request, name).unwrap_or_default());
         head.push_str(&format!("x-heard: {}.\r\n", heard.join("|")));
-        head.push_str("www-authenticate: Bearer\r\nset-cookie: auth=1\r\n");
+        head.push_str("www-authenticate: Bearer\r\n");
+        match asked(request, "x-auth-set") {
+            Some(fields) => {
+                // Instead of a cookie. Who asks how often is only counted here, where answers may be remembered.
+                head.push_str(&format!("x-times: {}\r\n", times(request)));
+                fields.split('~').for_each(|field| head.push_str(&format!("{field}\r\n")));
+            }
+            None => head.push_str("set-cookie: auth=1\r\n"),
+        }
     }
     if let Some(field) = asked(request, "x-echo-set").filter(|_| !is_auth) {
         head.push_str(&format!("{field}\r\n"));

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model::{
-    AnswerHeaders, AuthBody, AuthCache, AuthProtocol, AuthTarget, ClusterId, ExternalAuth, GrpcAuth, HttpAuth,
-    RequestPart, SetCookie, SignIn,
+    AnswerHeaders, AuthBody, AuthCache, AuthCacheKey, AuthCacheTtl, AuthProtocol, AuthTarget, ClusterId, ExternalAuth,
+    GrpcAuth, HttpAuth, RequestPart, SetCookie, SignIn,
 };
 
 use super::inherited::{self, or_inherited};
@@ -13,8 +13,8 @@ use super::{ClusterIds, count, positive};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong, ticked};
 use crate::raw::{RawAuthCache, RawExternalAuth, RawExternalAuthObject, RawHttpAuth, RawSignIn};
-use crate::read::{Flag, Located};
-use crate::text::{ChangedHeader, duration_text};
+use crate::read::{Flag, Located, NamedEntry};
+use crate::text::{ChangedHeader, RequestTemplate, duration_text};
 
 /// The most names in one of its lists. Each is compared with every field of a request or an answer.
 const NAMES_MAX: usize = 32;
@@ -68,11 +68,7 @@ fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -
         report.add(grpc.location, wrong.hint(format!("add `protocol: h2` to {name}")));
     }
     let protocol = match (&raw.http, &raw.grpc) {
-        (Some(http), _) => Some(AuthProtocol::Http(HttpAuth {
-            target: target(&http.value, report),
-            host: http.value.host.as_ref().map(|host| host.value.0.clone()),
-            headers: headers(&http.value),
-        })),
+        (Some(http), _) => Some(AuthProtocol::Http(by_http(&http.value, report))),
         (None, Some(grpc)) => {
             let context = grpc.value.context.iter().flat_map(|context| &context.value.0);
             let pairs = context.filter_map(|entry| Some((entry.name.0.clone(), entry.value.as_ref()?.0.clone())));
@@ -131,18 +127,32 @@ fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -
     })
 }
 
-/// The headers that the request has in addition.
-fn headers(raw: &RawHttpAuth) -> Vec<(String, Box<[RequestPart]>)> {
-    let entries = raw.headers.iter().flat_map(|headers| &headers.value.0);
-    entries.filter_map(|entry| Some((entry.name.0.clone(), entry.value.as_ref()?.0.clone().into()))).collect()
+fn by_http(raw: &RawHttpAuth, report: &mut Report) -> HttpAuth {
+    let headers = raw.headers.iter().flat_map(|headers| &headers.value.0);
+    let header = |entry: &NamedEntry<ChangedHeader, RequestTemplate>| {
+        Some((entry.name.0.clone(), entry.value.as_ref()?.0.clone().into()))
+    };
+    HttpAuth {
+        target: target(raw, report),
+        host: raw.host.as_ref().map(|host| host.value.0.clone()),
+        headers: headers.filter_map(header).collect(),
+        query: raw.query.as_ref().map_or_else(Box::default, |query| query.value.0.clone().into()),
+    }
 }
 
 fn target(raw: &RawHttpAuth, report: &mut Report) -> AuthTarget {
     let Some(prefix) = &raw.prefix else {
         return AuthTarget::Path(raw.path.as_ref().map_or("/", |path| &path.value.0).to_owned());
     };
-    if let Some(path) = &raw.path {
-        report.add(path.location, Wrong::new("`path` has no effect beside `prefix`").hint("remove one of the two"));
+    let beside = [
+        ("path", raw.path.as_ref().map(|path| path.location)),
+        ("query", raw.query.as_ref().map(|query| query.location)),
+    ];
+    for (name, location) in beside {
+        if let Some(location) = location {
+            let wrong = Wrong::new(format!("`{name}` has no effect beside `prefix`"));
+            report.add(location, wrong.hint("remove one of the two"));
+        }
     }
     AuthTarget::Prefix(prefix.value.0.trim_end_matches('/').to_owned())
 }
@@ -155,7 +165,25 @@ fn sign_in(raw: &RawSignIn, report: &mut Report) -> Option<SignIn> {
         let wrong = Wrong::new(format!("{} is not the name of a parameter of a URL", ticked(&param)));
         report.add(written.location, wrong.hint("use letters, digits and `-._~`"));
     }
-    Some(SignIn { url: raw.url.as_ref()?.value.0.clone(), param, path_only: is_set(&raw.path_only) })
+    let url = raw.url.as_ref()?;
+    if sends_back_anywhere(&url.value.0, &param) {
+        let wrong = Wrong::new(format!("clients could choose where {} leads", ticked(&param)));
+        report
+            .add(url.location, wrong.hint("use no variables in it but ${scheme}, ${host}, ${authority} and ${target}"));
+    }
+    Some(SignIn { url: url.value.0.clone().into(), param, path_only: is_set(&raw.path_only) })
+}
+
+/// Whether the parameter that leads back from the page has what anyone can write into a link, or have a client send.
+fn sends_back_anywhere(url: &[RequestPart], param: &str) -> bool {
+    let shown = |part: &RequestPart| match part {
+        RequestPart::Text(text) => text.clone(),
+        RequestPart::Scheme | RequestPart::Host | RequestPart::Authority | RequestPart::Target => String::new(),
+        _ => "\n".to_owned(),
+    };
+    let url: String = url.iter().map(shown).collect();
+    let pairs = url.split_once('?').map_or("", |(_, query)| query).split('&');
+    pairs.filter_map(|pair| pair.split_once('=')).any(|(name, value)| name == param && value.contains('\n'))
 }
 
 /// The service would never see the cookies that it decides by.
@@ -168,9 +196,35 @@ fn refuse_cookie(name: &Located<ChangedHeader>, report: &mut Report) {
 
 /// Returns `None` if a required key is missing; the report says so.
 fn cache(written: &Located<RawAuthCache>, of: &RawExternalAuthObject, report: &mut Report) -> Option<AuthCache> {
+    if let Some(body) = &of.body {
+        let wrong = Wrong::new(
+            "`cache` has no effect beside `body`: an answer depends on the body, which is no part of the key",
+        );
+        report.add(body.location, wrong.hint("remove one of the two"));
+    }
+    let key = cache_key(written, report);
+    let ttl = cache_ttl(&written.value, of, report);
+    Some(AuthCache { key, ttl: ttl? })
+}
+
+fn cache_key(written: &Located<RawAuthCache>, report: &mut Report) -> AuthCacheKey {
     let raw = &written.value;
     let headers = listed(&raw.header, |name| name.0.clone());
     let cookies = listed(&raw.cookie, |name| name.0.clone());
+    if let Some(key) = &raw.key {
+        let others = [
+            ("header", raw.header.as_ref().map(|list| list.location)),
+            ("cookie", raw.cookie.as_ref().map(|list| list.location)),
+            ("any_request", raw.any_request.as_ref().map(|flag| flag.location)),
+        ];
+        for (name, location) in others {
+            if let Some(location) = location {
+                let wrong = Wrong::new(format!("`{name}` has no effect beside `key`"));
+                report.add(location, wrong.hint("remove one of the two"));
+            }
+        }
+        return AuthCacheKey::Template(key.value.0.clone().into());
+    }
     if headers.is_empty() && cookies.is_empty() {
         let wrong = Wrong::new("the cache does not say what its answers depend on");
         report.add(written.location, wrong.hint("add `header: authorization` or `cookie: NAME_OF_THE_SESSION`"));
@@ -179,18 +233,35 @@ fn cache(written: &Located<RawAuthCache>, of: &RawExternalAuthObject, report: &m
         let (found, max) = (headers.len() + cookies.len(), NAMES_MAX);
         report.add(written.location, Wrong::new(format!("the key of the cache has {found} names; the limit is {max}")));
     }
-    if let Some(body) = &of.body {
-        let wrong = Wrong::new(
-            "`cache` has no effect beside `body`: an answer depends on the body, which is no part of the key",
-        );
-        report.add(body.location, wrong.hint("remove one of the two"));
+    AuthCacheKey::Values { headers, cookies, any_request: is_set(&raw.any_request) }
+}
+
+fn cache_ttl(raw: &RawAuthCache, of: &RawExternalAuthObject, report: &mut Report) -> Option<AuthCacheTtl> {
+    let max = defaults::EXTERNAL_AUTH_TTL_MAX;
+    if let Some(ttl) = &raw.ttl {
+        if ttl.value.0 > max {
+            let (found, max) = (duration_text(ttl.value.0), duration_text(max));
+            report.add(ttl.location, Wrong::new(format!("`ttl` is {found}; the limit is {max}")));
+        }
+        return Some(AuthCacheTtl::Yes(ttl.value.0));
     }
-    let ttl = raw.ttl.as_ref()?;
-    if ttl.value.0 > defaults::EXTERNAL_AUTH_TTL_MAX {
-        let max = duration_text(defaults::EXTERNAL_AUTH_TTL_MAX);
-        report.add(ttl.location, Wrong::new(format!("`ttl` is {}; the limit is {max}", duration_text(ttl.value.0))));
+    let statuses = raw.statuses.as_ref()?;
+    if of.grpc.is_some() {
+        let wrong = Wrong::new("`statuses` has no effect beside `grpc`: its answers have no status of HTTP");
+        report.add(statuses.location, wrong.hint("write `ttl`"));
     }
-    Some(AuthCache { headers, cookies, any_request: is_set(&raw.any_request), ttl: ttl.value.0 })
+    let entries = &statuses.value.0;
+    if entries.is_empty() || entries.len() > NAMES_MAX {
+        let wrong = format!("`statuses` has {} entries; it needs 1 to {NAMES_MAX}", entries.len());
+        report.add(statuses.location, Wrong::new(wrong));
+    }
+    let pairs = entries.iter().filter_map(|entry| Some((entry.name.0, entry.value.as_ref()?.0)));
+    let pairs: Vec<_> = pairs.collect();
+    if let Some((_, found)) = pairs.iter().find(|(_, ttl)| *ttl > max) {
+        let (found, max) = (duration_text(*found), duration_text(max));
+        report.add(statuses.location, Wrong::new(format!("`statuses` has {found}; the limit is {max}")));
+    }
+    Some(AuthCacheTtl::Statuses(pairs))
 }
 
 fn is_set(flag: &Option<Located<Flag>>) -> bool {

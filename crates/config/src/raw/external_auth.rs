@@ -8,8 +8,8 @@ use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Named, OneOf, OneOrMany, Read, Scalar, unexpected};
 use crate::text::{
-    ByteSize, ChangedHeader, CookieName, HeaderName, HeaderValue, HostHeader, HttpPath, Label, Positive, QueryName,
-    RequestTemplate, SignInUrl, duration_text,
+    AuthStatus, ByteSize, ChangedHeader, CookieName, HashTemplate, HeaderName, HeaderValue, HostHeader, HttpPath,
+    Label, Positive, QueryName, QueryTemplate, RequestTemplate, SignInUrl, Wait, duration_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -53,6 +53,8 @@ keys! {
     pub struct RawHttpAuth as "the HTTP request of an external authorization" {
         /// The path, without a query. Path and query of the client's request are in `X-Forwarded-Uri`.
         optional path: HttpPath, default "/";
+        /// The query behind `path`. It may have the variables of a hash key, whose values are percent-encoded.
+        optional query: QueryTemplate, default "none";
         /// Instead of `path`: ask with the method and the path of the client's request, and this in front of the path, as the filter `ExternalAuth`
         /// of the Gateway API does. Only 200 is a yes then.
         optional prefix: HttpPath, default "none";
@@ -88,7 +90,8 @@ keys! {
 keys! {
     /// The page to which clients are redirected by 302 instead of a 401 of the service. They keep the cookies of that answer.
     pub struct RawSignIn as "the sign-in of an external authorization" {
-        /// Its URL. `${host}` in it stands for the host of the client's request.
+        /// Its URL. `${host}` in it stands for the host of the client's request, and `${scheme}` for `http` or `https`. Behind its `?`, it may have all
+        /// variables of a hash key, whose values are percent-encoded; in the parameter of `param` only those and `${authority}` and `${target}`.
         required url: SignInUrl;
         /// The name of the parameter of its query that has the URL of the client's request, so that clients can go back to it. If the URL has such a
         /// parameter already, nothing is added.
@@ -99,17 +102,24 @@ keys! {
 }
 
 keys! {
-    /// Which positive answers are remembered. A request that has none of the headers and cookies is always asked about. Each worker
-    /// remembers up to 4,096 answers of at most 1KiB.
-    pub struct RawAuthCache as "the cache of an external authorization" {
+    /// Which answers are remembered. A request that has none of the headers and cookies is always asked about. Each worker
+    /// remembers up to 4,096 answers and 4MiB of them, and none of more than 16KiB.
+    pub struct RawAuthCache as "the cache of an external authorization", one of [ttl, statuses] {
         /// The headers that the service decides by.
         optional header: OneOrMany<HeaderName>, default "none";
         /// The cookies that it decides by.
         optional cookie: OneOrMany<CookieName>, default "none";
         /// An answer holds for every request with the same values of these, whatever its method, host, path and query are.
         optional any_request: Flag, default "false";
-        /// How long an answer holds.
-        required ttl: Positive;
+        /// Instead of `header` and `cookie`: text with the variables of a hash key. An answer holds for all requests to the same route and host for
+        /// which this text is the same, as with nginx's `proxy_cache_key`, also if the text is empty.
+        optional key: HashTemplate, default "none";
+        /// How long a yes holds, whatever its headers say. A no is not remembered.
+        optional ttl: Positive;
+        /// How long an answer with this status holds, a yes or a no; `any` stands for the statuses up to 499 that are not listed, and 0s means not at
+        /// all. As with nginx's `proxy_cache_valid`, the answer can say otherwise in `Cache-Control`, `X-Accel-Expires` or `Expires`, and one with
+        /// `Set-Cookie` or `Vary` is not remembered. Only with `http`.
+        optional statuses: Named<AuthStatus, Wait>;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AuthBody, AuthProtocol, AuthTarget, SetCookie};
+use model::{AuthBody, AuthCache, AuthCacheKey, AuthCacheTtl, AuthProtocol, AuthTarget, RequestPart, SetCookie};
 
 use super::refused::routes;
 use super::{http, load};
@@ -41,7 +41,8 @@ clusters: {web: {endpoints: [a:1]}, login: {endpoints: [a:2]}, policy: {endpoint
         matches!(&cached.protocol, AuthProtocol::Http(http) if http.target == AuthTarget::Path("/x".to_owned()) && http.host.as_deref() == Some("h"))
     );
     assert_eq!((first.set_cookie, cached.set_cookie), (SetCookie::Off, SetCookie::Success));
-    assert!(cached.cache.as_ref().is_some_and(|cache| cache.cookies == ["s"] && !cache.any_request));
+    let key = AuthCacheKey::Values { headers: Vec::new(), cookies: vec!["s".into()], any_request: false };
+    assert_eq!(cached.cache, Some(AuthCache { key, ttl: AuthCacheTtl::Yes(Duration::from_secs(1)) }));
     // A listener without routes.
     let to = "listeners: {l: {bind: :1, protocol: http, to: web, external_auth: {to: web, http: {}}}}\n\
               clusters: {web: {endpoints: [a:1]}}";
@@ -74,6 +75,46 @@ fn what_a_service_cannot_be() {
 13:75: `bytes`: "2MiB" is out of range; write 1B to 1MiB
 14:57: the cluster `web` speaks HTTP/1.1, and a gRPC service needs HTTP/2; add `protocol: h2` to `web`
 14:73: `set_cookie` has no effect beside `grpc`: cookies are those of an answer over HTTP; remove it"#,
+    );
+}
+
+#[test]
+fn answers_are_remembered_by_status() {
+    let cache = "cache: {key: '${cookie.s}', statuses: {200: 5m, any: 0s}}";
+    let text = format!(
+        "clusters: {{web: {{endpoints: ['a:1']}}}}\nlisteners: {{l: {{bind: ':1', protocol: http, to: web, external_auth: {{to: web, http: {{}}, {cache}}}}}}}"
+    );
+    let snapshot = load(&text);
+    let service = http(&snapshot).routes[0].policy.external_auth.clone().unwrap();
+    let ttl = AuthCacheTtl::Statuses(vec![(Some(200), Duration::from_secs(300)), (None, Duration::ZERO)]);
+    let key = AuthCacheKey::Template([RequestPart::Cookie("s".into())].into());
+    assert_eq!(service.cache, Some(AuthCache { key, ttl }));
+    routes(
+        &[
+            "to: web, path: /a, external_auth: {to: web, http: {}, cache: {key: '${host}', ttl: 1s, statuses: {200: 1s}}}",
+            "to: web, path: /b, external_auth: {to: web, http: {}, cache: {key: '${host}', header: a, statuses: {}}}",
+            "to: web, path: /c, external_auth: {to: web, http: {}, cache: {key: '${host}', statuses: {500: 1s, 200: 2d}}}",
+        ],
+        r#"7:94: the cache of an external authorization has both `statuses` and `ttl`; keep one of them
+8:93: `header` has no effect beside `key`; remove one of the two
+8:106: `statuses` has 0 entries; it needs 1 to 32
+9:95: `statuses` has 2d; the limit is 1d
+9:96: a name in `statuses`: "500" is not the status of an answer; write a status from 200 to 499, or `any`"#,
+    );
+}
+
+#[test]
+fn where_a_page_leads_back_to_is_not_for_clients_to_choose() {
+    routes(
+        &[
+            "to: web, path: /a, external_auth: {to: web, http: {query: 'u=${target}&g=a'}, sign_in: {url: 'https://a/?rm=${method}&t=${query.t}&rd=${scheme}://${host}/'}}",
+            "to: web, path: /b, external_auth: {to: web, http: {}, sign_in: {url: 'https://a/?rd=${query.rd}'}}",
+            "to: web, path: /c, external_auth: {to: web, http: {}, sign_in: {param: next, url: 'https://a/?next=https://${header.x}'}}",
+            "to: web, path: /d, external_auth: {to: web, http: {prefix: /a, query: b}}",
+        ],
+        "8:76: clients could choose where `rd` leads; use no variables in it but ${scheme}, ${host}, ${authority} and ${target}\n\
+         9:89: clients could choose where `next` leads; use no variables in it but ${scheme}, ${host}, ${authority} and ${target}\n\
+         10:77: `query` has no effect beside `prefix`; remove one of the two",
     );
 }
 

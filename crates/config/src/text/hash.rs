@@ -43,6 +43,22 @@ const OF_HEADERS: [Variable; 10] = [
     Variable::ClientCertSha256,
 ];
 
+/// The query of a URL, with the variables of hash keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueryTemplate(pub Vec<RequestPart>);
+
+impl Formed for QueryTemplate {
+    const FORM: Form = Form { noun: "a query", example: "for=${target}", pattern: Some("^[!-~]*$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        if !text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
+            let wrong = Wrong::new(format!("{} is not a query", ticked(text)));
+            return Err(wrong.hint("write other characters percent-encoded, and no `#`"));
+        }
+        parts(text, &[]).map(Self)
+    }
+}
+
 /// A value that may have variables of both kinds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestTemplate(pub Vec<RequestPart>);
@@ -70,7 +86,7 @@ impl Formed for RequestTemplate {
 }
 
 /// The parts of a text with the variables of hash keys and these.
-fn parts(text: &str, also: &[Variable]) -> Result<Vec<RequestPart>, Wrong> {
+pub(super) fn parts(text: &str, also: &[Variable]) -> Result<Vec<RequestPart>, Wrong> {
     let HeaderValue(text) = HeaderValue::parse(text)?;
     let part = |part| match part {
         Part::Text(text) => RequestPart::Text(text),

@@ -114,6 +114,23 @@ pub struct CookieName(pub String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusRange(pub u16, pub u16);
 
+/// The status of an answer that is remembered, or `any`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuthStatus(pub Option<u16>);
+
+impl Formed for AuthStatus {
+    const FORM: Form = Form { noun: "a status", example: "401", pattern: Some("^(any|[2-4][0-9][0-9])$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        if text == "any" {
+            return Ok(Self(None));
+        }
+        let status = text.parse::<u16>().ok().filter(|status| text.len() == 3 && (200..500).contains(status));
+        let wrong = || Wrong::new(format!("{} is not the status of an answer", quoted(text)));
+        status.map(|status| Self(Some(status))).ok_or_else(|| wrong().hint("write a status from 200 to 499, or `any`"))
+    }
+}
+
 impl Formed for Label {
     const FORM: Form = Form { noun: "a name", example: "web", pattern: Some("^[A-Za-z0-9_.-]{1,64}$") };
 

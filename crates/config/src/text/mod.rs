@@ -20,10 +20,10 @@ pub use address::{
     parse_endpoint,
 };
 pub use grpc::{GrpcName, GrpcService};
-pub use hash::{HashTemplate, RequestTemplate};
+pub use hash::{HashTemplate, QueryTemplate, RequestTemplate};
 pub use http::{
-    BodyText, CertificateName, CookieName, FileName, Folder, HeaderName, HolderText, HostHeader, HostText, HttpPath,
-    Label, LogFile, Method, Pattern, ProbeText, QueryName, RouteName, RoutePath, StatusRange, Text,
+    AuthStatus, BodyText, CertificateName, CookieName, FileName, Folder, HeaderName, HolderText, HostHeader, HostText,
+    HttpPath, Label, LogFile, Method, Pattern, ProbeText, QueryName, RouteName, RoutePath, StatusRange, Text,
 };
 pub use jwt::{ClaimName, JwksText, JwksUrlText};
 pub use log::{LogFormatText, LogName, LogReason, LogStatus, LogValueText, SdId, SyslogTarget};

@@ -1,7 +1,8 @@
 //! The values in the policies of a route: redirect targets, statuses, the failures that are retried, header fields, origins.
 
-use model::{HostMatcher, OriginMatcher, Scheme};
+use model::{HostMatcher, OriginMatcher, RequestPart, Scheme};
 
+use super::hash;
 use super::http::{HeaderName, HostText, HttpPath, Text};
 use crate::define::Form;
 use crate::diagnostic::{Wrong, nearest, quoted};
@@ -18,7 +19,7 @@ pub struct RedirectUrl {
 
 /// The URL of a page, in the parts between which the host of the request stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SignInUrl(pub Vec<String>);
+pub struct SignInUrl(pub Vec<RequestPart>);
 
 /// A host without a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,13 +138,16 @@ impl Formed for RedirectUrl {
 }
 
 impl Formed for SignInUrl {
-    const FORM: Form =
-        Form { noun: "a URL", example: "https://${host}/oauth2/start", pattern: Some(r"^https?://[!-~]+$") };
+    const FORM: Form = Form {
+        noun: "a URL",
+        example: "https://${host}/oauth2/start",
+        pattern: Some(r"^(https?|\$\{scheme\})://[!-~]+$"),
+    };
 
     fn parse(text: &str) -> Result<Self, Wrong> {
         let Text(text) = Text::parse(text)?;
         let wrong = || Wrong::new(format!("{} is not the URL of a page", quoted(&text)));
-        let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        let rest = ["https://", "http://", "${scheme}://"].iter().find_map(|scheme| text.strip_prefix(scheme));
         let rest = rest.ok_or_else(|| wrong().hint("a URL begins with http:// or https://"))?;
         let authority = rest.split(['/', '?']).next().unwrap_or_default();
         if authority.is_empty() || authority.contains('@') {
@@ -153,9 +157,19 @@ impl Formed for SignInUrl {
         if !text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"'<>\\#".contains(&byte)) {
             return Err(wrong().hint("write other characters percent-encoded, and no `#`"));
         }
-        let parts: Vec<String> = text.split("${host}").map(str::to_owned).collect();
-        if parts.iter().any(|part| part.contains('$')) {
-            return Err(wrong().hint("the only variable is `${host}`; write a dollar sign as %24"));
+        // Clients must not choose where the page is.
+        let (base, query) = text.split_once('?').map_or((&*text, None), |(base, query)| (base, Some(query)));
+        let mut parts = hash::parts(base, &[])?;
+        let is_base =
+            |part: &RequestPart| matches!(part, RequestPart::Text(_) | RequestPart::Host | RequestPart::Scheme);
+        if !parts.iter().all(is_base) || base.contains("$$") {
+            return Err(
+                wrong().hint("before `?`, the variables are `${host}` and `${scheme}`; write a dollar sign as %24")
+            );
+        }
+        if let Some(query) = query {
+            parts.push(RequestPart::Text("?".to_owned()));
+            parts.extend(hash::parts(query, &[])?);
         }
         Ok(Self(parts))
     }
@@ -359,16 +373,26 @@ mod tests {
 
     #[test]
     fn pages_to_sign_in_on() {
-        let check = |text, expect| check(text, expect, |SignInUrl(parts): SignInUrl| parts.join("|"));
+        let check = |text, expect| {
+            check(text, expect, |SignInUrl(parts): SignInUrl| {
+                let shown = |part: &RequestPart| match part {
+                    RequestPart::Text(text) => text.clone(),
+                    part => format!("<{part:?}>"),
+                };
+                parts.iter().map(shown).collect::<String>()
+            })
+        };
         check("https://login.example.com/start?a=b", "https://login.example.com/start?a=b");
-        check("https://${host}/oauth2/start?at=${host}", "https://|/oauth2/start?at=|");
+        check("https://${host}/oauth2/start?at=${host}", "https://<Host>/oauth2/start?at=<Host>");
+        check("${scheme}://${host}/?rm=${method}", "<Scheme>://<Host>/?rm=<Method>");
+        check(
+            "https://a/${target}",
+            r#""https://a/${target}" is not the URL of a page; before `?`, the variables are `${host}` and `${scheme}`; write a dollar sign as %24"#,
+        );
         check("/start", r#""/start" is not the URL of a page; a URL begins with http:// or https://"#);
         check("https:///a", r#""https:///a" is not the URL of a page; write the host behind http:// or https://"#);
         check("https://a@b/", r#""https://a@b/" is not the URL of a page; write the host behind http:// or https://"#);
-        check(
-            "https://a/$host",
-            r#""https://a/$host" is not the URL of a page; the only variable is `${host}`; write a dollar sign as %24"#,
-        );
+        check("https://a/$host", "a `$` stands before no variable; write `${client_ip}`, or `$$` for a dollar sign");
         check(
             "https://a/b#c",
             r#""https://a/b#c" is not the URL of a page; write other characters percent-encoded, and no `#`"#,

@@ -521,7 +521,7 @@ pub const KEYS: &[Key] = &[
         "auth-url",
         Url,
         Drops,
-        "the URL must be that of a Service, `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`, or of a path of the same host, `https://$host/PATH`. A redirect of the service reaches the client, and ingress-nginx makes it 500",
+        "the URL must be that of a Service, `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`, or of a path of the same host, `https://$host/PATH`. Its query may have variables, which are escaped. A redirect of the service reaches the client, and ingress-nginx makes it 500",
         "ingress-nginx-access",
     )),
     secures(served("auth-method", Token, Closes, "GET; another method is refused", "ingress-nginx-access")),
@@ -529,7 +529,8 @@ pub const KEYS: &[Key] = &[
         "auth-signin",
         Url,
         Drops,
-        "a 401 of the service becomes a redirect; `$host` and `rd=$escaped_request_uri` are understood, and the URL of the request is always escaped",
+        "a 401 of the service becomes a redirect; `$host`, `$scheme` and `rd=$escaped_request_uri` are understood, and most variables of nginx in other \
+         parameters. All are escaped, also where nginx does not",
         "ingress-nginx-access",
     ),
     served("auth-signin-redirect-param", Token, Drops, "`rd` if it is not set", "ingress-nginx-access"),
@@ -563,18 +564,21 @@ pub const KEYS: &[Key] = &[
          304, 307 and 308; those of a refusal always do",
         "ingress-nginx-access",
     ),
-    no_effect(
+    secures(served(
         "auth-cache-key",
         Text,
         Drops,
-        "the service is asked about each request; `externalAuth.cache` of a TrafficPolicy remembers answers",
-    ),
-    no_effect(
+        "answers hold for the same key, host and path; `$http_NAME`, `$cookie_NAME`, `$remote_user`, `$request_uri`, `$host` and others are understood. An \
+         answer with `Vary` or only `Expires` is not remembered, and a key of text alone is refused",
+        "ingress-nginx-access",
+    )),
+    secures(served(
         "auth-cache-duration",
         Text,
         Default,
-        "the service is asked about each request; `externalAuth.cache` of a TrafficPolicy remembers answers",
-    ),
+        "such as `200 202 401 5m`, the default; a day at most, and no failures of the service. Without auth-cache-key it has no effect",
+        "ingress-nginx-access",
+    )),
     no_effect("auth-keepalive", Int, Default, "connections are always kept"),
     no_effect("auth-keepalive-share-vars", Bool, Default, "connections are always kept"),
     no_effect("auth-keepalive-requests", Int, Default, "connections are always kept"),

@@ -4,6 +4,7 @@
 //! a value that ingress-nginx cannot read has the effect that it has there, except that a key which keeps somebody out closes its routes.
 
 mod access;
+mod auth_cache;
 mod balance;
 mod beside;
 mod compression;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+pub use self::access::ServiceUrl;
 pub use self::errors::Errors;
 pub use self::session::Affinity;
 pub use self::snippets::Server;
@@ -87,21 +89,6 @@ pub struct UpstreamProtocol {
     pub h2: bool,
     /// TLS without verification.
     pub tls: bool,
-}
-
-/// A port of a Service that a URL names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceUrl {
-    /// The namespace.
-    pub namespace: String,
-    /// The name.
-    pub name: String,
-    /// The port.
-    pub port: u16,
-    /// The host of the URL.
-    pub host: String,
-    /// The path with its query.
-    pub path: String,
 }
 
 /// When requests over HTTP are redirected to HTTPS.

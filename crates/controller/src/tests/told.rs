@@ -226,6 +226,21 @@ fn other_clusters(route: &Route, snapshot: &Snapshot) -> String {
     text
 }
 
+fn asks(text: &mut String, service: &model::ExternalAuth, snapshot: &Snapshot) {
+    let model::ExternalAuth { protocol, request_headers, response_headers, body, cache, sign_in, .. } = service;
+    let name = &snapshot.cluster(service.to).name;
+    let _ = write!(text, " asks {name} {protocol:?} with {request_headers:?} for {response_headers:?}");
+    if let Some(body) = body {
+        let _ = write!(text, " body<={}", body.bytes_max);
+    }
+    if let Some(cache) = cache {
+        let _ = write!(text, " {cache:?}");
+    }
+    if let Some(page) = sign_in {
+        let _ = write!(text, " {page:?}");
+    }
+}
+
 /// The settings that are not the default.
 fn policy(route: &Route, snapshot: &Snapshot) -> String {
     let mut text = other_clusters(route, snapshot);
@@ -248,15 +263,7 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
         let _ = write!(text, " {auth:?}");
     }
     if let Some(service) = &route.policy.external_auth {
-        let model::ExternalAuth { protocol, request_headers, response_headers, body, sign_in, .. } = &**service;
-        let name = &snapshot.cluster(service.to).name;
-        let _ = write!(text, " asks {name} {protocol:?} with {request_headers:?} for {response_headers:?}");
-        if let Some(body) = body {
-            let _ = write!(text, " body<={}", body.bytes_max);
-        }
-        if let Some(page) = sign_in {
-            let _ = write!(text, " {page:?}");
-        }
+        asks(&mut text, service, snapshot);
     }
     if let Some(service) = &route.policy.global_rate_limit {
         let model::GlobalRateLimit { domain, descriptors, fail_open, .. } = &**service;

@@ -201,6 +201,7 @@ fn external_auth(wanted: &ExternalAuthFilter, route: &mut Route, with: &mut Lowe
         AuthProtocol::Http(HttpAuth {
             target: AuthTarget::Prefix(auth_prefix(prefix)?),
             host: None,
+            query: [].into(),
             headers: Vec::new(),
         })
     };

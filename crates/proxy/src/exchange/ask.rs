@@ -84,8 +84,8 @@ impl Exchange {
         self.deadline_ms = None;
         let took_us = env.now_us.saturating_sub(since_us);
         match (about, reply) {
-            (Subject::Authorization(authorizing), Ok(Reply::Authorization(verdict))) => {
-                self.handle_authorized(env, *authorizing, Ok(verdict), took_us, is_cut_short);
+            (Subject::Authorization(authorizing), Ok(Reply::Authorization(verdict, ttl))) => {
+                self.handle_authorized(env, *authorizing, Ok((verdict, ttl)), took_us, is_cut_short);
             }
             (Subject::Authorization(authorizing), Err(error)) => {
                 self.handle_authorized(env, *authorizing, Err(error), took_us, is_cut_short);

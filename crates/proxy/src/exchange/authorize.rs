@@ -3,6 +3,9 @@
 //! If the service gets the body, that is held back first ([`Action::HoldBody`]), as far as the policy says. Then the service is asked
 //! ([`Action::Ask`]). A request that may pass goes on to its destination; what was held back of its body is sent before the rest.
 
+use std::rc::Rc;
+use std::time::Duration;
+
 use model::Satisfy;
 
 use super::ask::{Subject, view};
@@ -42,11 +45,11 @@ impl Exchange {
         };
         let client = stages::client(env);
         self.swap_credentials();
-        let key = authorizer.cache_key(&view(&self.request, env, &client));
+        let key = authorizer.cache_key(route, &view(&self.request, env, &client));
         self.swap_credentials();
-        if let Some(grant) = key.and_then(|key| env.remembered.find(&key, env.now_ms())) {
+        if let Some(verdict) = key.and_then(|key| env.remembered.find(&key, env.now_ms())) {
             authorizer.strip(&mut self.request);
-            return self.granted(env, number, route, &grant);
+            return self.judged(env, number, route, &verdict);
         }
         let holds = match (self.request.head.body, authorizer.policy.body) {
             (Body::None, _) | (_, None) => None,
@@ -96,7 +99,7 @@ impl Exchange {
         &mut self,
         env: &Env<'_>,
         authorizing: Authorizing,
-        answer: Result<Verdict, Error>,
+        answer: Result<(Verdict, Duration), Error>,
         took_us: u64,
         is_cut_short: bool,
     ) {
@@ -105,23 +108,12 @@ impl Exchange {
         let Some(route) = env.route(number) else { return self.fail(env, Error::internal(Reason::Internal)) };
         let passes_all = faults::is_injected(InjectedFault::PassesRefused);
         match answer {
-            Ok(Verdict::Allowed(grant)) => {
-                if let Some(key) = &key {
-                    env.remembered.put(key, &grant, env.now_ms());
+            Ok((verdict, ttl)) => {
+                let verdict = Rc::new(verdict);
+                if let (Some(key), Some(cache)) = (&key, &authorizer.policy.cache) {
+                    env.remembered.put(key, cache, &verdict, ttl, env.now_ms());
                 }
-                self.granted(env, number, route, &grant);
-            }
-            Ok(Verdict::Denied(refusal)) if !passes_all => {
-                let refusal = self.of_both(env, *refusal);
-                let refusal = match &authorizer.policy.sign_in {
-                    // A call cannot follow a redirect.
-                    Some(page) if refusal.status == 401 && self.call.is_none() => {
-                        let client = stages::client(env);
-                        sign_in::redirect(page, &view(&self.request, env, &client), refusal)
-                    }
-                    _ => refusal,
-                };
-                self.refuse(env, refusal);
+                self.judged(env, number, route, &verdict);
             }
             // Without an answer, everybody would pass whose credentials are wrong.
             Err(error)
@@ -131,7 +123,6 @@ impl Exchange {
                 let source = std::io::Error::other(error);
                 self.fail(env, Error::internal(Reason::ExternalAuthFailed).because(source));
             }
-            Ok(Verdict::Denied(_)) => self.granted(env, number, route, &Grant::default()),
             Err(error) => {
                 env.listener.count(Reason::ExternalAuthFailed);
                 self.record.handle_besides(Reason::ExternalAuthFailed);
@@ -140,6 +131,27 @@ impl Exchange {
                 self.granted(env, number, route, &Grant::default());
             }
         }
+    }
+
+    /// The service says this, or has said it before.
+    fn judged(&mut self, env: &Env<'_>, number: usize, route: &Route, verdict: &Verdict) {
+        let refusal = match verdict {
+            Verdict::Allowed(grant) => return self.granted(env, number, route, grant),
+            Verdict::Denied(_) if faults::is_injected(InjectedFault::PassesRefused) => {
+                return self.granted(env, number, route, &Grant::default());
+            }
+            Verdict::Denied(refusal) => self.of_both(env, (**refusal).clone()),
+        };
+        let sign_in = route.policy.external_auth.as_ref().and_then(|policy| policy.sign_in.as_ref());
+        let refusal = match sign_in {
+            // A call cannot follow a redirect.
+            Some(page) if refusal.status == 401 && self.call.is_none() => {
+                let client = stages::client(env);
+                sign_in::redirect(page, &view(&self.request, env, &client), refusal)
+            }
+            _ => refusal,
+        };
+        self.refuse(env, refusal);
     }
 
     /// The refusal of a request whose credentials were not enough either. As with nginx, 401 comes before 403, and says all that would have been

@@ -47,7 +47,7 @@ pub(super) fn question(
     asked: &RequestView<'_>,
     body: Option<(&[u8], bool)>,
 ) -> Result<Subrequest, Error> {
-    let changes = additional(http, asked)?;
+    let (changes, target) = (additional(http, asked)?, target(http, asked)?);
     let RequestView { head: from, buffer, client, .. } = *asked;
     let mut bytes = buffer.to_vec();
     let mut append = |text: &[u8]| {
@@ -89,9 +89,9 @@ pub(super) fn question(
         fields.push(Field { id: FieldId::ContentLength, name, value, never_indexed: false });
     }
     let (method, method_name, path) = match &http.target {
-        AuthTarget::Path(path) if body.is_some() => (Method::Post, append(b"POST"), append(path.as_bytes())),
-        AuthTarget::Path(path) => (Method::Get, append(b"GET"), append(path.as_bytes())),
-        AuthTarget::Prefix(prefix) => (from.method, from.method_name, append(&behind(prefix, asked.target))),
+        AuthTarget::Path(_) if body.is_some() => (Method::Post, append(b"POST"), append(&target)),
+        AuthTarget::Path(_) => (Method::Get, append(b"GET"), append(&target)),
+        AuthTarget::Prefix(_) => (from.method, from.method_name, append(&target)),
     };
     let head = RequestHead {
         method,
@@ -133,6 +133,23 @@ fn additional(http: &HttpAuth, asked: &RequestView<'_>) -> Result<HeaderChanges,
         }
     }
     Ok(changes)
+}
+
+/// The path and the query.
+///
+/// # Errors
+/// The query is too long.
+fn target(http: &HttpAuth, asked: &RequestView<'_>) -> Result<Vec<u8>, Error> {
+    let path = match &http.target {
+        AuthTarget::Prefix(prefix) => return Ok(behind(prefix, asked.target)),
+        AuthTarget::Path(path) => path,
+    };
+    let mut target = path.clone();
+    if !http.query.is_empty() {
+        target.push('?');
+        request_text::put_in_url(&http.query, asked, &mut target);
+    }
+    if target.len() > MADE_BYTES_MAX { Err(Error::downstream(Reason::HeaderTooLarge)) } else { Ok(target.into_bytes()) }
 }
 
 fn names<S: AsRef<str>, V>(headers: &[(S, V)]) -> impl Iterator<Item = &str> {
@@ -213,6 +230,7 @@ mod tests {
         of(model::AuthProtocol::Http(HttpAuth {
             target: AuthTarget::Path("/".into()),
             host: None,
+            query: [].into(),
             headers: Vec::new(),
         }))
     }
@@ -278,6 +296,7 @@ mod tests {
         let policy = of(AuthProtocol::Http(HttpAuth {
             target: AuthTarget::Prefix(String::new()),
             host: None,
+            query: [].into(),
             headers: Vec::new(),
         }));
         let check = |status: &str, expect: Option<bool>| {
@@ -320,6 +339,7 @@ mod tests {
                 header("x-app", RequestPart::Text("shop".to_owned())),
                 header("x-none", RequestPart::Cookie("none".to_owned())),
             ],
+            query: [RequestPart::Text("u=".to_owned()), RequestPart::Target].into(),
         };
         let check = |path: &str, expect: Option<HeaderChanges>| {
             let lines = format!("GET {path} HTTP/1.1\r\nHost: a\r\n");
@@ -328,6 +348,12 @@ mod tests {
         let set = vec![("x-uri".to_owned(), "/a?b".into()), ("x-app".to_owned(), "shop".into())];
         check("/a?b", Some(HeaderChanges { set, remove: vec!["x-none".to_owned()], ..HeaderChanges::default() }));
         check(&format!("/{}", "a".repeat(MADE_BYTES_MAX)), None);
+        let asks = |path: &str| {
+            let lines = format!("GET {path} HTTP/1.1\r\nHost: a\r\n");
+            crate::policy::testing::asked(&lines, false, |asked| target(&http, asked)).ok()
+        };
+        assert_eq!(asks("/a?b=c&d").as_deref(), Some(&b"/?u=%2Fa%3Fb%3Dc%26d"[..]));
+        assert_eq!(asks(&format!("/{}", "a".repeat(MADE_BYTES_MAX))), None);
     }
 
     #[test]

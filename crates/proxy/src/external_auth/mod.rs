@@ -108,8 +108,8 @@ impl ListenerAuthorizers {
 
 impl Authorizer {
     /// What is remembered of answers about this request; `None` if nothing is.
-    pub(crate) fn cache_key(&self, asked: &RequestView<'_>) -> Option<Key> {
-        Key::of(self.id, self.policy.cache.as_ref()?, asked)
+    pub(crate) fn cache_key(&self, route: &Route, asked: &RequestView<'_>) -> Option<Key> {
+        Key::of(self.id, self.policy.cache.as_ref()?, &route.name, asked)
     }
 
     /// What the service has to be asked about this request. `body` is as much of its body as the service gets, and whether that is all.
@@ -186,7 +186,7 @@ impl Cookies {
 }
 
 /// What the client gets of a refusal.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
@@ -393,6 +393,7 @@ mod tests {
             policy: Arc::new(policy(AuthProtocol::Http(model::HttpAuth {
                 target: model::AuthTarget::Path("/".into()),
                 host: None,
+                query: [].into(),
                 headers: Vec::new(),
             }))),
             id: 1,

@@ -1,8 +1,9 @@
 //! The redirect of clients that the service does not know to the page on which they sign in.
 
-use model::SignIn;
+use model::{RequestPart, SignIn};
 
 use super::Refusal;
+use crate::policy::request_text::{UNRESERVED, escape, put_in_url};
 use crate::policy::{self, RequestView};
 
 /// What a client gets instead of this refusal: the way to the page, and the cookies of the refusal. A client that does not say which host it
@@ -23,10 +24,16 @@ fn location(sign_in: &SignIn, asked: &RequestView<'_>) -> Option<String> {
     escape(without_port(authority), b"-._~[]:", &mut host);
     // `https:///start` leads to a host called `start`.
     let has_host = !host.is_empty();
-    if url.len() > 1 && !has_host {
+    if url.iter().any(|part| matches!(part, RequestPart::Host | RequestPart::Authority)) && !has_host {
         return None;
     }
-    let mut location = url.join(&host);
+    let mut location = String::new();
+    for part in url {
+        match part {
+            RequestPart::Host => location.push_str(&host),
+            part => put_in_url(std::slice::from_ref(part), asked, &mut location),
+        }
+    }
     let query = location.split_once('?').map(|(_, query)| query);
     let is_it =
         |pair: &str| pair.strip_prefix(param.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
@@ -111,21 +118,6 @@ fn decode(path: &[u8]) -> Vec<u8> {
     out
 }
 
-/// RFC 3986 section 2.3, besides letters and digits.
-const UNRESERVED: &[u8] = b"-._~";
-
-/// Appends bytes, percent-encoded but for letters, digits and these.
-fn escape(bytes: &[u8], kept: &[u8], out: &mut String) {
-    const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
-    let digit = |four: u8| HEX.get(usize::from(four)).copied().unwrap_or('0');
-    for byte in bytes {
-        match byte.is_ascii_alphanumeric() || kept.contains(byte) {
-            true => out.push(char::from(*byte)),
-            false => out.extend(['%', digit(byte >> 4), digit(byte & 15)]),
-        }
-    }
-}
-
 /// A host without the port behind it.
 fn without_port(authority: &[u8]) -> &[u8] {
     let digits = authority.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
@@ -138,10 +130,35 @@ mod tests {
     use super::*;
     use crate::policy::testing::asked;
 
+    /// A URL with the host between each two of these.
+    fn parts(url: &[&str]) -> Box<[RequestPart]> {
+        let parts = url.iter().map(|text| RequestPart::Text((*text).to_owned()));
+        parts.flat_map(|part| [RequestPart::Host, part]).skip(1).collect()
+    }
+
+    #[test]
+    fn what_clients_send_does_not_end_a_parameter() {
+        let text = |text: &str| RequestPart::Text(text.to_owned());
+        let url = [
+            RequestPart::Scheme,
+            text("://l/?rm="),
+            RequestPart::Method,
+            text("&t="),
+            RequestPart::Header("x-t".into()),
+            text("&h="),
+            RequestPart::Host,
+        ];
+        let sign_in = SignIn { url: url.into(), param: "rd".to_owned(), path_only: true };
+        let lines = "GET /a HTTP/1.1\r\nHost: shop\r\nX-T: &rd=https://evil/?#\r\n";
+        let found = asked(lines, false, |asked| location(&sign_in, asked));
+        let expect = "http://l/?rm=GET&t=%26rd%3Dhttps%3A%2F%2Fevil%2F%3F%23&h=shop&rd=%2Fa";
+        assert_eq!(found.as_deref(), Some(expect));
+    }
+
     #[test]
     fn where_clients_sign_in() {
         let check = |url: &[&str], path_only: bool, line: &str, host: &str, expect: &str| {
-            let url = url.iter().map(|part| (*part).to_owned()).collect();
+            let url = parts(url);
             let sign_in = SignIn { url, param: "rd".to_owned(), path_only };
             let lines = format!("{line} HTTP/1.1\r\nHost: {host}\r\n");
             let found = asked(&lines, false, |asked| location(&sign_in, asked));
@@ -236,7 +253,7 @@ mod tests {
             check(path, false);
         }
         check(&format!("/%{}2f", "25".repeat(1000)), false);
-        let sign_in = SignIn { url: vec!["https://l/".to_owned()], param: "rd".to_owned(), path_only: true };
+        let sign_in = SignIn { url: parts(&["https://l/"]), param: "rd".to_owned(), path_only: true };
         let found = asked("GET //evil.test/x HTTP/1.1\r\nHost: a\r\n", false, |asked| location(&sign_in, asked));
         assert_eq!(found.as_deref(), Some("https://l/?rd=%2F"));
     }
@@ -244,7 +261,7 @@ mod tests {
     #[test]
     fn a_request_without_a_host_gets_no_way_that_needs_one() {
         let check = |url: &[&str], path_only: bool, head: &str, expect: Option<&str>| {
-            let url = url.iter().map(|part| (*part).to_owned()).collect();
+            let url = parts(url);
             let sign_in = SignIn { url, param: "rd".to_owned(), path_only };
             let refusal = Refusal { status: 401, headers: Vec::new(), content_type: None, body: Some(b"no".to_vec()) };
             let found = asked(head, false, |asked| redirect(&sign_in, asked, refusal));
@@ -260,7 +277,7 @@ mod tests {
 
     #[test]
     fn cookies_stay_and_the_rest_of_the_refusal_does_not() {
-        let sign_in = SignIn { url: vec!["https://l/".to_owned()], param: "rd".to_owned(), path_only: true };
+        let sign_in = SignIn { url: parts(&["https://l/"]), param: "rd".to_owned(), path_only: true };
         let headers = [("set-cookie", "a=b"), ("www-authenticate", "Basic"), ("location", "/x")];
         let refusal = Refusal {
             status: 401,

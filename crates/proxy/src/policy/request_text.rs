@@ -35,6 +35,31 @@ pub(crate) fn field_value(parts: &[RequestPart], asked: &RequestView<'_>) -> Str
     String::from_utf8_lossy(out.trim_ascii()).into_owned()
 }
 
+/// Appends the text as a part of a URL: what variables stand for is percent-encoded but for letters, digits and `-._~`.
+pub(crate) fn put_in_url(parts: &[RequestPart], asked: &RequestView<'_>, out: &mut String) {
+    for part in parts {
+        match part {
+            RequestPart::Text(text) => out.push_str(text),
+            _ => escape(&made(std::slice::from_ref(part), asked), UNRESERVED, out),
+        }
+    }
+}
+
+/// RFC 3986 section 2.3, besides letters and digits.
+pub(crate) const UNRESERVED: &[u8] = b"-._~";
+
+/// Appends bytes, percent-encoded but for letters, digits and these.
+pub(crate) fn escape(bytes: &[u8], kept: &[u8], out: &mut String) {
+    const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
+    let digit = |four: u8| HEX.get(usize::from(four)).copied().unwrap_or('0');
+    for byte in bytes {
+        match byte.is_ascii_alphanumeric() || kept.contains(byte) {
+            true => out.push(char::from(*byte)),
+            false => out.extend(['%', digit(byte >> 4), digit(byte & 15)]),
+        }
+    }
+}
+
 fn put(part: &RequestPart, asked: &RequestView<'_>, out: &mut SmallVec<[u8; TEXT_BYTES]>) {
     let RequestView { head, buffer, target, client, .. } = asked;
     let query = || split(head.path.get(buffer)).1;

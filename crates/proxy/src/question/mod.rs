@@ -11,6 +11,7 @@ pub(crate) mod call;
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::{AuthProtocol, ExternalAuth};
 use net::timer::Timer;
@@ -46,7 +47,8 @@ pub(crate) enum About {
 /// What a service says.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    Authorization(external_auth::Verdict),
+    /// What it says, and how long that may be remembered.
+    Authorization(external_auth::Verdict, Duration),
     RateLimit(global_rate_limit::Verdict),
 }
 
@@ -80,11 +82,14 @@ impl Question {
         };
         match about {
             About::RateLimit => global_rate_limit::verdict(answer).map(Reply::RateLimit),
-            About::Authorization(policy) => match &policy.protocol {
-                AuthProtocol::Http(_) => external_auth::http::verdict(&policy, answer),
-                AuthProtocol::Grpc(_) => external_auth::grpc::verdict(&policy, answer),
+            About::Authorization(policy) => {
+                let ttl = policy.cache.as_ref().map(|cache| external_auth::cache::ttl(cache, &answer.response));
+                let verdict = match &policy.protocol {
+                    AuthProtocol::Http(_) => external_auth::http::verdict(&policy, answer),
+                    AuthProtocol::Grpc(_) => external_auth::grpc::verdict(&policy, answer),
+                };
+                verdict.map(|verdict| Reply::Authorization(verdict, ttl.unwrap_or_default()))
             }
-            .map(Reply::Authorization),
         }
     }
 }

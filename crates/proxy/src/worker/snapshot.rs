@@ -596,6 +596,7 @@ pub(crate) mod fixture {
             protocol: AuthProtocol::Http(HttpAuth {
                 target: model::AuthTarget::Path("/".into()),
                 host: None,
+                query: [].into(),
                 headers: Vec::new(),
             }),
             timeout: Duration::from_millis(200),

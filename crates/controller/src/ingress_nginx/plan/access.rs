@@ -6,8 +6,25 @@ use serde_json::{Map, Value, json};
 use super::super::header_map::HeaderMap;
 use super::super::snippet::Addresses;
 use super::super::value;
-use super::variables::of_question;
-use super::{Compat, Reading, ServiceUrl, Verdict};
+use super::variables::{self, Part, of_question};
+use super::{Compat, Reading, Verdict};
+
+/// A port of a Service that a URL names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceUrl {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+    /// The port.
+    pub port: u16,
+    /// The host of the URL.
+    pub host: String,
+    /// The path without its query.
+    pub path: String,
+    /// The query, with variables of Steelyard.
+    pub query: String,
+}
 
 impl Reading<'_> {
     /// Addresses, passwords, and the service that is asked.
@@ -140,7 +157,7 @@ impl Reading<'_> {
     }
 
     fn service(&mut self, paths: &[&str]) -> bool {
-        const OF_URL: [&str; 7] = [
+        const OF_URL: [&str; 9] = [
             "auth-method",
             "auth-response-headers",
             "auth-signin",
@@ -148,6 +165,8 @@ impl Reading<'_> {
             "auth-request-redirect",
             "auth-proxy-set-headers",
             "auth-always-set-cookie",
+            "auth-cache-key",
+            "auth-cache-duration",
         ];
         let open = self.globals.prefixes("no-auth-locations");
         let is_open =
@@ -164,11 +183,15 @@ impl Reading<'_> {
             self.tell("auth-method", Verdict::Refused, "the service is asked by GET");
         }
         let asked = match on_host(&url) {
-            Some(path) => Ok((json!({"name": OF_HOST, "port": 80}), json!({"path": path}), Some(path))),
+            Some((path, query)) => {
+                let to = json!({"name": OF_HOST, "port": 80});
+                query.map(|query| (to, with_query(json!({"path": path}), query), Some(path)))
+            }
             None => self.service_url(&url).map(|service| {
                 self.asks_elsewhere = service.namespace != self.namespace;
                 let to = json!({"name": service.name, "namespace": service.namespace, "port": service.port});
-                (to, json!({"path": service.path, "host": service.host}), None)
+                let request = json!({"path": service.path, "host": service.host});
+                (to, with_query(request, service.query), None)
             }),
         };
         let (to, mut request, path) = match asked {
@@ -184,12 +207,19 @@ impl Reading<'_> {
         if !additional.is_empty() {
             request["headers"] = Value::Object(additional);
         }
+        let asked = json!({"backendRef": to, "http": request, "timeout": "60s", "failureStatus": 500});
+        let asked = self.of_answers(asked, is_own);
+        self.route.insert("externalAuth".to_owned(), asked);
+        true
+    }
+
+    /// Adds what becomes of the answers.
+    fn of_answers(&mut self, mut asked: Value, is_own: bool) -> Value {
         let headers = match is_own {
             true => self.text("auth-response-headers"),
             false => self.globals.text("global-auth-response-headers"),
         };
         let headers: Vec<String> = headers.into_iter().flat_map(value::words).map(str::to_ascii_lowercase).collect();
-        let mut asked = json!({"backendRef": to, "http": request, "timeout": "60s", "failureStatus": 500});
         if !headers.is_empty() {
             asked["responseHeaders"] = json!(headers);
         }
@@ -198,11 +228,13 @@ impl Reading<'_> {
             false => self.globals.bool("global-auth-always-set-cookie", false),
         };
         asked["setCookie"] = json!(if always { "always" } else { "success" });
+        if let Some(cache) = self.auth_cache(is_own) {
+            asked["cache"] = cache;
+        }
         if let Some(page) = self.sign_in(is_own) {
             asked["signIn"] = page;
         }
-        self.route.insert("externalAuth".to_owned(), asked);
-        true
+        asked
     }
 
     /// The headers that the service gets besides those of the request.
@@ -234,38 +266,28 @@ impl Reading<'_> {
     /// The page on which clients sign in.
     fn sign_in(&mut self, is_own: bool) -> Option<Value> {
         let url = if is_own { self.text("auth-signin") } else { self.globals.text("global-auth-signin") }?.to_owned();
-        let own = if is_own { self.text("auth-signin-redirect-param") } else { None };
-        let param = own.unwrap_or("rd").to_owned();
-        let (base, query) = url.split_once('?').unwrap_or((&url, ""));
-        // These are what people write for the URL of the request, escaped or not. It is always escaped here.
-        let is_path = |value: &str| ["$escaped_request_uri", "$request_uri"].contains(&value);
-        let is_url = |value: &str| {
-            let schemes = ["$scheme://", "https://", "http://", "$pass_access_scheme://"];
-            let rest = schemes.iter().find_map(|scheme| value.strip_prefix(scheme));
-            let hosts = ["$host", "$http_host", "$best_http_host"];
-            rest.is_some_and(|rest| hosts.iter().any(|host| rest.strip_prefix(host).is_some_and(is_path)))
+        let param = match is_own {
+            true => self.text("auth-signin-redirect-param"),
+            false => self.globals.text("global-auth-signin-redirect-param"),
         };
+        let param = param.unwrap_or("rd").to_owned();
+        let (base, query) = url.split_once('?').unwrap_or((&url, ""));
         let mut path_only = false;
         let mut kept = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=').filter(|(name, _)| *name == param).map(|(_, value)| value) {
-                Some(value) if is_path(value) => path_only = true,
-                Some(value) if is_url(value) => {}
-                _ => kept.push(pair),
+                Some(value) if is_request_path(value) => path_only = true,
+                Some(value) if is_request_url(value) => {}
+                value => kept.push((pair, value.is_some())),
             }
         }
-        let mut page = base.to_owned();
-        if !kept.is_empty() {
-            page = format!("{page}?{}", kept.join("&"));
-        }
-        for host in ["$http_host", "$best_http_host", "$host"] {
-            page = page.replace(host, "${host}");
-        }
-        if page.replace("${host}", "").contains('$') || value::split_url(&page.replace("${host}", "host")).is_none() {
-            let why = "write a URL that begins with https://, with no variable but $host, and rd=$escaped_request_uri if at all";
-            self.tell("auth-signin", Verdict::Refused, why);
-            return None;
-        }
+        let page = match page(base, &kept) {
+            Ok(page) => page,
+            Err(why) => {
+                self.tell("auth-signin", Verdict::Refused, &why);
+                return None;
+            }
+        };
         let mut sign_in = json!({"url": page});
         if param != "rd" {
             sign_in["param"] = json!(param);
@@ -279,13 +301,14 @@ impl Reading<'_> {
     /// The Service that a URL names.
     pub(super) fn service_url(&self, url: &str) -> Result<ServiceUrl, String> {
         let form = "write the URL of a Service: http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH";
-        let url = url.strip_suffix("$request_uri").unwrap_or(url);
+        let url = url.strip_suffix("$request_uri").filter(|url| !url.contains('?')).unwrap_or(url);
+        let (url, query) = url.split_once('?').unwrap_or((url, ""));
         let (is_https, host, port, path) = value::split_url(url).ok_or_else(|| form.to_owned())?;
         if is_https {
             return Err(format!("the service is asked in the clear; {form}"));
         }
         if url.contains('$') {
-            return Err(format!("a variable of nginx in the URL; {form}"));
+            return Err(format!("a variable of nginx before the query of the URL; {form}"));
         }
         let labels: Vec<&str> = host.trim_end_matches('.').split('.').collect();
         let ([name, namespace, "svc"] | [name, namespace, "svc", "cluster", "local"]) = labels.as_slice() else {
@@ -304,6 +327,7 @@ impl Reading<'_> {
             port: port.unwrap_or(80),
             host: host.to_owned(),
             path,
+            query: of_question(query)?,
         })
     }
 }
@@ -326,15 +350,78 @@ fn for_question(map: &HeaderMap) -> Result<Map<String, Value>, String> {
     Ok(headers)
 }
 
+/// These are what people write for the URL of the request, escaped or not. It is always escaped here.
+fn is_request_path(value: &str) -> bool {
+    ["$escaped_request_uri", "$request_uri"].contains(&value)
+}
+
+fn is_request_url(value: &str) -> bool {
+    let schemes = ["$scheme://", "https://", "http://", "$pass_access_scheme://"];
+    let rest = schemes.iter().find_map(|scheme| value.strip_prefix(scheme));
+    let hosts = ["$host", "$http_host", "$best_http_host"];
+    rest.is_some_and(|rest| hosts.iter().any(|host| rest.strip_prefix(host).is_some_and(is_request_path)))
+}
+
+/// The URL of a page on which clients sign in, with the variables of Steelyard. `query` is what is left of its query, and whether it leads back.
+///
+/// # Errors
+/// Says in a sentence what would be right.
+fn page(base: &str, query: &[(&str, bool)]) -> Result<String, String> {
+    let right = "write a URL that begins with https://, with $host and $scheme before its `?`, and rd=$escaped_request_uri if at all";
+    let mut page = base.to_owned();
+    for (theirs, ours) in [
+        ("$http_host", "${host}"),
+        ("$best_http_host", "${host}"),
+        ("$host", "${host}"),
+        ("$pass_access_scheme://", "${scheme}://"),
+        ("$scheme://", "${scheme}://"),
+    ] {
+        page = page.replace(theirs, ours);
+    }
+    let plain = page.replace("${host}", "host").replace("${scheme}://", "https://");
+    if plain.contains('$') || value::split_url(&plain).is_none() {
+        return Err(right.to_owned());
+    }
+    for (place, (pair, leads_back)) in query.iter().enumerate() {
+        page.push(if place == 0 { '?' } else { '&' });
+        let variable = |name: &str| match name {
+            "escaped_request_uri" => variables::variable("request_uri"),
+            name => variables::variable(name),
+        };
+        let parts = variables::parts(pair, variable)?;
+        for part in parts {
+            let part = part.map_err(|name| format!("{name} is not known; {right}"))?;
+            // Anyone can write a link with other arguments.
+            let may_lead = |name: &str| ["scheme", "host", "authority", "target"].contains(&name);
+            if let Part::Variable(name) = &part
+                && *leads_back
+                && !may_lead(name)
+            {
+                return Err(format!("clients could choose where it leads back to; {right}"));
+            }
+            page.push_str(&part.written());
+        }
+    }
+    Ok(page)
+}
+
 /// Stands in a policy for the Service behind a path of the same host, which only the routes of the host tell.
 pub(in crate::ingress_nginx) const OF_HOST: &str = "host";
 
-/// The path of a URL of the host that the request is for: `https://$host/oauth2/auth`.
-fn on_host(url: &str) -> Option<String> {
-    let url = url.strip_suffix("$request_uri").unwrap_or(url);
+/// The path of a URL of the host that the request is for, `https://$host/oauth2/auth`, and its query.
+fn on_host(url: &str) -> Option<(String, Result<String, String>)> {
+    let url = url.strip_suffix("$request_uri").filter(|url| !url.contains('?')).unwrap_or(url);
     let rest = ["https://", "http://", "$scheme://"].iter().find_map(|scheme| url.strip_prefix(scheme))?;
-    let path = ["$http_host", "$host"].iter().find_map(|host| rest.strip_prefix(host))?;
-    (path.starts_with('/') && !path.contains('$')).then(|| path.to_owned())
+    let rest = ["$http_host", "$host"].iter().find_map(|host| rest.strip_prefix(host))?;
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    (path.starts_with('/') && !path.contains('$')).then(|| (path.to_owned(), of_question(query)))
+}
+
+fn with_query(mut request: Value, query: String) -> Value {
+    if !query.is_empty() {
+        request["query"] = json!(query);
+    }
+    request
 }
 
 /// Networks without the addresses of others; `None` if these would be too many.

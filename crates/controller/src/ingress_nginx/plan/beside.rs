@@ -11,10 +11,11 @@ impl Reading<'_> {
             self.idle(&["mirror-host", "mirror-request-body"], "without mirror-target, it has no effect");
             return None;
         };
-        let found = self.service_url(&target).and_then(|service| match service.path.as_str() {
-            "/" => Ok(service),
-            _ => Err("the copy has the path of the request: write the URL without a path".to_owned()),
-        });
+        let found =
+            self.service_url(&target).and_then(|service| match (service.path.as_str(), service.query.as_str()) {
+                ("/", "") => Ok(service),
+                _ => Err("the copy has the path of the request: write the URL without a path".to_owned()),
+            });
         let mut service = found.map_err(|why| self.tell("mirror-target", Verdict::Refused, &why)).ok()?;
         match self.text("mirror-host").map(str::to_owned) {
             // In place of the host of the URL.

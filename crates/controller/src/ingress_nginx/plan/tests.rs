@@ -175,6 +175,45 @@ fn limits_of_the_config_map() {
 }
 
 #[test]
+fn where_clients_sign_in_and_what_the_service_is_asked() {
+    let check = becomes;
+    let asks = ("auth-url", "https://$host/oauth2/auth");
+    let signs_in = |url: &str, expect: Value| {
+        check(&[asks, ("auth-signin", url)], "/route/externalAuth/signIn", expect);
+    };
+    signs_in("https://$host/oauth2/start", json!({"url": "https://${host}/oauth2/start"}));
+    let path = json!({"url": "https://${host}/oauth2/start", "pathOnly": true});
+    signs_in("https://$host/oauth2/start?rd=$escaped_request_uri", path.clone());
+    signs_in("https://$http_host/oauth2/start?rd=$request_uri", path);
+    signs_in("https://login.example/?a=b&rd=https://$host$request_uri", json!({"url": "https://login.example/?a=b"}));
+    signs_in("https://login.example/?rd=/home", json!({"url": "https://login.example/?rd=/home"}));
+    signs_in("$scheme://login.example/", json!({"url": "${scheme}://login.example/"}));
+    signs_in(
+        "https://l.example/?rm=$request_method&t=$arg_t&rd=$scheme://$host/app",
+        json!({"url": "https://l.example/?rm=${method}&t=${query.t}&rd=${scheme}://${host}/app"}),
+    );
+    for refused in [
+        "https://l.example/?rd=$uri",
+        "https://l.example/?rd=$arg_rd",
+        "https://l.example/$uri",
+        "https://l.example/?a=$geoip",
+    ] {
+        signs_in(refused, Value::Null);
+    }
+    let query = "http://auth.shop.svc/check?groups=a,b&m=$request_method&u=$request_uri";
+    check(
+        &[("auth-url", query)],
+        "/route/externalAuth/http",
+        json!({"path": "/check", "query": "groups=a,b&m=${method}&u=${target}", "host": "auth.shop.svc"}),
+    );
+    check(
+        &[asks, ("auth-signin", "https://l.example/"), ("auth-signin-redirect-param", "next")],
+        "/route/externalAuth/signIn",
+        json!({"url": "https://l.example/", "param": "next"}),
+    );
+}
+
+#[test]
 fn what_annotations_about_access_become() {
     let check = becomes;
     check(&[("whitelist-source-range", "10.1.2.3/8, ::1")], "/route/allow", json!(["10.0.0.0/8", "::1/128"]));
@@ -216,22 +255,6 @@ fn what_annotations_about_access_become() {
         json!({"x-auth-request-redirect": "https://${host}/in?to=${target}"}),
     );
     assert_eq!(plan(&[asks]).location.asks_host.as_deref(), Some("/oauth2/auth"));
-    let signs_in = |url: &str, expect: Value| {
-        check(&[asks, ("auth-signin", url)], "/route/externalAuth/signIn", expect);
-    };
-    signs_in("https://$host/oauth2/start", json!({"url": "https://${host}/oauth2/start"}));
-    let path = json!({"url": "https://${host}/oauth2/start", "pathOnly": true});
-    signs_in("https://$host/oauth2/start?rd=$escaped_request_uri", path.clone());
-    signs_in("https://$http_host/oauth2/start?rd=$request_uri", path);
-    signs_in("https://login.example/?a=b&rd=https://$host$request_uri", json!({"url": "https://login.example/?a=b"}));
-    signs_in("https://login.example/?rd=/home", json!({"url": "https://login.example/?rd=/home"}));
-    signs_in("https://login.example/?rd=$uri", Value::Null);
-    signs_in("$scheme://login.example/", Value::Null);
-    check(
-        &[asks, ("auth-signin", "https://l.example/"), ("auth-signin-redirect-param", "next")],
-        "/route/externalAuth/signIn",
-        json!({"url": "https://l.example/", "param": "next"}),
-    );
     check(&[("enable-cors", "true")], "/route/cors/credentials", json!(false));
     check(
         &[("enable-cors", "true"), ("cors-allow-origin", "https://a.example")],
@@ -261,12 +284,17 @@ fn what_closes_a_route_and_what_drops_an_ingress() {
     check(&[("auth-secret", "a")], Some("auth-type is missing"), None);
     check(&[("auth-type", "basic"), ("auth-secret", "other/a")], Some("another namespace"), None);
     check(&[("auth-url", "https://auth.shop.svc/")], Some("in the clear"), None);
-    check(&[("auth-url", "https://$host/auth?u=$request_uri&x=1")], Some("in the clear"), None);
+    check(&[("auth-url", "https://$host/auth?u=$uri&x=1")], Some("$uri is not known"), None);
+    check(&[("auth-url", "http://auth.shop.svc/$request_uri?x=1")], Some("before the query"), None);
     check(&[("auth-url", "https://$host")], Some("in the clear"), None);
     check(&[("auth-url", "http://login.example.com/")], Some("no Service"), None);
     check(&[("auth-url", "http://a.login.svc/")], Some("another namespace"), None);
     check(&[("auth-url", "http://a.shop.svc/"), ("auth-method", "POST")], Some("GET"), None);
     check(&[("auth-url", "http://a.shop.svc/"), ("auth-request-redirect", "$uri")], Some("$uri is not known"), None);
+    let [asks, by] = [("auth-url", "http://a.shop.svc/"), ("auth-cache-key", "$cookie_a")];
+    check(&[asks, ("auth-cache-key", "abc")], Some("all clients would get"), None);
+    check(&[asks, by, ("auth-cache-duration", "200 5m;")], Some("auth-cache-duration is refused"), None);
+    check(&[asks, ("auth-cache-duration", "200 5m;")], None, None);
     check(&[("ssl-passthrough", "true")], Some("TLSRoute"), None);
     check(&[("ssl-passthrough", "false")], None, None);
     // Only a boolean can say that something is off: these name Secrets, or are no word of theirs.

@@ -1,5 +1,7 @@
 //! The driver of an exchange, in place of `driver` for sockets.
 
+use std::time::Duration;
+
 use net::buffer::Buffer;
 use telemetry::Reason;
 use wire::h1::{self, Parsed};
@@ -261,15 +263,18 @@ impl World {
                     let quotas = vec![Quota { name: "a".into(), limit: 5, window_s: 60, remaining: 0, reset_s: 7 }];
                     Ok(Reply::RateLimit(global_rate_limit::Verdict { is_over, retry_after_s, quotas }))
                 }
-                (1, false) => Ok(Reply::Authorization(Verdict::Denied(Box::new(Refusal {
-                    status: self.rng.pick(&[302, 401, 403]),
-                    headers: Vec::new(),
-                    content_type: None,
-                    body: self.rng.one_in(2).then(|| b"no".to_vec()),
-                })))),
+                (1, false) => Ok(Reply::Authorization(
+                    Verdict::Denied(Box::new(Refusal {
+                        status: self.rng.pick(&[302, 401, 403]),
+                        headers: Vec::new(),
+                        content_type: None,
+                        body: self.rng.one_in(2).then(|| b"no".to_vec()),
+                    })),
+                    Duration::ZERO,
+                )),
                 (_, false) => {
                     let set = vec![("x-service".into(), (*b"yes").into())];
-                    Ok(Reply::Authorization(Verdict::Allowed(Grant { set, ..Grant::default() })))
+                    Ok(Reply::Authorization(Verdict::Allowed(Grant { set, ..Grant::default() }), Duration::ZERO))
                 }
             };
             self.clients[index].answer = Some((at_us, answer));
@@ -281,7 +286,7 @@ impl World {
         };
         let is_yes = matches!(
             answer,
-            Ok(Reply::Authorization(Verdict::Allowed(_))
+            Ok(Reply::Authorization(Verdict::Allowed(_), _)
                 | Reply::RateLimit(global_rate_limit::Verdict { is_over: false, .. }))
         );
         self.note_reply(index, is_yes, answer.is_err());
