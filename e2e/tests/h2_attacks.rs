@@ -12,7 +12,8 @@ use std::net::{SocketAddr, TcpListener};
 
 use frames::{Client, FRAME_BYTES_MAX, GET, PREFACE};
 use frames::{block, code, flag, frame, get_with, headers, kind, reset, setting, settings, string, window_update};
-use support::{Origin, Steelyard, local, port};
+use serde_json::Value;
+use support::{Origin, Scratch, Steelyard, local, port};
 use testkit::{PATIENCE, until};
 
 /// How much memory an attack may add to the balancer.
@@ -337,4 +338,39 @@ fn more_than_was_allowed() {
     assert_eq!(attacker.reset_of(stream), code::FLOW_CONTROL_ERROR);
     assert_eq!(attacker.goaway(), Some(code::ENHANCE_YOUR_CALM));
     scene.is_calm("DATA beyond the windows", "h2_flow_control");
+}
+
+#[test]
+fn what_breaks_the_protocol_is_in_the_access_log() {
+    // What a malformed head contains cannot be said, so its record has none of it, as over HTTP/1.
+    let scratch = Scratch::new();
+    let log = scratch.write("access.log", "");
+    let scene = Scene::start(&format!("access_log: {{path: {log}, format: json, only: {{reason: any}}}}\n"));
+    let records = || -> Vec<Value> {
+        let text = std::fs::read_to_string(&log).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let mut client = scene.attacker();
+    for malformed in [(b":status".as_slice(), b"200".as_slice()), (b"forged\n{", b"x")] {
+        let stream = client.open(&get_with(&[malformed]), true);
+        assert_eq!(client.reset_of(stream), code::PROTOCOL_ERROR);
+    }
+    // An index of no table ends the connection.
+    client.open(&[0xff, 0xff, 0x7f], true);
+    assert!(client.goaway().is_some());
+    let logged = until(PATIENCE, || Some(records()).filter(|records| records.len() == 3));
+    let logged = logged.unwrap_or_else(|| panic!("{:?}", records()));
+    let reasons = logged.iter().map(|record| record["reason"].as_str().unwrap());
+    assert_eq!(reasons.collect::<Vec<_>>(), ["h2_pseudo_header", "h2_field", "h2_compression"]);
+    for record in &logged {
+        assert_eq!((&record["listener"], &record["version"]), (&Value::from("web"), &Value::from("2")), "{record}");
+        assert!(["method", "target", "host", "route"].iter().all(|field| record[field].is_null()), "{record}");
+        assert!(record["client"].as_str().unwrap().starts_with("127.0.0.1:"), "{record}");
+    }
+    // A flood ends its connection before it fills the log.
+    let mut flood = scene.attacker();
+    flood.flood(FLOOD, |index| headers(id(index), true, &get_with(&[(b":status", b"200")])));
+    let ended = || records().iter().any(|record| record["reason"] == "h2_glitches");
+    assert!(until(PATIENCE, || ended().then_some(())).is_some(), "{} records", records().len());
+    assert!(records().len() < 1_000, "{}", records().len());
 }

@@ -73,6 +73,8 @@ fn line(seen: &RequestSeen) -> String {
     let time = format!("{:02}:{:02}:{:02}.{:03}", second / 3600, second / 60 % 60, second % 60, seen.unix_ms % 1000);
     let dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     let request = match seen.method.as_str() {
+        // A TCP connection is for a cluster from its beginning.
+        "" if seen.cluster.is_empty() => format!("(malformed or incomplete) {}", seen.listener),
         "" => format!("TCP {}", seen.listener),
         method => format!("{method} {}{}", seen.host, seen.path),
     };
@@ -152,5 +154,8 @@ mod tests {
         assert_eq!(line(&call), format!("{expect} grpc_status=UNAVAILABLE id=7"));
         let tcp = RequestSeen { method: String::new(), status: 0, path: "a\nb".into(), upstream_us: None, ..seen() };
         assert!(line(&tcp).contains(" - no_endpoint TCP web route="), "{}", line(&tcp));
+        let malformed = RequestSeen { reason: "h2_field".into(), cluster: String::new(), ..tcp };
+        let text = line(&malformed);
+        assert!(text.contains(" - h2_field (malformed or incomplete) web route="), "{text}");
     }
 }

@@ -60,7 +60,7 @@
   stream.addEventListener("request", (event) => {
     const body = $("tail"), seen = JSON.parse(event.data), row = document.createElement("tr");
     const cells = [new Date(seen.unix_ms).toISOString().slice(11, 23), seen.status || "-", seen.reason || (seen.status >= 500 ? "error" : seen.grpc_status && seen.grpc_status !== "OK" ? seen.grpc_status : "slow"),
-      (seen.method + " " + seen.host + seen.path).trim() || "(TCP)", seen.route || seen.listener, seen.endpoint || "-", String(seen.attempts),
+      (seen.method + " " + seen.host + seen.path).trim() || (seen.cluster ? "(TCP)" : "(malformed or incomplete)"), seen.route || seen.listener, seen.endpoint || "-", String(seen.attempts),
       time(seen.added_us), time(seen.upstream_us), seen.client];
     for (const value of cells) row.appendChild(document.createElement("td")).textContent = value;
     body.insertBefore(row, body.firstChild);

@@ -342,7 +342,10 @@ impl<F: Future<Output = ()>, B: Fn(Rc<NextJob<Job>>) -> F> ConnectionHandler for
     }
 
     fn on_refused(&mut self, reason: h2::Reason) {
-        self.active.view().count(crate::h2::reason(reason));
+        let (listener, reason) = (self.active.view(), crate::h2::reason(reason));
+        listener.count(reason);
+        // A connection cannot flood the log: each refusal of a stream uses its budget for glitches, and one that ends it is its last.
+        self.worker.log_h2_refusal(&listener, &self.downstream.connection_info, reason);
     }
 
     fn run(&mut self, cx: &Context<'_>) -> bool {

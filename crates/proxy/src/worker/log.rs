@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use net::clock;
-use telemetry::{Exemplar, HttpRecord, Record, RouteCounters};
+use telemetry::{Exemplar, HttpRecord, Reason, Record, RouteCounters};
 use wire::message::{Span, Version};
 
 use crate::exchange::record::AccessRecord;
@@ -136,6 +136,26 @@ impl Worker {
                 logger.push(&line, |value, out| extra::write(value, listener, connection, exchange, out));
             });
         }
+        if is_watched {
+            self.registry.tail().push(&line);
+        }
+    }
+
+    /// Logs that a client broke HTTP/2 before there was an exchange, if there is a log. As for a malformed head of HTTP/1, there is nothing of the
+    /// request: what a head contains is unknown once it is malformed.
+    pub(crate) fn log_h2_refusal(&self, listener: &ListenerView, connection: &ConnectionInfo, reason: Reason) {
+        let is_watched = self.registry.tail().is_wanted();
+        if !self.logs_requests() && !is_watched {
+            return;
+        }
+        let client = connection.who.client;
+        let mut record = AccessRecord::default();
+        record.reason = Some(reason);
+        let http = HttpRecord { version: "2", ..HttpRecord::default() };
+        let line = line(&record, client, &listener.plan.policy.name, "", Some(http), [0, 0]);
+        self.with_logger(|logger| {
+            logger.push(&line, |value, out| extra::write_tcp(value, client, connection.secured.as_deref(), out));
+        });
         if is_watched {
             self.registry.tail().push(&line);
         }

@@ -73,7 +73,7 @@ pub struct Record<'a> {
 
 /// The HTTP fields of a record. Texts are as the client sent them, whatever they contain. Empty ones were missing or could not be
 /// understood.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct HttpRecord<'a> {
     /// `GET`.
     pub method: &'a [u8],
