@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 use telemetry::{Blame, Overall};
 
+use crate::SoFar;
 use crate::status::{Quantiles, quantiles};
 
 /// Points of a minute.
@@ -123,6 +124,13 @@ impl History {
     /// The last second; `None` if none has passed.
     pub fn latest(&self) -> Option<&Point> {
         self.seconds.back()
+    }
+
+    /// What was counted since the process started, as of the last second.
+    pub fn so_far(&self) -> SoFar {
+        self.last
+            .as_ref()
+            .map_or_else(SoFar::default, |(_, sum)| SoFar { requests: sum.requests, errors: sum.errors() })
     }
 
     /// Says whether errors and latency come from Steelyard or from endpoints. If there were enough requests in the last ten seconds, they

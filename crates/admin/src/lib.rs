@@ -43,7 +43,7 @@ pub use feed::{Feed, FeedCounts, Overview, RequestSeen, VIEWERS_MAX, Wanted};
 pub use findings::{AccessLogStatus, Finding, Severity, findings};
 pub use history::{History, Point, Points, Verdict, Who};
 pub use listener::Listener;
-pub use replicas::{OVERVIEW_VERSION, OverviewStatus, Replica};
+pub use replicas::{OVERVIEW_VERSION, OverviewStatus, Replica, SoFar};
 pub use route::{OTHERS_MAX, OtherRoute, RouteQuestion, RouteReport};
 pub use server::{MadeWayFor, serve};
 pub use show::{

@@ -27,6 +27,18 @@ pub struct OverviewStatus {
     pub verdict: Verdict,
     /// The last second.
     pub point: Point,
+    /// Since the process started.
+    #[serde(default)]
+    pub so_far: SoFar,
+}
+
+/// What a process has counted since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SoFar {
+    /// Requests, or TCP connections.
+    pub requests: u64,
+    /// Responses with a status of 500 to 599, and failed gRPC calls.
+    pub errors: u64,
 }
 
 /// One of the processes.
@@ -60,6 +72,15 @@ pub(crate) fn sum(replicas: &[Replica]) -> Point {
     })
 }
 
+/// What all that answered have counted.
+pub(crate) fn sum_so_far(replicas: &[Replica]) -> SoFar {
+    let counted = replicas.iter().filter_map(|replica| Some(replica.overview.as_ref().ok()?.so_far));
+    counted.fold(SoFar::default(), |all, of| SoFar {
+        requests: all.requests.saturating_add(of.requests),
+        errors: all.errors.saturating_add(of.errors),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,10 +104,13 @@ mod tests {
                     added_us: Some(Quantiles { p50: 1.0, p99 }),
                     ..Point::default()
                 },
+                so_far: SoFar { requests: 1_000, errors: 3 },
             }),
         };
         let gone = Replica { address: "b".into(), overview: Err("no answer".into()) };
-        let all = sum(&[replica(10.0, 7.0), gone, replica(2.5, 9.0)]);
+        let replicas = [replica(10.0, 7.0), gone, replica(2.5, 9.0)];
+        let all = sum(&replicas);
+        assert_eq!(sum_so_far(&replicas), SoFar { requests: 2_000, errors: 6 });
         assert_eq!((all.requests_per_second, all.connections_open), (12.5, 10));
         assert_eq!((all.added_us, all.upstream_us), (Some(Quantiles { p50: 1.0, p99: 9.0 }), None));
     }

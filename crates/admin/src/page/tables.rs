@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 
 use super::{ROWS, Sort, View, Wish, mark, per_second, quantiles};
-use crate::Replica;
 use crate::history::Point;
-use crate::replicas::sum;
+use crate::replicas::{sum, sum_so_far};
 use crate::show::{duration, state_name, visible};
 use crate::status::{
     ClusterStatus, EndpointCause, EndpointState, EndpointStatus, ListenerStatus, RouteStatus, Status, ZoneStatus,
 };
-use crate::vip::VipStatus;
+use crate::vip::{VipEndpointStatus, VipStatus};
+use crate::{Replica, SoFar};
 
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
@@ -266,12 +266,19 @@ fn vip(view: &View<'_>, vip: &VipStatus) -> Markup {
             thead { tr { th scope="col" { "ENDPOINT" } th scope="col" { "STATE" } th scope="col" class="n" { "FLOWS" } th scope="col" class="n" { "ALL FLOWS" } th scope="col" class="n" { "PACKETS TO" } th scope="col" class="n" { "FROM" } } }
             tbody { @for of in vip.endpoints.iter().take(ROWS) { tr {
                 td class="name" { (visible(&of.address)) }
-                td { (mark(state_name(of.state), if of.state.takes_work() { "good" } else { "bad" })) @if let Some(why) = &of.why { br; span class="dim" { (visible(why)) } } }
+                td { (mark(state_name(of.state), if of.state.takes_work() { "good" } else { "bad" })) @for line in vip_causes(of) { br; span class="dim" { (visible(&line)) } } }
                 td class="n" { (of.flows) } td class="n" { (of.flows_total) } td class="n" { (of.packets_to) } td class="n" { (of.packets_from) }
             } } }
         } }
         @if !vip.drops.is_empty() { (drops(view, &vip.drops)) }
     }
+}
+
+/// What led to the state of an endpoint of a vip, each as a sentence without a period.
+fn vip_causes(of: &VipEndpointStatus) -> Vec<String> {
+    let drained = of.state == EndpointState::Draining;
+    let drains = drained.then(|| format!("an operator drains it; flows in progress: {}", of.flows));
+    drains.into_iter().chain(of.why.clone()).collect()
 }
 
 fn drops(view: &View<'_>, drops: &BTreeMap<String, u64>) -> Markup {
@@ -321,8 +328,9 @@ pub(super) fn refused(status: &Status) -> Markup {
 
 /// The figures of all processes that serve the same.
 pub(super) fn replicas(status: &Status, replicas: Option<&[Replica]>) -> Markup {
-    let figures = |of: &Point| {
+    let figures = |of: &Point, so_far: SoFar| {
         html! {
+            td class="n" { (so_far.requests) } td class="n" { (so_far.errors) }
             td class="n" { (per_second(of.requests_per_second)) } td class="n" { (per_second(of.errors_per_second)) }
             td class="n" { (per_second(of.retries_per_second)) }
             td class="n" { (of.connections_open) } td class="n" { (of.pending) }
@@ -335,9 +343,9 @@ pub(super) fn replicas(status: &Status, replicas: Option<&[Replica]>) -> Markup 
                 Ok(of) => {
                     td class="name" { (visible(&of.host)) @if of.pid == status.pid && of.host == status.about.host { " (this one)" }
                         span class="dim" { " " (visible(&replica.address)) } }
-                    td class="n" { (of.generation) } (figures(&of.point)) td { (of.verdict.text) }
+                    td class="n" { (of.generation) } (figures(&of.point, of.so_far)) td { (of.verdict.text) }
                 }
-                Err(why) => { td class="name" { (visible(&replica.address)) } td colspan="9" { (mark(&visible(why), "bad")) } }
+                Err(why) => { td class="name" { (visible(&replica.address)) } td colspan="11" { (mark(&visible(why), "bad")) } }
             }
         } }
     };
@@ -348,16 +356,16 @@ pub(super) fn replicas(status: &Status, replicas: Option<&[Replica]>) -> Markup 
                 None => { p { "Everything else on this page is about one process. " a href="/?replicas=1#replicas" { "Add up the figures of all replicas" } } }
                 Some(all) => {
                     @let answered = all.iter().filter(|replica| replica.overview.is_ok()).count();
-                    p { "The last second of each process. Of quantiles, which cannot be added up, the worst counts. " a href="/?replicas=1#replicas" { "Ask again" } }
+                    p { "What each process has counted since it started, and its last second. Of quantiles, which cannot be added up, the worst counts. " a href="/?replicas=1#replicas" { "Ask again" } }
                     div class="scroll" tabindex="0" { table {
                         thead { tr {
-                            th scope="col" { "REPLICA" } th scope="col" class="n" { "GENERATION" } th scope="col" class="n" { "REQUESTS" } th scope="col" class="n" { "FAILED" }
-                            th scope="col" class="n" { "RETRIES" } th scope="col" class="n" { "CONNS" } th scope="col" class="n" { "PENDING" }
+                            th scope="col" { "REPLICA" } th scope="col" class="n" { "GENERATION" } th scope="col" class="n" { "ALL REQUESTS" } th scope="col" class="n" { "ALL FAILED" }
+                            th scope="col" class="n" { "REQUESTS/s" } th scope="col" class="n" { "FAILED/s" } th scope="col" class="n" { "RETRIES/s" } th scope="col" class="n" { "CONNS" } th scope="col" class="n" { "PENDING" }
                             th scope="col" class="n" { "ADDED p50 / p99" } th scope="col" class="n" { "ENDPOINT p50 / p99" } th scope="col" { "VERDICT" }
                         } }
                         tbody {
                             @for replica in all { (row(replica)) }
-                            tr { td class="name" { strong { "All " (answered) " that answered" } } td {} (figures(&sum(all))) td {} }
+                            tr { td class="name" { strong { "All " (answered) " that answered" } } td {} (figures(&sum(all), sum_so_far(all))) td {} }
                         }
                     } }
                 }

@@ -230,7 +230,9 @@ fn a_drop_has_its_sentence_and_an_object_its_condition() {
         drops: BTreeMap::new(),
         sockets: None,
     });
-    status.vips = vec![vip()];
+    let mut drained = vip();
+    drained.endpoints[0].state = EndpointState::Draining;
+    status.vips = vec![drained];
     let object = |condition: &str| crate::RefusedObjectStatus {
         object: "HTTPRoute shop/cart".into(),
         condition: condition.into(),
@@ -249,6 +251,8 @@ fn a_drop_has_its_sentence_and_an_object_its_condition() {
     let text = read(&status, &Wish::default());
     for expect in [
         "dns 192.0.2.1:53/udp (nat) 8 flows, 1000 in all; sockets: 2, 40 in all; 45678 packets/s, 9400.0 Mbit/s.",
+        "10.0.0.1 &#9650; draining an operator drains it; flows in progress: 4 4 500",
+        "10.0.0.2:5353 &#9650; unhealthy connect refused 4 500",
         "3 no_endpoint 40 rate_limited The vip has a limit.",
         "HTTPRoute shop/cart ResolvedRefs RefNotPermitted No grant allows it.",
         "HTTPRoute shop/cart (Event) RefNotPermitted",

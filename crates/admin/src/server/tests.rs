@@ -65,6 +65,7 @@ impl Control for Scripted {
             generation: 3,
             verdict: crate::History::default().verdict(),
             point: crate::Point::default(),
+            so_far: crate::SoFar::default(),
         }
     }
 

@@ -164,6 +164,7 @@ impl admin::Control for Control {
             generation: state.compiled.as_ref().map_or(0, |compiled| compiled.snapshot.generation.0),
             verdict: state.history.verdict(),
             point: state.history.latest().copied().unwrap_or_default(),
+            so_far: state.history.so_far(),
         }
     }
 

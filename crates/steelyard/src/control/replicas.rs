@@ -89,6 +89,7 @@ mod tests {
                 generation: 1,
                 verdict: admin::History::default().verdict(),
                 point: admin::Point::default(),
+                so_far: admin::SoFar::default(),
             }),
         };
         let fails = |address: &str| Replica { address: address.into(), overview: Err("refused".into()) };
