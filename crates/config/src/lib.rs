@@ -24,6 +24,7 @@ pub mod yaml;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use model::{Cluster, Endpoint, EndpointAddress, Generation, Snapshot, Vip};
 
@@ -38,6 +39,7 @@ pub use text::{parse_admin, parse_bind, parse_endpoint, parse_vip_address, parse
 use diagnostic::{Hidden, Report, Wrong};
 use raw::RawFile;
 use read::Read;
+use yaml::{Node, Value};
 
 /// Parses a file into a snapshot. Relative file names in it are resolved from the directory of the file.
 ///
@@ -52,7 +54,7 @@ pub fn parse(file_name: &str, text: &str, generation: Generation) -> Result<Snap
 /// # Errors
 /// As [`parse`].
 pub fn read_file(file_name: &str, text: &str, generation: Generation) -> Result<File, Errors> {
-    read_with(file_name, text, |raw, base, report| lower::snapshot(raw, base, generation, report))
+    read_with(file_name, text, yaml::load, |raw, base, report| lower::snapshot(raw, base, generation, report))
 }
 
 /// Reads a file that has only `access_log`, `tracing`, and the clusters that they name: what a process logs and records whose listeners come
@@ -61,27 +63,39 @@ pub fn read_file(file_name: &str, text: &str, generation: Generation) -> Result<
 /// # Errors
 /// As [`parse`], and if it has anything else.
 pub fn read_telemetry(file_name: &str, text: &str) -> Result<File, Errors> {
-    read_with(file_name, text, lower::telemetry)
+    read_with(file_name, text, load_telemetry, lower::telemetry)
+}
+
+/// What a file for telemetry can have is less than [`RawFile`] says.
+fn load_telemetry(text: &str, report: &mut Report) -> Option<Rc<Node>> {
+    const NEEDS: &str = "it needs `access_log` or `tracing`, each with a colon and its settings";
+    let root = yaml::load_with(text, NEEDS, report)?;
+    if !matches!(root.value, Value::Map(_)) {
+        let wrong = Wrong::new(format!("the file must be a mapping, not {}", root.value.noun()));
+        report.add(root.location, wrong.hint(NEEDS));
+        return None;
+    }
+    Some(root)
 }
 
 fn read_with(
     file_name: &str,
     text: &str,
+    load: impl FnOnce(&str, &mut Report) -> Option<Rc<Node>>,
     lower: impl FnOnce(RawFile, &Path, &mut Report) -> Option<Snapshot>,
 ) -> Result<File, Errors> {
     // RFC 3629 section 6: a byte order mark is a signature, not text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let base = Path::new(file_name).parent().unwrap_or(Path::new(""));
     let mut report = Report::default();
-    let file =
-        yaml::load(text, &mut report).and_then(|root| RawFile::read(&root, "the file", &mut report)).and_then(|raw| {
-            let watch = raw.watch.as_ref().map_or(defaults::WATCH, |watch| watch.value.0);
-            let locations = lower::file_places(&raw, base);
-            let snapshot = lower(raw, base, &mut report)?;
-            let hidden = report.hidden().clone();
-            let written = Written { name: file_name.to_owned(), text: text.to_owned(), locations, hidden };
-            Some(File { snapshot, watch, written })
-        });
+    let file = load(text, &mut report).and_then(|root| RawFile::read(&root, "the file", &mut report)).and_then(|raw| {
+        let watch = raw.watch.as_ref().map_or(defaults::WATCH, |watch| watch.value.0);
+        let locations = lower::file_places(&raw, base);
+        let snapshot = lower(raw, base, &mut report)?;
+        let hidden = report.hidden().clone();
+        let written = Written { name: file_name.to_owned(), text: text.to_owned(), locations, hidden };
+        Some(File { snapshot, watch, written })
+    });
     match file {
         Some(file) if report.is_empty() => Ok(file),
         _ => {

@@ -114,6 +114,11 @@ impl Node {
 
 /// Loads the one document of a file. Returns `None` if there is none or it cannot be read; the report says why.
 pub(crate) fn load(text: &str, report: &mut Report) -> Option<Rc<Node>> {
+    load_with(text, "it needs `listeners` and `clusters`", report)
+}
+
+/// As [`load`]. `needs` says what an empty file should have.
+pub(crate) fn load_with(text: &str, needs: &str, report: &mut Report) -> Option<Rc<Node>> {
     let mut documents = 0;
     let read = read(text, Limits::FILE, |seen| {
         match seen {
@@ -131,7 +136,7 @@ pub(crate) fn load(text: &str, report: &mut Report) -> Option<Rc<Node>> {
     match read.map(|mut documents| documents.pop()) {
         Ok(Some(root)) if !matches!(root.value, Value::Null) => Some(root),
         Ok(_) => {
-            report.add(Location::START, Wrong::new("the file is empty").hint("it needs `listeners` and `clusters`"));
+            report.add(Location::START, Wrong::new("the file is empty").hint(needs));
             None
         }
         Err((location, wrong)) => {

@@ -169,6 +169,13 @@ fn a_file_for_telemetry() {
             "t.yaml:3:1: `listeners` does not belong",
         ],
     );
+    let needs = "it needs `access_log` or `tracing`, each with a colon and its settings";
+    for empty in ["", "# nothing yet\n", "---\n"] {
+        check(empty, &[&format!("t.yaml:1:1: the file is empty; {needs}")]);
+    }
+    check("access_log\n", &[&format!("t.yaml:1:1: the file must be a mapping, not text; {needs}")]);
+    check("- access_log: stdout\n", &[&format!("t.yaml:1:1: the file must be a mapping, not a list; {needs}")]);
+    check("access_log:\n", &["t.yaml:1:11: `access_log` has no value; it must be a file"]);
     check("clusters: {otel: {endpoints: ['a:1']}}\n", &["t.yaml:1:1: the file needs `access_log` or `tracing`"]);
     check("tracing: {to: otl}\nclusters: {otel: {protocol: h2c, endpoints: ['a:1']}}\n", &["did you mean `otel`?"]);
 }
