@@ -22,8 +22,7 @@ const NASTY: &str = "<img src=x onerror=alert(1)>\"'&";
 struct World {
     steelyard: Steelyard,
     web: u16,
-    /// They only serve.
-    _origins: (Origin, Origin, Greeter),
+    origins: (Origin, Origin, Greeter),
 }
 
 impl World {
@@ -59,7 +58,7 @@ clusters:
         );
         let mut steelyard = Steelyard::serve(&config, 2);
         steelyard.until("healthy", |status| status["clusters"][0]["endpoints"][1]["state"] == "healthy");
-        let world = Self { steelyard, web, _origins: (one, other, greeter) };
+        let world = Self { steelyard, web, origins: (one, other, greeter) };
         world.ask("/a", 40, 200);
         world.ask("/gone", 7, 502);
         world.ask("/fixed", 5, 503);
@@ -108,11 +107,14 @@ fn the_page_in_a_browser() {
     numbers(&world, &mut browser);
     looks(&world, &mut browser);
     keyboard(&world, &mut browser);
+    forms_by_keyboard(&world, &mut browser);
     actions(&world, &mut browser);
     live(&world, &mut browser);
     let ours = format!("http://{}/", world.steelyard.admin);
     assert!(browser.asked.iter().all(|url| url.starts_with(&ours) || url.starts_with("about:")), "{:?}", browser.asked);
     // Nothing broke the content security policy, and no script failed.
+    // A form that was not confirmed was answered 400, which the browser logs.
+    browser.logged.retain(|entry| !(entry.contains("400 (Bad Request)") && entry.contains("/do\"")));
     assert!(browser.logged.is_empty(), "{:?}", browser.logged);
     without_script(&world, &mut browser);
     many_routes(&mut browser);
@@ -341,14 +343,82 @@ fn keyboard(world: &World, browser: &mut Browser) {
         let at = browser.eval(&format!("{focusable}.indexOf(document.activeElement)")).as_i64().unwrap();
         assert_eq!(at, last + 1, "step {step} of {count}: {}", browser.eval("document.activeElement.outerHTML"));
         last = at;
+        assert_focus_is_visible(browser);
     }
-    let outlined = browser.eval("getComputedStyle(document.activeElement).outlineStyle");
-    assert_eq!(outlined, "solid");
     // The first is the link that skips the head.
     browser.open(&world.url(""));
     browser.press("Tab", 9, "");
     browser.press("Enter", 13, "\r");
     browser.until("location.hash === '#problems'");
+}
+
+/// What has the focus has an outline, a size, and is where a person looks.
+fn assert_focus_is_visible(browser: &mut Browser) {
+    let seen = "(() => {
+        const of = document.activeElement, style = getComputedStyle(of), at = of.getBoundingClientRect();
+        return style.outlineStyle === 'solid' && parseFloat(style.outlineWidth) >= 2 && at.width > 0 && at.height > 0
+            && at.bottom > 0 && at.top < innerHeight && at.right > 0 && at.left < innerWidth;
+    })()";
+    assert_eq!(browser.eval(seen), true, "{}", browser.eval("document.activeElement.outerHTML"));
+}
+
+/// Presses the tabulator until this has the focus.
+fn tab_to(browser: &mut Browser, selector: &str) {
+    const STEPS_MAX: usize = 200;
+    let is_there = format!("document.activeElement.matches({})", json!(selector));
+    for _ in 0..STEPS_MAX {
+        if browser.eval(&is_there) == true {
+            return;
+        }
+        browser.press("Tab", 9, "");
+    }
+    panic!("the tabulator does not reach {selector}");
+}
+
+fn type_text(browser: &mut Browser, text: &str) {
+    for c in text.chars() {
+        // The codes of other characters are those of keys that move or delete.
+        let code = if c.is_ascii_alphanumeric() { c.to_ascii_uppercase().into() } else { 0 };
+        browser.press(&c.to_string(), code, &c.to_string());
+    }
+}
+
+/// Both forms for actions and the question with nothing but keys: what is not confirmed by typing it again does not happen.
+fn forms_by_keyboard(world: &World, browser: &mut Browser) {
+    let address = world.origins.1.address.to_string();
+    let state = || {
+        let status = world.steelyard.status();
+        let endpoints = status["clusters"][0]["endpoints"].as_array().unwrap().clone();
+        let of = endpoints.into_iter().find(|of| of["address"] == address).unwrap();
+        of["state"].as_str().unwrap().to_owned()
+    };
+    let mut act = |form: u32, choice: Option<&str>, about: &str, confirm: &str, says: &str| {
+        let field = |name: &str| format!("#actions form:nth-of-type({form}) [name={name}]");
+        browser.open(&world.url(""));
+        if let Some(first_letter) = choice {
+            tab_to(browser, &field("action"));
+            type_text(browser, first_letter);
+        }
+        tab_to(browser, &field("about"));
+        type_text(browser, about);
+        tab_to(browser, &field("confirm"));
+        type_text(browser, confirm);
+        browser.press("Enter", 13, "\r");
+        browser.until(&format!("document.body.textContent.includes({})", json!(says)));
+    };
+    act(1, None, &address, "yes", "nothing has changed");
+    assert_eq!(state(), "healthy");
+    act(1, None, &address, &address, "Draining: ");
+    assert_eq!(state(), "draining");
+    act(1, Some("p"), &address, &address, "In service: ");
+    assert_eq!(state(), "healthy");
+    act(2, None, "/fixed", "/fixed", "In maintenance: ");
+    act(2, Some("p"), "/fixed", "/fixed", "In service: ");
+    browser.open(&world.url(""));
+    tab_to(browser, "#questions [name=path]");
+    type_text(browser, "/gone/x");
+    browser.press("Enter", 13, "\r");
+    browser.until("document.querySelector('#questions').textContent.includes('The route /gone takes it')");
 }
 
 /// A question and an action, by what a person types.
