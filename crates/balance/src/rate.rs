@@ -47,7 +47,7 @@ impl Rate {
     }
 
     /// The rate of a limit.
-    pub fn new(limit: &model::RateLimit) -> Self {
+    pub fn new(limit: model::FurtherRate) -> Self {
         let per_ns = u64::try_from(limit.per.as_nanos()).unwrap_or(u64::MAX);
         let interval_ns = (per_ns / u64::from(limit.requests.max(1))).max(1);
         Self { interval_ns, allowance_ns: interval_ns.saturating_mul(u64::from(limit.burst.max(1))) }
@@ -143,6 +143,16 @@ impl RateTable {
         verdict
     }
 
+    /// Takes back what [`RateTable::admit`] has just counted: another limit refuses the request. If the client has lost its bucket in the meantime,
+    /// there is nothing to take back.
+    pub fn take_back(&self, key: u64, rate: Rate) {
+        let key = key.max(1);
+        let set = self.sets.get((key as usize) % SETS);
+        if let Some(bucket) = set.and_then(|set| set.0.iter().find(|bucket| bucket.key.load(Relaxed) == key)) {
+            bucket.take_back(key, rate);
+        }
+    }
+
     /// Reserves bytes of a client's bandwidth. Returns the nanoseconds after which they may move. Reservations are served in the order in which
     /// they are made, so connections of one client share its bandwidth. For `key` and `now_ns`, see [`RateTable::admit`].
     pub fn reserve(&self, key: u64, bandwidth: Bandwidth, bytes: u64, now_ns: u64) -> u64 {
@@ -215,6 +225,20 @@ impl Bucket {
         }
     }
 
+    fn take_back(&self, key: u64, rate: Rate) {
+        loop {
+            let whole_at_ns = self.whole_at_ns.load(Acquire);
+            // As in `admit`.
+            if self.key.load(Acquire) != key {
+                return;
+            }
+            let before_ns = whole_at_ns.saturating_sub(rate.interval_ns);
+            if self.whole_at_ns.compare_exchange_weak(whole_at_ns, before_ns, Release, Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
     /// Returns `None` if the bucket was given to another client in the meantime.
     fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Option<Result<u64, u64>> {
         loop {
@@ -241,7 +265,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
-    use model::{LimitTerms, RateHeaders, RateKey, RateLimit};
+    use model::FurtherRate;
     use proptest::prelude::*;
 
     use super::*;
@@ -250,14 +274,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn rate(requests: u32, per_s: u64, burst: u32) -> Rate {
-        Rate::new(&RateLimit {
-            requests,
-            per: Duration::from_secs(per_s),
-            by: RateKey::ClientIp,
-            burst,
-            headers: RateHeaders::default(),
-            terms: LimitTerms::default(),
-        })
+        Rate::new(FurtherRate { requests, per: Duration::from_secs(per_s), burst })
     }
 
     /// `(at_ms, asked, granted)` in order, for one client.
@@ -276,6 +293,18 @@ mod tests {
         check(rate(10, 60, 10), &[(0, 20, 10), (5_999, 1, 0), (6_000, 2, 1), (66_000, 20, 10)]);
         // A clock that steps back allows nothing.
         check(rate(1, 1, 2), &[(1_000, 5, 2), (0, 5, 0), (2_000, 5, 1)]);
+    }
+
+    #[test]
+    fn what_is_taken_back_does_not_count() {
+        let (table, rate) = (RateTable::default(), rate(1, 10, 2));
+        table.take_back(7, rate);
+        let outcomes = [0, 0, 0].map(|_| table.admit(7, rate, SECOND).is_ok());
+        assert_eq!(outcomes, [true, true, false]);
+        table.take_back(7, rate);
+        assert_eq!([0, 0].map(|_| table.admit(7, rate, SECOND).is_ok()), [true, false]);
+        table.take_back(8, rate);
+        assert!(table.admit(7, rate, SECOND).is_err(), "another client's");
     }
 
     #[test]

@@ -460,9 +460,10 @@ pub use limits::{
 pub use listener::{RawListenerLimits, RawPaths, RawRequestId};
 pub use otlp::{OtlpCompression, OtlpName, RawSecretValue};
 pub use policy::{
-    AffinityMode, RateHeader, RawConcurrencyLimit, RawCors, RawErrorPage, RawFallback, RawHeaderChanges,
-    RawInterceptErrors, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond, RawResponseBandwidth,
-    RawResponseRewrite, RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo, RawValueRewrite,
+    AffinityMode, RateHeader, RawConcurrencyLimit, RawCors, RawErrorPage, RawFallback, RawFurtherRate,
+    RawHeaderChanges, RawInterceptErrors, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRespond,
+    RawResponseBandwidth, RawResponseRewrite, RawRetry, RawRetryObject, RawRewrite, RawShare, RawSticky, RawTo,
+    RawValueRewrite,
 };
 pub use request_body::{RawBuffer, RawDecompress};
 pub use sidecar::{ModeOfSidecar, RawBind, RawCaptureObject, RawSidecar, RawSidecarTls};
@@ -724,7 +725,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 83);
+        assert_eq!(found.len(), 84);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

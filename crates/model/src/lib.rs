@@ -99,9 +99,10 @@ pub use matcher::{
 };
 pub use otlp::{Otlp, OtlpHeader, OtlpProtocol};
 pub use policy::{
-    Changes, ConcurrencyLimit, CookieScope, Fallback, HeaderChanges, IngressNginxSessions, InterceptErrors, LimitTerms,
-    Mirror, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, ResponseBandwidth, Retry, Rewrite, RouteAction,
-    RoutePolicy, SameSite, Scheme, SharedPolicy, Sticky, StickyToken, Template, TemplatePart, WeightedCluster,
+    Changes, ConcurrencyLimit, CookieScope, Fallback, FurtherRate, HeaderChanges, IngressNginxSessions,
+    InterceptErrors, LimitTerms, Mirror, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, ResponseBandwidth,
+    Retry, Rewrite, RouteAction, RoutePolicy, SameSite, Scheme, SharedPolicy, Sticky, StickyToken, Template,
+    TemplatePart, WeightedCluster,
 };
 pub use reason::REASON_NAMES;
 pub use request_body::{Decompression, RequestBody, RequestBuffer};

@@ -360,7 +360,7 @@ pub enum TemplatePart {
     Group(usize),
 }
 
-/// A redirect. Parts that are `None` stay as the client wrote them; the query always does.
+/// A redirect. Parts that are `None` stay as the client wrote them; the query does unless the new path has a `?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
     /// The scheme of the new URL.
@@ -415,10 +415,31 @@ pub struct RateLimit {
     pub by: RateKey,
     /// How many requests may come at once after a silence; at least 1.
     pub burst: u32,
+    /// Further rates. A request needs room in each, and one that is refused counts for none.
+    pub also: Vec<FurtherRate>,
     /// The fields that tell a client about the limit.
     pub headers: RateHeaders,
     /// What it has in common with other limits on clients.
     pub terms: LimitTerms,
+}
+
+/// A rate beside that of its [`RateLimit`], of the same clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FurtherRate {
+    /// See [`RateLimit::requests`].
+    pub requests: u32,
+    /// See [`RateLimit::per`].
+    pub per: Duration,
+    /// See [`RateLimit::burst`].
+    pub burst: u32,
+}
+
+impl RateLimit {
+    /// All rates: the requests, in which time, and how many at once.
+    pub fn rates(&self) -> impl Iterator<Item = FurtherRate> {
+        let Self { requests, per, burst, also, .. } = self;
+        std::iter::once(FurtherRate { requests: *requests, per: *per, burst: *burst }).chain(also.iter().copied())
+    }
 }
 
 /// How many requests of one client are served at once, counted over all workers. A request above the limit is refused.

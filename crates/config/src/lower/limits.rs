@@ -1,16 +1,19 @@
 //! Limits on the requests of clients.
 
 use ipnet::IpNet;
-use model::{ConcurrencyLimit, LimitTerms, RateHeaders, RateKey, RateLimit};
+use model::{ConcurrencyLimit, FurtherRate, LimitTerms, RateHeaders, RateKey, RateLimit};
 
 use super::addresses;
 use crate::diagnostic::{Report, Wrong};
-use crate::raw::{RateHeader, RawClientRate, RawConcurrencyLimit, RawRateKey, RawRateLimit};
-use crate::read::{Int, Located, OneOf, OneOrMany};
+use crate::raw::{RateHeader, RawClientRate, RawConcurrencyLimit, RawFurtherRate, RawRateKey, RawRateLimit};
+use crate::read::{Int, Located, Many, OneOf, OneOrMany};
 use crate::text::{ClientNetwork, Label};
 
 /// The most networks of clients that one limit does not hold for.
 const EXCEPT_MAX: usize = 1024;
+
+/// The most further rates of one limit.
+const FURTHER_MAX: usize = 4;
 
 /// Returns `None` if a required key is missing; the report says so.
 pub fn rate_limit(raw: &RawRateLimit, report: &mut Report) -> Option<RateLimit> {
@@ -19,7 +22,23 @@ pub fn rate_limit(raw: &RawRateLimit, report: &mut Report) -> Option<RateLimit> 
     let requests = number(raw.requests.as_ref()?.value.0);
     let by = key(&raw.by)?;
     let burst = raw.burst.as_ref().map_or(requests, |burst| number(burst.value.0));
-    Some(RateLimit { requests, per: raw.per.as_ref()?.value.0, by, burst, headers, terms })
+    let also = further(&raw.also, report);
+    Some(RateLimit { requests, per: raw.per.as_ref()?.value.0, by, burst, also, headers, terms })
+}
+
+/// The further rates of a limit, without those that lack something.
+fn further(written: &Option<Located<Many<RawFurtherRate>>>, report: &mut Report) -> Vec<FurtherRate> {
+    let Some(Located { location, value: Many(list) }) = written else { return Vec::new() };
+    if list.len() > FURTHER_MAX {
+        let message = format!("`also` has {} rates; the limit is {FURTHER_MAX}", list.len());
+        report.add(*location, Wrong::new(message));
+    }
+    let one = |raw: &Located<RawFurtherRate>| {
+        let requests = number(raw.value.requests.as_ref()?.value.0);
+        let burst = raw.value.burst.as_ref().map_or(requests, |burst| number(burst.value.0));
+        Some(FurtherRate { requests, per: raw.value.per.as_ref()?.value.0, burst })
+    };
+    list.iter().filter_map(one).collect()
 }
 
 /// Returns `None` if a required key is missing; the report says so.
@@ -34,7 +53,7 @@ pub fn client_rate(raw: &RawClientRate, report: &mut Report) -> Option<RateLimit
     let requests = number(raw.requests.as_ref()?.value.0);
     let burst = raw.burst.as_ref().map_or(requests, |burst| number(burst.value.0));
     let (per, terms) = (raw.per.as_ref()?.value.0, LimitTerms::default());
-    Some(RateLimit { requests, per, by: RateKey::ClientIp, burst, headers, terms })
+    Some(RateLimit { requests, per, by: RateKey::ClientIp, burst, also: Vec::new(), headers, terms })
 }
 
 /// The fields that tell clients about their limits.

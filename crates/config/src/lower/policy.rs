@@ -157,7 +157,13 @@ fn redirect(raw: &Located<RawRedirect>, path: Option<&PathMatcher>, report: &mut
         scheme: raw.scheme.as_ref().map(|scheme| scheme.value.0),
         host: raw.host.as_ref().map(|host| host.value.0.clone()),
         port: raw.port.as_ref().and_then(|port| u16::try_from(port.value.0).ok()),
-        path: path_rewrite(&raw.path, &raw.path_prefix, "a redirect", path, report),
+        path: path_rewrite(
+            raw.path.as_ref().map(|full| (full.value.0.as_str(), full.location)),
+            &raw.path_prefix,
+            "a redirect",
+            path,
+            report,
+        ),
         status,
         is_relative,
     })
@@ -453,12 +459,18 @@ fn rewrite(raw: &Located<RawRewrite>, path: Option<&PathMatcher>, report: &mut R
     }
     Rewrite {
         host: raw.value.host.as_ref().map(|host| host.value.0.clone()),
-        path: path_rewrite(&raw.value.path, &raw.value.path_prefix, "a rewrite", path, report),
+        path: path_rewrite(
+            raw.value.path.as_ref().map(|full| (full.value.0.as_str(), full.location)),
+            &raw.value.path_prefix,
+            "a rewrite",
+            path,
+            report,
+        ),
     }
 }
 
 fn path_rewrite(
-    full: &Option<Located<HttpPath>>,
+    full: Option<(&str, Location)>,
     prefix: &Option<Located<HttpPath>>,
     noun: &str,
     matched: Option<&PathMatcher>,
@@ -470,7 +482,7 @@ fn path_rewrite(
             report.add(prefix.location, wrong.hint("keep one of them"));
             None
         }
-        (Some(full), None) => replaced(&full.value.0, full.location, matched?, report),
+        (Some((full, location)), None) => replaced(full, location, matched?, report),
         (None, Some(prefix)) => Some(PathRewrite::Prefix(prefix.value.0.clone())),
         (None, None) => None,
     }

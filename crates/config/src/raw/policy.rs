@@ -12,7 +12,8 @@ use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar
 use crate::text::{
     BodyText, ByteSize, ChangedHeader, ClientNetwork, CookieName, CorsName, FileName, HeaderName, HeaderTemplate,
     HeaderValue, HostHeader, HttpPath, Label, OriginText, Pattern, Percent, PlainHost, Positive, RedirectStatus,
-    RedirectUrl, ReplacedText, ReplacingText, RetryOn, RoutePath, StatusRange, Text, duration_text, percent_text,
+    RedirectUrl, ReplacedText, ReplacingText, RetryOn, RoutePath, StatusRange, TargetPath, Text, duration_text,
+    percent_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -59,7 +60,7 @@ keys! {
 }
 
 keys! {
-    /// Redirects the client. Every part that is not set stays as in the client's URL. The query always stays.
+    /// Redirects the client. Every part that is not set stays as in the client's URL. The query stays unless `path` has a `?`.
     pub struct RawRedirect as "a redirect" {
         /// The new URL, such as `https://shop.example.com`, with a port and a path if these change; short for the keys below. `$` in the
         /// path means the same as in `path`.
@@ -71,8 +72,8 @@ keys! {
         /// The port of the new URL.
         optional port: Int<1, 65535>, default "the client's; with `host` alone the listener's";
         /// Replaces the whole path. If the route's `path` is a regular expression, `$1` and `${name}` are what its groups captured, and
-        /// `$$` is a dollar sign.
-        optional path: HttpPath, default "the client's";
+        /// `$$` is a dollar sign. What follows a `?` replaces the client's query, and nothing after it removes the query.
+        optional path: TargetPath, default "the client's";
         /// Replaces the prefix that the route's `path` matched; the rest of the path stays.
         optional path_prefix: HttpPath, default "the client's";
         /// 301 and 308 are permanent, 302 and 307 temporary; with 307 and 308 a POST stays a POST. With 303 the client fetches the answer
@@ -258,6 +259,8 @@ keys! {
         optional by: RawRateKey, default word(&KeyWord);
         /// How many requests may come at once after a silence.
         optional burst: Int<1, 1_000_000>, default "as many as `requests`";
+        /// Further rates of the same clients, at most 4: a request needs room in each, and one that is refused counts for none.
+        optional also: Many<RawFurtherRate>, default "none";
         /// The headers of each response that tell the client about its limit.
         optional headers: OneOrMany<OneOf<RateHeader>>, default "none";
         /// Networks of clients that are not limited: `10.0.0.0/8`, or single addresses. At most 1,024.
@@ -266,6 +269,18 @@ keys! {
         optional status: Int<400, 599>, default LimitTerms::STATUS.to_string();
         /// The routes whose `rate_limit` has the same group, `requests`, `per`, `by` and `burst` count together, on all listeners.
         optional group: Label, default "the route counts alone";
+    }
+}
+
+keys! {
+    /// A further rate of a rate limit, such as one by the minute beside one by the second.
+    pub struct RawFurtherRate as "a further rate" {
+        /// How many requests a client may make in each `per`, in the long run.
+        required requests: Int<1, 1_000_000>;
+        /// See `requests`.
+        required per: Positive;
+        /// How many requests may come at once after a silence.
+        optional burst: Int<1, 1_000_000>, default "as many as `requests`";
     }
 }
 

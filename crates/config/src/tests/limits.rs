@@ -179,11 +179,23 @@ fn limits_of_routes() {
         pace(2048, 0)
     );
     assert_eq!(limited.retry.within, Some(Duration::from_secs(3)));
+    let also = policy(
+        "to: web, rate_limit: {requests: 5, per: 1s, also: [{requests: 60, per: 1m, burst: 9}, {requests: 7, per: 1h}]}",
+    );
+    let rates: Vec<_> = also.unwrap().rate_limit.iter().flat_map(|limit| limit.rates().collect::<Vec<_>>()).collect();
+    let rates: Vec<_> = rates.iter().map(|rate| (rate.requests, rate.per.as_secs(), rate.burst)).collect();
+    assert_eq!(rates, [(5, 1, 5), (60, 60, 9), (7, 3600, 7)]);
     let refused = |keys: &str, part: &str| {
         let found = policy(keys).unwrap_err().to_string();
         assert!(found.contains(part), "{keys}: {found}");
     };
     refused("to: web, concurrency_limit: {requests: 0}", "1 to 1000000");
+    refused("to: web, rate_limit: {requests: 1, per: 1s, also: [{requests: 1}]}", "`per`");
+    let five = ["{requests: 1, per: 1s}"; 5].join(", ");
+    refused(
+        &format!("to: web, rate_limit: {{requests: 1, per: 1s, also: [{five}]}}"),
+        "`also` has 5 rates; the limit is 4",
+    );
     refused("to: web, concurrency_limit: {requests: 1, status: 200}", "400 to 599");
     refused(
         "to: web, concurrency_limit: {requests: 1, except: [10.0.0.0/8, 10.0.0.0/8]}",

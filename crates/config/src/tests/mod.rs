@@ -192,6 +192,7 @@ fn the_canary_example_means_what_it_says() {
         per: Duration::from_secs(1),
         by,
         burst: 50,
+        also: Vec::new(),
         headers,
         terms: model::LimitTerms::default(),
     };

@@ -92,6 +92,8 @@ fn a_relative_redirect() {
         panic!("no redirect")
     };
     assert!(redirect.is_relative);
+    let RouteAction::Redirect(redirect) = route("redirect: {path: '/new?'}").to else { panic!("a redirect") };
+    assert_eq!(redirect.path, Some(PathRewrite::Full("/new?".to_owned())));
     routes(
         &["redirect: {host: a.test, path: /b, relative: true}"],
         "7:17: a relative redirect has no `host`; write `path` or `path_prefix`, or remove `relative`",
@@ -223,6 +225,7 @@ fn every_other_policy() {
             per: Duration::from_secs(60),
             by,
             burst: 3,
+            also: Vec::new(),
             headers,
             terms: model::LimitTerms::default()
         })

@@ -86,6 +86,10 @@ pub struct ProbeText(pub String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpPath(pub String);
 
+/// A path to go to. What follows a `?` replaces the client's query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetPath(pub String);
+
 /// A path that requests are compared with. It is not a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutePath(pub String);
@@ -422,6 +426,24 @@ impl Formed for HttpPath {
         // RFC 3986 section 2: clients send these percent-encoded, and paths are compared as they are sent.
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(wrong().hint("percent-encode spaces and characters outside ASCII, as clients send them"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Formed for TargetPath {
+    const FORM: Form = Form { noun: "a path", example: "/new/?from=old", pattern: Some(r"^/[^#\s]*$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let (path, query) = text.split_once('?').unwrap_or((text, ""));
+        HttpPath::parse(path)?;
+        if text.len() > TEXT_CHARS_MAX {
+            let wrong = Wrong::new(format!("{} is not a path", quoted(text)));
+            return Err(wrong.hint(format!("it is longer than {TEXT_CHARS_MAX} bytes")));
+        }
+        if !query.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
+            let wrong = Wrong::new(format!("{} is not a query", quoted(query)));
+            return Err(wrong.hint("percent-encode spaces, `#` and characters outside ASCII"));
         }
         Ok(Self(text.to_owned()))
     }

@@ -23,7 +23,8 @@ pub use grpc::{GrpcName, GrpcService};
 pub use hash::{HashTemplate, QueryTemplate, RequestTemplate};
 pub use http::{
     AuthStatus, BodyText, CertificateName, CookieName, FileName, Folder, HeaderName, HolderText, HostHeader, HostText,
-    HttpPath, Label, LogFile, Method, Pattern, ProbeText, QueryName, RouteName, RoutePath, StatusRange, Text,
+    HttpPath, Label, LogFile, Method, Pattern, ProbeText, QueryName, RouteName, RoutePath, StatusRange, TargetPath,
+    Text,
 };
 pub use jwt::{ClaimName, JwksText, JwksUrlText};
 pub use log::{LogFormatText, LogName, LogReason, LogStatus, LogValueText, SdId, SyslogTarget};

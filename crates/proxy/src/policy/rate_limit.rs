@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use balance::{Bandwidth, Rate, RateTable};
 use ipnet::IpNet;
-use model::{AddressRules, LimitTerms, RateHeaders, RateKey, RateLimit};
+use model::{AddressRules, FurtherRate, LimitTerms, RateHeaders, RateKey, RateLimit};
+use smallvec::SmallVec;
 use telemetry::Reason;
 
 use super::RequestView;
@@ -45,17 +46,23 @@ impl Clients {
 
 /// The rate limit of one route, or of a listener, for all workers.
 pub(crate) struct Limiter {
-    rate: Rate,
+    /// At least one.
+    rates: SmallVec<[Counted; 1]>,
     by: RateKey,
-    /// What the client is told that it is called.
-    name: &'static str,
-    /// Identifies the route and its limit. The usage of clients survives a reload that changes neither.
-    id: u64,
     clients: Arc<Clients>,
-    /// As many requests may come at once.
-    burst: u64,
     headers: RateHeaders,
     exempt: Exempt,
+}
+
+/// One of the rates of a limit.
+struct Counted {
+    rate: Rate,
+    /// What the client is told that it is called.
+    name: String,
+    /// Identifies the route and the rate. The usage of clients survives a reload that changes neither.
+    id: u64,
+    /// As many requests may come at once.
+    burst: u64,
 }
 
 /// The clients that a limit does not hold for.
@@ -86,24 +93,23 @@ pub(super) fn client_key(hasher: &RandomState, id: u64, by: &RateKey, asked: &Re
 impl Limiter {
     /// That of a route, or without one of a listener.
     pub(crate) fn new(limit: &RateLimit, listener: &str, route: Option<&str>, clients: &Arc<Clients>) -> Self {
-        let RateLimit { requests, per, by, burst, headers, terms } = limit;
+        let RateLimit { by, headers, terms, .. } = limit;
         let LimitTerms { except, group, status: _ } = terms;
-        let header = by.header();
-        let counted = (requests, per, header, burst);
-        let id = match group {
-            Some(group) => clients.hasher.hash_one((group, counted)),
-            None => clients.hasher.hash_one((listener, route, counted)),
-        };
-        let (burst, headers) = (u64::from((*burst).max(1)), *headers);
         let name = if route.is_some() { "local" } else { "listener" };
+        let counted = |(number, of): (usize, FurtherRate)| {
+            let what = (of.requests, of.per, by.header(), of.burst);
+            let id = match group {
+                Some(group) => clients.hasher.hash_one((group, what)),
+                None => clients.hasher.hash_one((listener, route, what)),
+            };
+            let name = if number == 0 { name.to_owned() } else { format!("{name}-{}", number + 1) };
+            Counted { rate: Rate::new(of), name, id, burst: u64::from(of.burst.max(1)) }
+        };
         Self {
-            rate: Rate::new(limit),
+            rates: limit.rates().enumerate().map(counted).collect(),
             by: by.clone(),
-            name,
-            id,
             clients: clients.clone(),
-            burst,
-            headers,
+            headers: *headers,
             exempt: Exempt::new(except),
         }
     }
@@ -121,15 +127,30 @@ impl Limiter {
         if self.exempt.has(asked) {
             return Ok(());
         }
-        let key = client_key(&self.clients.hasher, self.id, &self.by, asked);
-        let admitted = self.clients.table.admit(key, self.rate, now_us.saturating_mul(1000));
-        if !self.headers.is_none() {
-            quotas.get_or_insert_default().add(self.headers, self.quota(admitted));
+        let table = &self.clients.table;
+        let key = |counted: &Counted| client_key(&self.clients.hasher, counted.id, &self.by, asked);
+        let mut told: SmallVec<[(&Counted, u64); 1]> = SmallVec::new();
+        for counted in &self.rates {
+            match table.admit(key(counted), counted.rate, now_us.saturating_mul(1000)) {
+                Ok(whole_after_ns) => told.push((counted, whole_after_ns)),
+                Err(wait_ns) => {
+                    told.iter().for_each(|(earlier, _)| table.take_back(key(earlier), earlier.rate));
+                    if !self.headers.is_none() {
+                        quotas.get_or_insert_default().add(self.headers, counted.quota(Err(wait_ns)));
+                    }
+                    return Err(Error::internal(Reason::RateLimited).retry_after(seconds(wait_ns)));
+                }
+            }
         }
-        let refused = |wait_ns| Error::internal(Reason::RateLimited).retry_after(seconds(wait_ns));
-        admitted.map(|_| ()).map_err(refused)
+        if !self.headers.is_none() {
+            let quotas = quotas.get_or_insert_default();
+            told.iter().for_each(|(counted, whole)| quotas.add(self.headers, counted.quota(Ok(*whole))));
+        }
+        Ok(())
     }
+}
 
+impl Counted {
     /// What a client is told, whose request was admitted or refused.
     fn quota(&self, admitted: Result<u64, u64>) -> Quota {
         let (remaining, whole_after_ns) = match admitted {
@@ -137,7 +158,7 @@ impl Limiter {
             Err(wait_ns) => (0, self.rate.whole_after_ns(wait_ns)),
         };
         Quota {
-            name: self.name.to_owned(),
+            name: self.name.clone(),
             limit: self.burst,
             window_s: seconds(self.rate.allowance_ns()),
             remaining,
@@ -178,7 +199,7 @@ mod tests {
 
     fn limit(by: RateKey, terms: LimitTerms) -> RateLimit {
         let headers = RateHeaders { x_ratelimit: false, ratelimit: true };
-        RateLimit { requests: 1, per: Duration::from_secs(10), by, burst: 2, headers, terms }
+        RateLimit { requests: 1, per: Duration::from_secs(10), by, burst: 2, also: Vec::new(), headers, terms }
     }
 
     /// The number of three requests that are accepted.
@@ -207,6 +228,34 @@ mod tests {
         assert_eq!(granted(&by_key, "x-KEY: ann\r\n", false), 2);
         assert_eq!(granted(&by_key, "X-Key: joe\r\n", false), 0);
         assert_eq!(granted(&by_key, "", false), 2);
+    }
+
+    #[test]
+    fn a_request_needs_room_in_each_rate_and_counts_for_none_if_it_is_refused() {
+        let clients = Arc::default();
+        let further = |requests, per, burst| FurtherRate { requests, per: Duration::from_secs(per), burst };
+        let of = RateLimit { also: vec![further(1, 3600, 3)], ..limit(RateKey::ClientIp, LimitTerms::default()) };
+        let limiter = Limiter::new(&of, "web", Some("/"), &clients);
+        let ask = |limiter: &Limiter, now_s: u64| {
+            let mut quotas = None;
+            let lines = "GET / HTTP/1.1\r\nHost: a\r\n";
+            let outcome = testing::asked(lines, false, |asked| limiter.admit(asked, now_s * 1_000_000, &mut quotas));
+            let told = format!("{quotas:?}");
+            (outcome.map_err(|error| error.retry_after_s), told.matches("name:").count(), told.contains("local-2"))
+        };
+        assert_eq!(ask(&limiter, 1), (Ok(()), 2, true));
+        assert_eq!(ask(&limiter, 1), (Ok(()), 2, true));
+        // The first rate refuses these, so the second does not count them.
+        assert_eq!(ask(&limiter, 1), (Err(Some(10)), 1, false));
+        assert_eq!(ask(&limiter, 1), (Err(Some(10)), 1, false));
+        assert_eq!(ask(&limiter, 11), (Ok(()), 2, true));
+        // The second refuses these, and the first has as much room as without them.
+        assert_eq!(ask(&limiter, 31), (Err(Some(3570)), 1, true));
+        assert_eq!(ask(&limiter, 31), (Err(Some(3570)), 1, true));
+        let first = Limiter::new(&limit(RateKey::ClientIp, LimitTerms::default()), "web", Some("/"), &clients);
+        let outcomes = [31, 31, 31].map(|now_s| ask(&first, now_s).0);
+        assert_eq!(outcomes, [Ok(()), Ok(()), Err(Some(10))]);
+        assert_eq!(ask(&limiter, 3601).0, Ok(()));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::RequestView;
 use crate::error::Error;
 
 /// Path and query after the rewrite; `None` if they are not rewritten. `matched` is what the route matched. The rest of the client's path
-/// stays in the normal form in which it was matched.
+/// stays in the normal form in which it was matched. A new path with a `?` has a query of its own, which replaces the client's.
 ///
 /// # Errors
 /// [`Reason::AmbiguousPath`]: what was captured makes a dot segment together with the text around it.
@@ -59,15 +59,22 @@ fn rewritten(
             }
             // The client's path was normal, but a part of it need not be: with the regular expression `/files(.*)`, `/files../etc` and
             // `/data/$1` make `/data/../etc`, which the author of the rewrite cannot have meant.
+            let own_query = memchr::memchr(b'?', &out).map(|at| out.split_off(at)).unwrap_or_default();
             if path::has_dot_segment(&out) {
                 return Err(Error::internal(Reason::AmbiguousPath));
             }
             if let Some(normal) = path::normalize(&out, merge_slashes) {
                 out = normal;
             }
+            out.extend_from_slice(&own_query);
         }
     }
-    out.extend_from_slice(query);
+    match memchr::memchr(b'?', &out) {
+        None => out.extend_from_slice(query),
+        // As in nginx: an empty query removes the client's.
+        Some(at) if at + 1 == out.len() => out.truncate(at),
+        Some(_) => {}
+    }
     Ok(Some(out))
 }
 
@@ -123,6 +130,9 @@ mod tests {
     fn a_whole_path_is_exchanged_and_the_query_kept() {
         check("/", PathRewrite::Full("/one".into()), "/x/y?z", "/one?z");
         check("/", PathRewrite::Full("/one".into()), "", "/one");
+        check("/", PathRewrite::Full("/one?".into()), "/x/y?z", "/one");
+        check("/", PathRewrite::Full("/one?a=/..".into()), "/x/y?z", "/one?a=/..");
+        check("/", PathRewrite::Full("/one?a=b?".into()), "/x", "/one?a=b?");
     }
 
     #[test]
@@ -139,6 +149,14 @@ mod tests {
         };
         check("/v12/cart?a=/b", "/cart/x12?a=/b");
         check("/caf%C3%A9/", "/caf%C3%A9/x");
+        let own = PathRewrite::Template(Template(vec![
+            TemplatePart::Text("/".into()),
+            TemplatePart::Group(2),
+            TemplatePart::Text("?v=/../".into()),
+            TemplatePart::Group(1),
+        ]));
+        let to = rewritten(&own, &PathMatcher::Regex(regex.clone()), b"/v12/cart?a=b", true).unwrap().unwrap();
+        assert_eq!(String::from_utf8(to).unwrap(), "/cart?v=/../12");
     }
 
     #[test]
