@@ -129,7 +129,7 @@ const NO_WAF: &str =
 const FASTCGI: &str = "Steelyard does not speak FastCGI; put an HTTP server such as nginx beside the application";
 
 use Bad::{Closes, Default, Drops};
-use Form::{Bool, Code, Host, Int, Networks, Size, Statuses, Text, Token, Tokens, Url, Word};
+use Form::{Bool, Code, Host, Int, Lines, List, Networks, Size, Statuses, Text, Token, Tokens, Url, Word};
 
 /// All of them, by subject.
 pub const KEYS: &[Key] = &[
@@ -174,21 +174,15 @@ pub const KEYS: &[Key] = &[
         "use-port-in-redirects",
         Bool,
         Default,
-        "redirects to HTTPS and to a path with a slash name the port, unless it is the default one of the scheme",
+        "redirects to HTTPS and to a path name the port, unless it is the default one of the scheme",
         "ingress-nginx-redirects",
     ),
-    served(
-        "relative-redirects",
-        Bool,
-        Default,
-        "the redirect to a path with a slash names the path alone",
-        "ingress-nginx-redirects",
-    ),
+    served("relative-redirects", Bool, Default, "redirects to a path name the path alone", "ingress-nginx-redirects"),
     served(
         "permanent-redirect",
         Url,
         Drops,
-        "the redirect needs no Service, and comes before authentication",
+        "the redirect needs no Service, and comes before authentication; a path becomes a URL of the scheme and the host of the request, unless relative-redirects is set",
         "ingress-nginx-redirects",
     ),
     served("permanent-redirect-code", Code, Drops, "300 to 308; another code means 301", "ingress-nginx-redirects"),
@@ -203,7 +197,7 @@ pub const KEYS: &[Key] = &[
     ),
     served(
         "server-alias",
-        Tokens,
+        List,
         Drops,
         "more names of the host; a regular expression (`~`) is served as the names that it stands for (up to 64, or `*.DOMAIN`), and refused if there are others",
         "ingress-nginx-paths",
@@ -260,7 +254,7 @@ pub const KEYS: &[Key] = &[
     ),
     differs(
         "proxy-next-upstream",
-        Tokens,
+        List,
         Default,
         "retries also have a budget, a fifth of the requests of the cluster",
         "ingress-nginx-upstream",
@@ -456,15 +450,15 @@ pub const KEYS: &[Key] = &[
     ),
     differs(
         "cors-allow-origin",
-        Tokens,
+        List,
         Default,
         "the whole origin is compared, and ingress-nginx compares its end; a wildcard stands for one or more labels",
         "ingress-nginx-access",
     ),
-    served("cors-allow-methods", Tokens, Default, "the methods", "ingress-nginx-access"),
-    served("cors-allow-headers", Tokens, Default, "the headers", "ingress-nginx-access"),
+    served("cors-allow-methods", List, Default, "the methods", "ingress-nginx-access"),
+    served("cors-allow-headers", List, Default, "the headers", "ingress-nginx-access"),
     served("cors-allow-credentials", Bool, Default, "true if it is not set", "ingress-nginx-access"),
-    served("cors-expose-headers", Tokens, Default, "the headers", "ingress-nginx-access"),
+    served("cors-expose-headers", List, Default, "the headers", "ingress-nginx-access"),
     served("cors-max-age", Int, Default, "in seconds", "ingress-nginx-access"),
     secures(served("whitelist-source-range", Networks, Closes, "others get 403", "ingress-nginx-access")),
     secures(served("allowlist-source-range", Networks, Closes, "others get 403", "ingress-nginx-access")),
@@ -585,7 +579,7 @@ pub const KEYS: &[Key] = &[
     no_effect("auth-keepalive-timeout", Int, Default, "connections are always kept"),
     secures(refused(
         "auth-snippet",
-        Text,
+        Lines,
         Drops,
         "it is configuration of nginx for the question to auth-url; remove it",
     )),
@@ -717,23 +711,23 @@ pub const KEYS: &[Key] = &[
     secures(refused("enable-modsecurity", Bool, Default, NO_WAF)),
     secures(refused("enable-owasp-core-rules", Bool, Default, NO_WAF)),
     no_effect("modsecurity-transaction-id", Text, Default, "it says more about enable-modsecurity"),
-    secures(refused("modsecurity-snippet", Text, Default, NO_WAF)),
+    secures(refused("modsecurity-snippet", Lines, Default, NO_WAF)),
     // Configuration of nginx itself.
     differs(
         "configuration-snippet",
-        Text,
+        Lines,
         Drops,
         "directives about headers, `allow` and `deny`, `limit_except`, `if` with an answer, `return` and `rewrite` are understood (docs: snippets); a snippet with any other is refused as a whole, and closes its routes unless it cannot keep somebody out",
         "snippet",
     ),
     differs(
         "server-snippet",
-        Text,
+        Lines,
         Drops,
         "`if` with an answer, `return`, `rewrite`, headers of responses, and locations that answer or deny are understood (docs: snippets); a snippet with anything else is refused as a whole, and closes its hosts unless it cannot keep somebody out",
         "snippet",
     ),
-    refused("stream-snippet", Text, Drops, "write a TCPRoute"),
+    refused("stream-snippet", Lines, Drops, "write a TCPRoute"),
 ];
 
 #[cfg(test)]

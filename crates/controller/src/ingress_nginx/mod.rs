@@ -27,7 +27,7 @@ pub use header_map::{
 };
 pub use options::{FLAGS, Globals, OPTIONS, Opt};
 pub use path::regex_of;
-pub(crate) use path::{literal_of, pattern_of};
+pub(crate) use path::{is_expression, literal_of, pattern_of};
 pub use plan::{
     Affinity, Canary, ClientTls, Compat, Errors, Finding, HeaderRule, Https, Known, Location, Plan, ProxySsl, Server,
     ServiceUrl, UpstreamProtocol, With,

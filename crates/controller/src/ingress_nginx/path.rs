@@ -98,3 +98,9 @@ pub(crate) fn literal_of(path: &str) -> String {
     let literal = literal.get(..end).unwrap_or_default();
     if has_alternative || !literal.starts_with('/') { "/".to_owned() } else { literal.to_owned() }
 }
+
+/// Whether a text is an expression that can be matched in linear time. It is read and not compiled: whoever may write an Ingress can write one that
+/// takes a second to compile, and what compiles them for routes bounds all of them together.
+pub fn is_expression(pattern: &str) -> bool {
+    regex_syntax::parse(pattern).is_ok()
+}

@@ -32,6 +32,7 @@ pub use self::snippets::Server;
 use super::catalogue::{self, Bad, Key, Verdict};
 use super::header_map::HeaderMaps;
 use super::options::Globals;
+use super::path::is_expression;
 use super::snippet::Step;
 use super::value;
 use super::{alias, backend};
@@ -244,7 +245,7 @@ impl Known {
     /// Policies that are remembered. When there are as many, all are forgotten.
     const POLICIES_MAX: usize = 4096;
 
-    fn read(&mut self, spec: &Map<String, Value>) -> Result<Arc<config::TrafficPolicy>, String> {
+    pub(super) fn read(&mut self, spec: &Map<String, Value>) -> Result<Arc<config::TrafficPolicy>, String> {
         let Self(known) = self;
         if known.len() >= Self::POLICIES_MAX {
             known.clear();
@@ -311,8 +312,11 @@ impl Plan {
         location.server = reading.server_snippet();
         location.forwarded.clone_from(&changes.forwarded);
         location.backend_headers.clone_from(&changes.backend_headers);
-        reading.headers(changes);
+        reading.headers(changes, known);
         let canary = reading.canary();
+        if canary.is_some() {
+            reading.keep_share();
+        }
         reading.into_plan(location, canary, known)
     }
 
@@ -729,7 +733,7 @@ impl<'g> Reading<'g> {
             (None, None) => HeaderRule::Words,
         };
         if let HeaderRule::Pattern(pattern) = &rule
-            && regex::Regex::new(pattern).is_err()
+            && !is_expression(pattern)
         {
             self.tell(
                 "canary-by-header-pattern",
@@ -745,6 +749,13 @@ impl<'g> Reading<'g> {
             weight: u32::try_from(weight).unwrap_or(0),
             total: u32::try_from(total).unwrap_or(100),
         })
+    }
+
+    /// ingress-nginx makes no location of a canary, so nothing that would close one with 503 counts: it gets its share of the requests.
+    fn keep_share(&mut self) {
+        let Some(why) = self.unavailable.take() else { return };
+        let name = why.split([' ', ':']).next().unwrap_or_default();
+        self.tell(name, Verdict::NoEffect, "of a canary, ingress-nginx does not ask: the Ingress beside it decides");
     }
 
     fn into_plan(mut self, location: Location, canary: Option<Canary>, known: &mut Known) -> Plan {

@@ -163,7 +163,8 @@ fn all<'o>(
     let maps = |namespace: &str, name: &str| header_map(objects, namespace, name);
     let maps = HeaderMaps(&maps);
     let globals = Globals::of(data.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))));
-    let globals = globals.with_header_maps(maps);
+    let mut known = Known::default();
+    let globals = globals.with_header_maps(maps, &mut known);
     if let Some(why) = &globals.closed {
         notes.push(format!("all routes are closed: {why}"));
     }
@@ -174,7 +175,6 @@ fn all<'o>(
         let flag = argument.trim_start_matches('-').strip_prefix("watch-ingress-without-class");
         flag.is_some_and(|value| value.is_empty() || value.strip_prefix('=').and_then(value::boolean) == Some(true))
     });
-    let mut known = Known::default();
     let mut all = Vec::new();
     let mut classless = Vec::new();
     for ingress in of_kind("Ingress") {

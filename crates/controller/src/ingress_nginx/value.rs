@@ -18,14 +18,18 @@ pub enum Form {
     Word(&'static [&'static str]),
     /// The code of a redirect.
     Code,
-    /// Any text without control characters, on several lines only in a snippet.
+    /// Any text on one line.
     Text,
+    /// Any text, on several lines if need be.
+    Lines,
     /// A name of a header or a cookie, or a word like it.
     Token,
     /// Statuses from 400 to 599 with commas between them.
     Statuses,
-    /// Words with commas or spaces between them.
+    /// Words with commas or spaces between them, on one line.
     Tokens,
+    /// Such words, on several lines if need be: where the expressions of ingress-nginx have `\s`, or where it cuts white space off each of them.
+    List,
     /// Networks and addresses with commas between them.
     Networks,
     /// A URL, or a path.
@@ -65,6 +69,7 @@ impl Form {
         let is_plain = |value: &str| {
             !value.contains(['"', '{', '}', ';']) && !value.chars().any(|c| c.is_whitespace() || c.is_control())
         };
+        let is_list = |value: &str| !value.contains(['"', '{', '}', ';']);
         let fits = match self {
             Self::Bool => return boolean(value).map(drop).ok_or_else(|| "write \"true\" or \"false\"".to_owned()),
             Self::Int => return integer(value).map(drop).ok_or_else(|| "write a number without a unit".to_owned()),
@@ -79,9 +84,14 @@ impl Form {
                     false => Err(format!("write one of {}", words.join(", "))),
                 };
             }
-            Self::Text => !value.bytes().any(|byte| byte == 0 || (byte < 32 && !b"\n\r\t".contains(&byte))),
+            // It may become a part of a message's head, where a line break would begin another field.
+            Self::Text => !value.bytes().any(|byte| byte != b'\t' && byte.is_ascii_control()),
+            Self::Lines => !value.bytes().any(|byte| byte.is_ascii_control() && !b"\n\r\t".contains(&byte)),
             Self::Token => is_token(value),
-            Self::Tokens => !value.contains(['"', '{', '}', ';']) && !value.bytes().any(|byte| byte.is_ascii_control()),
+            Self::Tokens => is_list(value) && !value.bytes().any(|byte| byte.is_ascii_control()),
+            Self::List => {
+                is_list(value) && !value.bytes().any(|byte| byte.is_ascii_control() && !b"\n\r\t".contains(&byte))
+            }
             Self::Url => {
                 let known = value.strip_prefix("$scheme://").map(|rest| format!("https://{rest}"));
                 let is_url = split_url(known.as_deref().unwrap_or(value)).is_some();
@@ -110,10 +120,12 @@ impl Form {
             Self::Int | Self::Code => "a number",
             Self::Size => "a size",
             Self::Word(_) => "one of the words",
-            Self::Text => "a text without control characters",
+            Self::Text => "a text on one line, without control characters",
+            Self::Lines => "a text without control characters",
             Self::Token => "a name of letters, digits, `-` and `_`",
             Self::Statuses => "statuses from 400 to 599, with commas between them",
             Self::Tokens => "words on one line, with commas between them",
+            Self::List => "words with commas between them",
             Self::Networks => "networks such as 10.0.0.0/8, with commas between them",
             Self::Url => "a URL that begins with http://, https:// or /",
             Self::Path => "a path that begins with `/`",
@@ -198,9 +210,9 @@ pub fn status(value: &str) -> Option<u16> {
     value.parse().ok().filter(|status| (400..600).contains(status) && value.len() == 3)
 }
 
-/// The words of a list, with commas or spaces between them.
+/// The words of a list, with commas or white space between them.
 pub fn words(value: &str) -> impl Iterator<Item = &str> {
-    value.split([',', ' ']).map(str::trim).filter(|word| !word.is_empty())
+    value.split([',', ' ', '\n']).map(str::trim).filter(|word| !word.is_empty())
 }
 
 pub fn is_token(value: &str) -> bool {
@@ -252,7 +264,10 @@ mod tests {
         check(Form::Path, &["/a"], &["a", "//a", "http://a"]);
         check(Form::Host, &["in.example:8080"], &["in.example\t", "a b", "a/b", "a\u{a0}b"]);
         check(Form::Reference, &["a", "ns/a.b"], &["a/b/c", "/a", "A"]);
-        check(Form::Text, &["a\nb"], &["a\0"]);
+        check(Form::Text, &["a\tb é"], &["a\nb", "a\rb", "a\0", "a\u{7f}"]);
+        check(Form::Lines, &["a\r\n\tb"], &["a\0", "a\u{b}", "a\u{7f}"]);
+        check(Form::Tokens, &["a, b c"], &["a,\nb", "a;"]);
+        check(Form::List, &["a, b c", "a,\nb"], &["a\0", "a;\nb"]);
         assert!(Form::Text.check(&"a".repeat(VALUE_BYTES_MAX + 1)).is_err());
     }
 
@@ -262,6 +277,7 @@ mod tests {
         assert_eq!(size("8b"), Some(None), "ingress-nginx accepts it and writes nothing");
         assert_eq!(trimmed(" a \n  b\n"), Some("a\nb".to_owned()));
         assert_eq!(trimmed(" \n "), None);
+        assert_eq!(words("a,\nb c\r\n, d").collect::<Vec<_>>(), ["a", "b", "c", "d"]);
         assert_eq!(networks("10.1.2.3/8,10.0.0.0/8").unwrap().len(), 1);
         assert_eq!(split_url("http://a.b.svc:80/x?y"), Some((false, "a.b.svc", Some(80), "/x?y")));
         assert_eq!(cut(&"é".repeat(100)).chars().count(), 81);

@@ -1,4 +1,4 @@
-//! A few Ingresses of ingress-nginx that are made to be costly.
+//! A few Ingresses of ingress-nginx that are made to be costly, and what all of their routes have in common.
 
 use serde_json::{Value, json};
 
@@ -61,6 +61,28 @@ fn paths_that_are_asked_are_bounded() {
     assert_eq!(told(&translation, "auth-url asks more than 64 paths of this host"), 36);
 }
 
+/// A plan reads expressions and compiles none of them, whose cost nothing would bound. Routes compile them, within the budget of all.
+#[test]
+fn a_costly_expression_is_refused_where_expressions_are_bounded() {
+    let main = ingress("main", &json!({}), &["/a".to_owned()]);
+    let annotations = |pattern: &str| {
+        json!({
+            "nginx.ingress.kubernetes.io/canary": "true",
+            "nginx.ingress.kubernetes.io/canary-by-header": "x-a",
+            "nginx.ingress.kubernetes.io/canary-by-header-pattern": pattern,
+        })
+    };
+    let check = |pattern: &str, expect: &str| {
+        let canary = ingress("canary", &annotations(pattern), &["/a".to_owned()]);
+        let translation = served([main.clone(), canary]);
+        assert_eq!(told(&translation, "canary-by-header-pattern"), usize::from(!expect.is_empty()), "{pattern}");
+        assert!(expect.is_empty() || told(&translation, expect) == 1, "{pattern}: {:?}", translation.notices);
+    };
+    check("^a$", "");
+    check(r"\w{9999}", "is too large");
+    check("a(?=b)", "looks around");
+}
+
 #[test]
 fn no_annotation_begins_another_line_of_a_head() {
     let prefix = "/x\n\nGET /smuggled HTTP/1.1\nHost: h";
@@ -69,7 +91,36 @@ fn no_annotation_begins_another_line_of_a_head() {
         "nginx.ingress.kubernetes.io/x-forwarded-prefix": prefix,
     });
     let translation = served([ingress("split", &annotations, &["/a".to_owned()])]);
-    assert_eq!(told(&translation, "a value has a line break or another control character"), 1);
+    assert_eq!(told(&translation, "x-forwarded-prefix cannot be read: write a text on one line"), 1);
+    assert_eq!(told(&translation, "a value has a line break or another control character"), 0, "the plan refuses it");
     let snapshot = translation.snapshot(&settings(&Value::Null));
     assert!(!format!("{:?}", snapshot.listeners).contains("smuggled"));
+}
+
+#[test]
+fn no_server_of_an_endpoint_reaches_clients() {
+    let check = |data: Value, annotations: Value, removed: bool| {
+        let settings = settings(&json!({"ingress_nginx": {"config_map": "shop/nginx"}}));
+        let mut index = Index::of(&settings);
+        let config = json!({"kind": "ConfigMap", "metadata": {"name": "nginx"}, "data": data});
+        let service = json!({"kind": "Service", "metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}});
+        let root = ingress("a", &annotations, &["/a".to_owned()]);
+        [config, service, root].into_iter().for_each(|value| index.apply(object(value)));
+        let translation = translate(&index, &settings, &Circumstances::default(), &mut Memory::default());
+        let snapshot = translation.snapshot(&settings);
+        let routes = snapshot.listeners.iter().flat_map(|listener| match &listener.protocol {
+            model::Protocol::Http(http) => &*http.routes,
+            _ => [].as_slice(),
+        });
+        let has = |changes: &model::HeaderChanges| changes.remove.iter().any(|name| name == "server");
+        let found: Vec<bool> = routes
+            .flat_map(|route| [has(&route.policy.own_headers), has(&route.policy.changes.response_headers)])
+            .collect();
+        assert_eq!(found, [removed; 4], "{data} {annotations}");
+    };
+    check(json!({}), json!({}), true);
+    check(json!({"allow-backend-server-header": "true"}), json!({}), true);
+    check(json!({"server-tokens": "true"}), json!({}), true);
+    check(json!({"server-tokens": "true", "allow-backend-server-header": "true"}), json!({}), false);
+    check(json!({}), json!({"nginx.ingress.kubernetes.io/permanent-redirect": "https://b.example/"}), true);
 }

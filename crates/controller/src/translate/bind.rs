@@ -411,8 +411,11 @@ impl Bind {
 
 impl Clients {
     fn check(&self, host: Option<&HostMatcher>, ask: Option<&Ask>) -> Result<(), &'static str> {
+        // A handshake that requires nothing hurts nobody: each route says what it demands.
+        let is_harmless = |ask: &Ask| ask.verify && !ask.required;
         let Some(ask) = ask else {
-            return match self.asked.iter().any(|asked| covers(asked.as_ref(), host)) {
+            let is_asked = self.asked.iter().any(|asked| covers(asked.as_ref(), host));
+            return match is_asked && !self.ask.as_ref().is_some_and(is_harmless) {
                 true => Err("an older object asks clients of this name for a certificate"),
                 false => Ok(()),
             };
@@ -423,7 +426,7 @@ impl Clients {
         if self.ask.as_ref().is_some_and(|other| (other.verify, other.required) != (ask.verify, ask.required)) {
             return Err("an older object has another mode for client certificates");
         }
-        if self.open.iter().any(|open| covers(host, open.as_ref())) {
+        if !is_harmless(ask) && self.open.iter().any(|open| covers(host, open.as_ref())) {
             return Err("an older object admits clients of this name without a certificate");
         }
         Ok(())
@@ -548,15 +551,15 @@ mod tests {
     #[test]
     fn certificates_of_clients() {
         let ca = |name: &str| Pem::Held { name: name.into(), text: [].into() };
-        // Each is a name and the CA of its clients; `-` means none, and `!` that they are not verified.
+        // Each is a name and the CA of its clients; `-` means none, `!` that they are not verified, and `?` that routes decide.
         let check = |asked: &[(&str, &str)], expect: Option<&str>| {
             let mut clients = Clients::default();
             let mut ask = |(name, signer): &(&str, &str)| {
                 let ask = |signer: &str| Ask {
-                    ca: ca(signer.trim_end_matches('!')),
+                    ca: ca(signer.trim_end_matches(['!', '?'])),
                     crl: None,
                     verify: !signer.ends_with('!'),
-                    required: true,
+                    required: !signer.ends_with('?'),
                 };
                 let signer = (*signer != "-").then(|| ask(signer));
                 let name = (!name.is_empty()).then(|| host(name));
@@ -584,6 +587,9 @@ mod tests {
         check(&[("a.example.com", "x"), ("b.example.com", "y")], Some("trusts other"));
         check(&[("a.example.com", "x"), ("b.example.com", "x!")], Some("another mode"));
         check(&[("a.example.com", "x!"), ("b.example.com", "x!")], None);
+        check(&[("*.example.com", "x?"), ("a.example.com", "-")], None);
+        check(&[("a.example.com", "-"), ("", "x?")], None);
+        check(&[("a.example.com", "x?"), ("b.example.com", "x")], Some("another mode"));
         let mut clients = Clients::default();
         let ask = Ask { ca: ca("x"), crl: None, verify: true, required: true };
         clients.note(Some(host("a.example.com")), Some(&ask));

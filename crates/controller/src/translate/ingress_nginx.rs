@@ -11,13 +11,13 @@ mod plans;
 pub(super) mod ports;
 mod snippets;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
-    ClientCertRule, ClusterId, ForwardedHeaders, HeaderChanges, HeaderNames, HostMatcher, KeepRequestId, RequestId,
-    Route, RouteAction, RoutePolicy,
+    ClientCertRule, ClusterId, ForwardedHeaders, HeaderChanges, HeaderNames, HostMatcher, KeepRequestId, PathRewrite,
+    Redirect, RequestId, Route, RouteAction, RoutePolicy,
 };
 
 use super::bind::{Ask, Rank};
@@ -80,6 +80,8 @@ struct Host<'t> {
     client_tls: Option<(Ingress<'t>, &'t ClientTls)>,
     /// What the first `server-snippet` of the host says, and the Ingress that has it.
     server: Option<(Ingress<'t>, &'t Server)>,
+    /// The Ingresses that demand more of clients than that.
+    contradicting: BTreeSet<&'t Name>,
     /// More names.
     aliases: Vec<&'t str>,
     /// The path that `/` leads to, and who says so.
@@ -131,8 +133,10 @@ pub(super) fn translate(
         out,
         order: 0,
         at: At::default(),
+        unserved: None,
         has_tls: false,
         client_tls: None,
+        contradicting: BTreeSet::new(),
         server: None,
         when: When::default(),
         client_cert: None,
@@ -145,8 +149,8 @@ pub(super) fn translate(
     for (name, host) in &hosts {
         making.host(name, host, &names);
     }
-    if let Some(cluster) = making.default_backend.filter(|_| !hosts.contains_key("")) {
-        making.rest(cluster);
+    if !hosts.contains_key("") {
+        making.rest();
     }
 }
 
@@ -270,7 +274,7 @@ fn hosts<'t>(served: &[Ingress<'t>], has_default: bool, out: &mut Serving<'_>) -
     }
     put_canaries(&canaries, &mut hosts, out);
     default_backends(&mut hosts);
-    hold(served, &mut hosts);
+    hold(served, &mut hosts, out);
     put_servers(served, &mut hosts, out);
     hosts
 }
@@ -301,8 +305,9 @@ fn put_canaries<'t>(canaries: &[Ingress<'t>], hosts: &mut BTreeMap<&'t str, Host
     }
 }
 
-/// Notes what an Ingress asks for and holds for all of its hosts, a canary as well.
-fn hold<'t>(served: &[Ingress<'t>], hosts: &mut BTreeMap<&'t str, Host<'t>>) {
+/// Notes what an Ingress asks for and holds for all of its hosts, a canary as well. As there, the oldest Ingress says which certificates of clients
+/// a host demands. Another one that demands more than that is closed.
+fn hold<'t>(served: &[Ingress<'t>], hosts: &mut BTreeMap<&'t str, Host<'t>>, out: &mut Serving<'_>) {
     for ingress in served {
         let plan = &ingress.planned.plan;
         if plan.host_closed.is_none() && plan.location.client_tls.is_none() {
@@ -315,7 +320,21 @@ fn hold<'t>(served: &[Ingress<'t>], hosts: &mut BTreeMap<&'t str, Host<'t>>) {
                 host.closed.get_or_insert((*ingress, why.as_str()));
             }
             if let Some(client_tls) = &plan.location.client_tls {
-                host.client_tls.get_or_insert((*ingress, client_tls));
+                let (by, first) = *host.client_tls.get_or_insert((*ingress, client_tls));
+                if by.name.namespace == ingress.name.namespace && first.demands_as_much_as(client_tls) {
+                    continue;
+                }
+                if by.name != ingress.name {
+                    let shown = if name.is_empty() { "*" } else { name };
+                    let why = format!(
+                        "its requests for {shown} get 403: the older Ingress {} says which certificates clients of the host show, and demands less: \
+                         write the same annotations for both",
+                        by.name
+                    );
+                    let about = (Kind::Ingress, ingress.name.clone());
+                    out.notices.push(Notice::warning(about, &ingress.entry.meta, Why::new("Closed", why)));
+                    host.contradicting.insert(ingress.name);
+                }
             }
         }
     }
@@ -360,6 +379,8 @@ struct Making<'t, 'p, 'o> {
     order: usize,
     /// Where the host that is made is served.
     at: At,
+    /// The listener where it should be served and is not, because clients of others there show other certificates.
+    unserved: Option<SocketAddr>,
     /// An Ingress of it has `tls`.
     has_tls: bool,
     /// Its clients show a certificate.
@@ -368,6 +389,8 @@ struct Making<'t, 'p, 'o> {
     server: Option<&'t Server>,
     /// The requests that a snippet leaves to the routes that come next.
     when: When,
+    /// Its Ingresses whose paths are closed, because they demand more of clients than the host does.
+    contradicting: BTreeSet<&'t Name>,
     /// What all of its routes demand of them.
     client_cert: Option<Arc<ClientCertRule>>,
     /// What all responses over HTTPS get.
@@ -406,17 +429,27 @@ impl Making<'_, '_, '_> {
         }
     }
 
-    /// Sends requests for hosts that no Ingress has to the default backend.
-    fn rest(&mut self, cluster: ClusterId) {
-        let mut route = Route::to_all("ingress/default-backend", cluster.into());
+    /// Sends requests for hosts that no Ingress has to the default backend. Without one they get 404; a route says so over TLS, where responses
+    /// have a header of their own.
+    fn rest(&mut self) {
+        let label = "ingress/default-backend".to_owned();
+        let (mut route, plain) = match self.default_backend {
+            Some(cluster) => (Route::to_all(label, cluster.into()), self.places.plain.as_ref().ok().copied()),
+            None => (respond(label, 404, None), None),
+        };
         route.change_all_responses(&self.with.plans.headers);
         let name = Name::new("", "default-backend");
-        let tls = self.places.tls.as_ref().ok().filter(|_| matches!(self.places.default, Some(Ok(_))));
-        for at in self.places.plain.as_ref().ok().into_iter().chain(tls) {
+        let tls = self.places.tls.as_ref().ok().copied();
+        let tls = tls.filter(|_| matches!(self.places.default, Some(Ok(_))));
+        for at in plain.into_iter().chain(tls) {
             let rank = Rank::ordered(self.order, i64::MAX, &name);
             self.order += 1;
+            let mut route = route.clone();
+            if tls == Some(at) {
+                route.change_all_responses(&self.hsts);
+            }
             // If there are too many routes, Ingresses of the cluster are told.
-            _ = self.out.binds.route(*at, rank, route.clone());
+            _ = self.out.binds.route(at, rank, route);
         }
     }
 
@@ -488,6 +521,14 @@ impl Making<'_, '_, '_> {
         self.out.notices.push(Notice::warning((Kind::Ingress, ingress.name.clone()), &ingress.entry.meta, why));
     }
 
+    /// Closes a host where it is not served, or a less specific host would get its requests.
+    fn shut(&mut self, name: &str, first: Ingress<'_>, hosts: &[HostMatcher]) {
+        let Some(at) = self.unserved.take() else { return };
+        let mut route = respond(format!("ingress/{}#unserved@{name}", first.name), 403, None);
+        route.change_all_responses(&self.hsts);
+        self.add_bare(Some(at), first, Route { hosts: hosts.to_vec(), ..route });
+    }
+
     /// The listeners of a host. All of its Ingresses are served at both, whichever has the certificate. `others` are the names of all hosts, and
     /// `ask` is what clients are asked for.
     fn at(&mut self, name: &str, host: &Host<'_>, others: &[String], ask: Option<&Ask>) -> At {
@@ -504,7 +545,7 @@ impl Making<'_, '_, '_> {
                 Ok(()) => named.iter().for_each(|named| self.out.binds.note_clients(place, *named, ask)),
                 Err(why) => {
                     wrong.push(Why::new("Conflicted", why));
-                    tls = None;
+                    self.unserved = tls.take();
                 }
             }
         }
@@ -544,4 +585,25 @@ fn is_free(alias: &str, others: &[String]) -> bool {
 fn respond(name: String, status: u16, location: Option<&str>) -> Route {
     let headers = location.map(|location| ("location".to_owned(), location.to_owned())).into_iter().collect();
     Route::to_all(name, RouteAction::Respond(model::FixedResponse { status, headers, page: None }))
+}
+
+/// The route of permanent-redirect and temporal-redirect. nginx writes the scheme and the host in front of a path, and never the query of the
+/// request behind it.
+fn moved(place: &Place<'_>, status: u16, url: &str, at: Option<SocketAddr>) -> Route {
+    let location = &place.ingress.planned.plan.location;
+    // A status that is none of these has no `Location` of nginx's.
+    if !url.starts_with('/') || ![301, 302, 303, 307, 308].contains(&status) {
+        return respond(place.label.clone(), status, Some(url));
+    }
+    let is_relative = location.relative_redirects;
+    let query = if url.contains('?') { "" } else { "?" };
+    let to = Redirect {
+        scheme: None,
+        host: None,
+        port: at.map(|at| at.port()).filter(|_| location.port_in_redirects && !is_relative),
+        path: Some(PathRewrite::Full(format!("{url}{query}"))),
+        status,
+        is_relative,
+    };
+    Route::to_all(place.label.clone(), RouteAction::Redirect(to))
 }

@@ -6,7 +6,7 @@ use super::super::header_map::{self, HeaderMap};
 use super::super::options::Globals;
 use super::super::snippet::{Changes, Headers, with_variables};
 use super::super::value;
-use super::{Compat, Reading, Verdict, spec};
+use super::{Compat, Known, Reading, Verdict, spec};
 
 impl Reading<'_> {
     /// The headers of the ConfigMap that an annotation names. The plan is made again when it changes.
@@ -37,7 +37,7 @@ impl Reading<'_> {
     }
 
     /// Changes to headers, with those of a snippet.
-    pub(super) fn headers(&mut self, changes: Changes) {
+    pub(super) fn headers(&mut self, changes: Changes, known: &mut Known) {
         let mut request = self.globals.request_headers.clone();
         request.extend(&changes.request);
         if let Some(field) = request.field() {
@@ -50,9 +50,15 @@ impl Reading<'_> {
         if let Some(field) = response.field() {
             self.route.insert("responseHeaders".to_owned(), field);
         }
-        let mut all = self.globals.response_headers.clone();
+        let mut all = self.globals.of_all_responses();
+        // A snippet that names a server has the last word, as there.
+        if let Some(server) = response.field().as_ref().and_then(|field| field["set"]["server"].as_str()) {
+            let mut named = Headers::default();
+            named.set("server", server);
+            all.extend(&named);
+        }
         if let Some(reference) = self.text("custom-headers").map(str::to_owned) {
-            match self.custom_headers(&reference) {
+            match self.custom_headers(&reference, known) {
                 Ok(custom) => all.extend(&custom),
                 Err(why) => self.deny("custom-headers", &why),
             }
@@ -64,7 +70,7 @@ impl Reading<'_> {
 
     /// # Errors
     /// Returns why all requests get 503.
-    fn custom_headers(&mut self, reference: &str) -> Result<Headers, String> {
+    fn custom_headers(&mut self, reference: &str, known: &mut Known) -> Result<Headers, String> {
         if !reference.contains('/') {
             return Err("write NAMESPACE/NAME: ingress-nginx finds no ConfigMap without its namespace".to_owned());
         }
@@ -82,7 +88,7 @@ impl Reading<'_> {
                 return Err(format!("ingress-nginx does not take the value of the header {name}"));
             }
         }
-        let (headers, wrong) = read(&map, "allResponseHeaders");
+        let (headers, wrong) = read(&map, "allResponseHeaders", known);
         match wrong.into_iter().next() {
             Some(wrong) => Err(wrong),
             None => Ok(headers),
@@ -96,7 +102,7 @@ fn is_plain(byte: u8) -> bool {
 }
 
 /// The changes to headers that a ConfigMap stands for, and what of it cannot be served. `field` is the field of a TrafficPolicy for them.
-fn read(map: &HeaderMap, field: &str) -> (Headers, Vec<String>) {
+fn read(map: &HeaderMap, field: &str, known: &mut Known) -> (Headers, Vec<String>) {
     let mut headers = Headers::default();
     let mut wrong = Vec::new();
     for (name, text) in map.iter() {
@@ -109,25 +115,25 @@ fn read(map: &HeaderMap, field: &str) -> (Headers, Vec<String>) {
             Ok(text) => one.set_or_remove(name, text.trim()),
         }
         let changes = one.field().unwrap_or_default();
-        match config::TrafficPolicy::read(&spec(field, changes)) {
+        match known.read(&spec(field, changes)) {
             Ok(_) => headers.extend(&one),
-            Err(why) => wrong.push(format!("the header {name}: {}", value::cut(&why.join("; ")))),
+            Err(why) => wrong.push(format!("the header {name}: {}", value::cut(&why))),
         }
     }
     (headers, wrong)
 }
 
 impl Globals {
-    /// Reads the ConfigMaps that two of the keys name.
+    /// Reads the ConfigMaps that two of the keys name. `known` remembers each header: this is asked for with every change of the cluster.
     #[must_use]
-    pub fn with_header_maps(mut self, maps: header_map::HeaderMaps<'_>) -> Self {
+    pub fn with_header_maps(mut self, maps: header_map::HeaderMaps<'_>, known: &mut Known) -> Self {
         for key in header_map::OPTIONS {
             let Some(reference) = self.text(key).map(str::to_owned) else { continue };
             let field = if key == "add-headers" { "allResponseHeaders" } else { "requestHeaders" };
             // ingress-nginx finds none without its namespace.
             let (namespace, name) = header_map::named(&reference, "");
             let (headers, wrong) = match maps.find(namespace, name) {
-                Ok(map) => read(&map, field),
+                Ok(map) => read(&map, field, known),
                 // As there, nothing comes of it.
                 Err(why) => (Headers::default(), vec![why]),
             };
@@ -142,9 +148,19 @@ impl Globals {
         self
     }
 
-    /// What all responses get by `add-headers`.
+    /// What becomes of the headers of all responses: those of `add-headers`, and no `Server` unless it passes.
+    fn of_all_responses(&self) -> Headers {
+        let mut all = self.response_headers.clone();
+        let has_own = all.names().any(|name| name == "server");
+        if !self.passes_server() && !has_own {
+            all.set_or_remove("server", "");
+        }
+        all
+    }
+
+    /// The same, read.
     pub fn all_response_headers(&self) -> HeaderChanges {
-        let Some(field) = self.response_headers.field() else { return HeaderChanges::default() };
+        let Some(field) = self.of_all_responses().field() else { return HeaderChanges::default() };
         // Each of them was read before, so this can be read.
         let policy = config::TrafficPolicy::read(&spec("allResponseHeaders", field));
         policy.map(|policy| policy.all_response_headers().clone()).unwrap_or_default()

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::access::texts;
-use super::{Plan, Reading, Verdict};
+use super::{Plan, Reading};
 use crate::ingress_nginx::value;
 
 /// The most that a limit can count, and so the most that its burst can be.
@@ -46,14 +46,22 @@ impl Reading<'_> {
             let limit = with(self, json!({"requests": requests.min(REQUESTS_MAX)}), "limit-conn-status-code");
             self.route.insert("concurrencyLimit".to_owned(), limit);
         }
-        let Some((requests, per)) = rps.map(|n| (n, "1s")).or(rpm.map(|n| (n, "1m"))) else { return };
-        if rps.is_some() && rpm.is_some() {
-            self.tell("limit-rpm", Verdict::Refused, "a route has one limit, and limit-rps is it");
-        }
         let multiplier = self.int("limit-burst-multiplier").filter(|times| *times > 0).unwrap_or(5);
-        let requests = requests.min(REQUESTS_MAX);
-        let burst = requests.saturating_mul(multiplier).saturating_add(1).min(REQUESTS_MAX);
-        let limit = json!({"requests": requests, "per": per, "burst": burst});
+        let rate = |requests: u64, per: &str| {
+            let requests = requests.min(REQUESTS_MAX);
+            let burst = requests.saturating_mul(multiplier).saturating_add(1).min(REQUESTS_MAX);
+            json!({"requests": requests, "per": per, "burst": burst})
+        };
+        let (by_second, by_minute) =
+            (rps.map(|requests| rate(requests, "1s")), rpm.map(|requests| rate(requests, "1m")));
+        let limit = match (by_second, by_minute) {
+            (Some(mut limit), Some(also)) => {
+                limit["also"] = json!([also]);
+                limit
+            }
+            (Some(limit), None) | (None, Some(limit)) => limit,
+            (None, None) => return,
+        };
         let limit = with(self, limit, "limit-req-status-code");
         self.route.insert("rateLimit".to_owned(), limit);
     }

@@ -41,7 +41,7 @@ fn value_for(key: &Key) -> &'static str {
         Form::Int | Form::Code => "5",
         Form::Size => "8m",
         Form::Word(words) => words.first().copied().unwrap_or_default(),
-        Form::Text | Form::Token | Form::Tokens | Form::Host => "abc",
+        Form::Text | Form::Lines | Form::Token | Form::Tokens | Form::List | Form::Host => "abc",
         Form::Networks => "10.0.0.0/8",
         Form::Statuses => "404,503",
         Form::Url => "http://auth.shop.svc.cluster.local/",
@@ -123,6 +123,11 @@ fn what_annotations_about_limits_become() {
         &[("limit-rpm", "30"), ("limit-burst-multiplier", "1"), ("limit-whitelist", "10.1.2.3/8, ::1")],
         "/route/rateLimit",
         json!({"requests": 30, "per": "1m", "burst": 31, "status": 503, "except": ["10.0.0.0/8", "::1/128"]}),
+    );
+    check(
+        &[("limit-rpm", "30"), ("limit-rps", "2")],
+        "/route/rateLimit",
+        json!({"requests": 2, "per": "1s", "burst": 11, "status": 503, "also": [{"requests": 30, "per": "1m", "burst": 151}]}),
     );
     let (concurrent, buffered) = (("limit-connections", "3"), ("proxy-buffering", "on"));
     check(&[concurrent], "/route/concurrencyLimit", json!({"requests": 3, "status": 503}));
@@ -504,7 +509,7 @@ fn headers_of_config_maps() {
         _ => HeaderMaps::NONE.find(namespace, name),
     };
     let of = |keys: &[(&str, &str)], compat: Compat, reference: &str| {
-        let globals = Globals::of(keys.iter().copied()).with_header_maps(HeaderMaps(&maps));
+        let globals = Globals::of(keys.iter().copied()).with_header_maps(HeaderMaps(&maps), &mut Known::default());
         let with = With { globals: &globals, compat, maps: HeaderMaps(&maps) };
         Plan::of([("custom-headers", reference)], "shop", &["/"], with, &mut Known::default())
     };
@@ -519,9 +524,9 @@ fn headers_of_config_maps() {
         }
     };
     let allowed = ("global-allowed-response-headers", "X-A,X-B");
-    let own = json!({"set": {"x-a": "1", "x-b": "${request_id}"}});
+    let own = json!({"set": {"x-a": "1", "x-b": "${request_id}"}, "remove": ["server"]});
     check(&[allowed], Compat::Safe, "shop/own", Ok(own));
-    let both = json!({"set": {"x-a": "1", "x-b": "${request_id}"}, "remove": ["x-c"]});
+    let both = json!({"set": {"x-a": "1", "x-b": "${request_id}"}, "remove": ["x-c", "server"]});
     check(&[allowed, ("add-headers", "infra/all")], Compat::Safe, "shop/own", Ok(both));
     check(&[], Compat::Safe, "shop/own", Err("the header X-A is not allowed"));
     check(
@@ -540,9 +545,34 @@ fn headers_of_config_maps() {
 }
 
 #[test]
+fn a_canary_gets_its_share_where_another_ingress_would_get_503() {
+    for reference in ["shop/none", "UPPER"] {
+        let alone = plan(&[("custom-headers", reference)]);
+        assert!(alone.unavailable.is_some(), "{reference}");
+        let canary = plan(&[("custom-headers", reference), ("canary", "true"), ("canary-weight", "20")]);
+        assert_eq!((canary.unavailable, canary.closed), (None, None), "{reference}");
+        let finding = canary.findings.iter().find(|finding| finding.key == "custom-headers").unwrap();
+        assert_eq!(finding.verdict, Verdict::NoEffect, "{finding:?}");
+        assert!(canary.canary.is_some_and(|canary| canary.weight == 20));
+    }
+}
+
+#[test]
+fn a_snippet_may_name_a_server() {
+    let allowed = Globals::of([("allow-snippet-annotations", "true"), ("annotations-risk-level", "Critical")]);
+    let of = |text: &str| {
+        let plan = Plan::of([("configuration-snippet", text)], "shop", &["/"], with(&allowed), &mut Known::default());
+        plan.spec["route"]["allResponseHeaders"].clone()
+    };
+    assert_eq!(of("more_set_headers 'Server: mine';"), json!({"set": {"server": "mine"}}));
+    assert_eq!(of("more_set_headers 'X-A: 1';"), json!({"remove": ["server"]}));
+}
+
+#[test]
 fn headers_of_endpoints_of_config_maps() {
     let maps = |_: &str, _: &str| HeaderMap::of([("X-A", "$remote_addr"), ("Host", "a"), ("X-B", "$odd"), ("X-C", "")]);
-    let globals = Globals::of([("proxy-set-headers", "infra/all")]).with_header_maps(HeaderMaps(&maps));
+    let globals =
+        Globals::of([("proxy-set-headers", "infra/all")]).with_header_maps(HeaderMaps(&maps), &mut Known::default());
     let with = With { maps: HeaderMaps(&maps), ..with(&globals) };
     let plan = Plan::of([], "shop", &["/"], with, &mut Known::default());
     let field = json!({"set": {"x-a": "${client_ip}"}, "remove": ["x-c"]});

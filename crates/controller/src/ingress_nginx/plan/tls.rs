@@ -2,8 +2,23 @@
 
 use model::ClientCertMode;
 
+use super::super::path::is_expression;
 use super::super::value;
 use super::{ClientTls, ProxySsl, Reading, Verdict};
+
+impl ClientTls {
+    /// Whether no client passes this that would not pass the other one, of the same namespace.
+    pub fn demands_as_much_as(&self, other: &Self) -> bool {
+        let strictness = |mode: ClientCertMode| match mode {
+            ClientCertMode::Required => 2,
+            ClientCertMode::Optional => 1,
+            ClientCertMode::Unsigned => 0,
+        };
+        self.secret == other.secret
+            && strictness(self.mode) >= strictness(other.mode)
+            && (other.subject.is_none() || other.subject == self.subject)
+    }
+}
 
 impl Reading<'_> {
     /// Certificates of clients.
@@ -53,7 +68,7 @@ impl Reading<'_> {
             if !pattern.contains("CN=") {
                 return self.refused_client_tls("auth-tls-match-cn", "write CN= and an expression for the name");
             }
-            if regex::Regex::new(pattern).is_err() {
+            if !is_expression(pattern) {
                 let why = "it is no expression, or one that looks around or refers back: write it otherwise";
                 return self.refused_client_tls("auth-tls-match-cn", why);
             }

@@ -20,10 +20,10 @@ use super::super::reference::{Why, service_port};
 use super::super::regexes::Unmatched;
 use super::super::traffic::{Asked, UpstreamTls};
 use super::snippets::{Before, Item, Server, When, everything, host_label};
-use super::{At, Host, Ingress, Making, NAMES_MAX, Place, names, respond};
+use super::{At, Host, Ingress, Making, NAMES_MAX, Place, moved, names, respond};
 use crate::index::{IngressTarget, Name};
 use crate::ingress_nginx::{
-    Affinity, Backend, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, cut, filled,
+    Affinity, Backend, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, cut, filled, is_expression,
 };
 
 /// Paths of one host that are asked whether requests may pass. Each is looked up among all paths of the host.
@@ -55,8 +55,10 @@ impl<'t> Making<'t, '_, '_> {
         self.at = self.at(name, host, others, ask.as_ref().ok().and_then(Option::as_ref));
         self.has_tls = host.has_tls;
         self.client_tls = host.client_tls.map(|(_, client_tls)| client_tls);
+        self.contradicting.clone_from(&host.contradicting);
         self.when = When::default();
         self.server = None;
+        self.shut(name, first, &hosts);
         if let Some((by, why)) = host.closed {
             return self.closed(name, hosts, host, (by, why));
         }
@@ -331,7 +333,9 @@ impl<'t> Making<'t, '_, '_> {
     }
 
     fn matched(&mut self, place: &Place<'_>, is_regex: bool) -> Matched {
+        let contradicts = self.contradicting.contains(place.ingress.name);
         let closed = place.ingress.planned.plan.closed.clone();
+        let closed = closed.or_else(|| contradicts.then(|| "it demands more of clients than its host".to_owned()));
         if !is_regex {
             let path = place.path.to_owned();
             return Matched {
@@ -369,7 +373,9 @@ impl<'t> Making<'t, '_, '_> {
         }
         if let Some((code, url)) = &plan.location.redirect {
             let before = Before { ingress, label: &place.label, hosts, path: &path, place: Some(place) };
-            return self.add_answer(before, with(respond(place.label.clone(), *code, Some(url))));
+            let At { plain, tls } = self.at;
+            let [over_plain, over_tls] = [plain, tls].map(|at| with(moved(place, *code, url, at)));
+            return self.add_answers(before, over_plain, over_tls);
         }
         self.decided(hosts, place, &path);
     }
@@ -476,7 +482,7 @@ impl<'t> Making<'t, '_, '_> {
         match (other, &canary.planned.plan) {
             (Ok(other), plan) if plan.closed.is_none() => {
                 let rule = plan.canary.clone().unwrap_or_default();
-                self.split(&rule, all, (main, other))
+                self.split((canary, &rule), all, (main, other))
             }
             (Err(why), _) => {
                 self.tell(canary, why);
@@ -489,7 +495,7 @@ impl<'t> Making<'t, '_, '_> {
     /// The routes of a path with a canary: by header, by cookie, and then by weight.
     fn split(
         &mut self,
-        canary: &Canary,
+        (by, canary): (Ingress<'_>, &Canary),
         all: Route,
         (main, other): (model::ClusterId, model::ClusterId),
     ) -> Vec<Route> {
@@ -512,12 +518,17 @@ impl<'t> Making<'t, '_, '_> {
             Some((name, HeaderRule::Value(value))) => {
                 routes.push(Route { headers: vec![exact(name, value)], ..variant("header", other) });
             }
-            Some((name, HeaderRule::Pattern(pattern))) => {
-                if let Ok(regex) = self.with.regexes.anywhere(pattern) {
+            Some((name, HeaderRule::Pattern(pattern))) => match self.with.regexes.anywhere(pattern) {
+                Ok(regex) => {
                     let matcher = ValueMatcher { name: name.clone(), value: TextMatcher::Regex(regex) };
                     routes.push(Route { headers: vec![matcher], ..variant("header", other) });
                 }
-            }
+                Err(_) if !is_expression(pattern) => {}
+                Err(why) => {
+                    let why = format!("these annotations are not served: canary-by-header-pattern: {}", cut(&why));
+                    self.tell(by, Why::new("UnsupportedAnnotation", why));
+                }
+            },
             None => {}
         }
         if let Some(cookie) = &canary.cookie {

@@ -1,7 +1,7 @@
 //! Texts of annotations that become a part of a message's head: none of them may begin another line there.
 //!
 //! The kinds of this program check their own texts. Annotations are texts of anybody who may write an Ingress, and each is checked where it is
-//! read; this is for all of them once more, where a route leaves for the snapshot.
+//! read ([`Form`](crate::ingress_nginx::Form)), so that this finds nothing. It checks all of them again where a route leaves for the snapshot.
 
 use model::{
     Changes, FieldPart, FieldValue, HeaderChanges, PageBody, PathRewrite, Redirect, Rewrite, Route, RouteAction,
@@ -78,5 +78,32 @@ fn of_action(action: &RouteAction) -> Vec<&str> {
             });
             headers.chain(page).collect()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{ClusterId, PathMatcher};
+
+    use super::*;
+
+    #[test]
+    fn every_text_of_a_head_is_looked_at() {
+        let check = |change: &dyn Fn(&mut Route), expect: Option<&str>| {
+            let mut route = Route::to_all("a", ClusterId(0).into());
+            route.path = PathMatcher::Exact("/a\n".to_owned());
+            change(&mut route);
+            assert_eq!(broken(&route), expect);
+        };
+        let text = |text: &str| FieldValue::Text(text.to_owned());
+        check(&|_| {}, None);
+        check(&|route| route.policy.changes.request_headers.set.push(("a".to_owned(), text("b\tc"))), None);
+        check(&|route| route.policy.changes.request_headers.set.push(("a".to_owned(), text("b\nc"))), Some("b\nc"));
+        check(&|route| route.policy.changes.response_headers.remove.push("a\r".to_owned()), Some("a\r"));
+        check(&|route| route.policy.own_headers.add.push(("a".to_owned(), text("\0"))), Some("\0"));
+        check(&|route| route.policy.changes.rewrite.path = Some(PathRewrite::Full("/\n".to_owned())), Some("/\n"));
+        check(&|route| route.policy.changes.rewrite.host = Some("h\u{7f}".to_owned()), Some("h\u{7f}"));
+        let answer = model::FixedResponse { status: 302, headers: vec![("location".into(), "/\n".into())], page: None };
+        check(&|route| route.to = RouteAction::Respond(answer.clone()), Some("/\n"));
     }
 }

@@ -36,7 +36,7 @@ impl Plans {
         let Some(nginx) = &settings.ingress_nginx else { return };
         let find = |namespace: &str, name: &str| index.header_map(&Name::new(namespace, name));
         let maps = HeaderMaps(&find);
-        let globals = globals(index, nginx).with_header_maps(maps);
+        let globals = globals(index, nginx).with_header_maps(maps, &mut self.policies);
         if globals != self.globals {
             self.headers = globals.all_response_headers();
             self.globals = globals;

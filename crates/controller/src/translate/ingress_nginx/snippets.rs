@@ -273,21 +273,27 @@ impl<'t> Making<'t, '_, '_> {
     }
 
     /// Adds a route that answers. In a location, preflight requests are answered before.
-    pub(super) fn add_answer(&mut self, before: Before<'_, 't>, mut route: Route) {
-        let (plain, tls) = (self.at.plain, self.at.tls);
-        if before.place.is_none() {
-            self.add_of_host(plain, before.ingress, route.clone());
-            return self.add_of_host(tls, before.ingress, route);
-        }
-        let mut policies = route.clone();
+    pub(super) fn add_answer(&mut self, before: Before<'_, 't>, route: Route) {
+        self.add_answers(before, route.clone(), route);
+    }
+
+    /// The same, with a route of its own for each listener.
+    pub(super) fn add_answers(&mut self, before: Before<'_, 't>, over_plain: Route, over_tls: Route) {
+        let mut policies = over_plain.clone();
         let scope = self.with.policies.of_ingress(before.ingress.name);
-        if self.with.policies.apply(&scope, self.with.nowhere, 1, &mut policies).is_ok()
-            && policies.policy.cors.is_some()
-        {
-            route.policy.cors.clone_from(&policies.policy.cors);
+        let is_location = before.place.is_some();
+        let is_applied = is_location && self.with.policies.apply(&scope, self.with.nowhere, 1, &mut policies).is_ok();
+        let cors = policies.policy.cors.clone().filter(|_| is_applied);
+        for (at, mut route) in [(self.at.plain, over_plain), (self.at.tls, over_tls)] {
+            if !is_location {
+                self.add_of_host(at, before.ingress, route);
+                continue;
+            }
+            if cors.is_some() {
+                route.policy.cors.clone_from(&cors);
+            }
+            self.add(at, before.ingress, route);
         }
-        self.add(plain, before.ingress, route.clone());
-        self.add(tls, before.ingress, route);
     }
 
     /// What the snippet of a host says, with the places of the host in their order. What it decides before everything else is added.
