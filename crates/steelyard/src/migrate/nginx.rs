@@ -15,7 +15,7 @@ mod tls;
 mod upstream;
 mod words;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -137,11 +137,15 @@ pub(super) struct Making<'d, 'o> {
     scope: Scope<'d>,
     upstreams: BTreeMap<&'d str, &'d Directive>,
     zones: BTreeMap<String, Zone>,
+    /// The zones of `limit_conn` that count by the address of the client.
+    counts: BTreeSet<&'d str>,
     /// Maps and split_clients, by their variable.
     maps: BTreeMap<&'d str, &'d Directive>,
     draft: &'o mut Draft,
     /// Every server is closed.
     closed: bool,
+    /// At the current port, clients may show certificates and none must.
+    optional_certs: bool,
     /// Why the addresses of clients at the current port are not known, and the directive that says so.
     unclear: Option<(&'d Directive, &'static str)>,
     /// Addresses in the lists of the locations so far.
@@ -177,8 +181,13 @@ impl<'d, 'o> Making<'d, 'o> {
         let upstreams = named("upstream").into_iter().map(|one| (one.arg(0), one)).collect();
         let maps = named("map").into_iter().chain(named("split_clients")).map(|one| (one.arg(1), one)).collect();
         let zones = named("limit_req_zone").into_iter().filter_map(upstream::zone).collect();
+        let is_by_address = |one: &&Directive| ["$binary_remote_addr", "$remote_addr"].contains(&one.arg(0));
+        let zone_of = |one: &'d Directive| one.args.iter().find_map(|arg| arg.strip_prefix("zone=")?.split(':').next());
+        let counts = named("limit_conn_zone").into_iter().filter(is_by_address).filter_map(zone_of).collect();
         let mut making = Self {
             http,
+            counts,
+            optional_certs: false,
             scope: Scope::of(&[http]),
             upstreams,
             zones,

@@ -3,12 +3,15 @@
 use std::collections::HashSet;
 
 use ipnet::IpNet;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::draft::{Became, Keys, literal};
 use super::Making;
 use super::parse::Directive;
-use super::server::Of;
+use super::server::{Of, size};
+
+/// A limit and its further rates.
+const RATES_MAX: usize = 5;
 
 /// The largest number of addresses in the lists of all locations together: each location repeats those of what is around it.
 const NETWORKS_MAX: usize = 200_000;
@@ -25,14 +28,21 @@ impl<'d> Making<'d, '_> {
             self.draft.note(one.place(), &one.told(), Became::Closed, why);
             Err(())
         };
-        if let Some(one) = scope.last("satisfy").filter(|one| one.arg(0) != "all") {
-            return close(
-                one,
-                "a client must pass all checks here, so the location is closed; write a route for each kind of client",
-            );
+        let satisfy = scope.last("satisfy").filter(|one| one.arg(0) != "all");
+        if let Some(one) = satisfy.filter(|one| one.arg(0) != "any") {
+            return close(one, "it is neither all nor any, so the location is closed");
         }
         if let Some(one) = scope.last("ssl_verify_client").filter(|one| !["on", "off"].contains(&one.arg(0))) {
-            return close(one, "`client_ca` demands a certificate or none, so the location is closed");
+            let mode = match one.arg(0) {
+                "optional" => "optional",
+                "optional_no_ca" => "unsigned",
+                _ => return close(one, "its value is not understood, so the location is closed"),
+            };
+            if !of.is_tls || !self.optional_certs {
+                let why = "other servers of the port demand certificates, or there is no TLS or no CA, so the location is closed; write `client_cert`";
+                return close(one, why);
+            }
+            keys.set("client_cert", json!({"mode": mode}));
         }
         if let Some(one) = scope.last("ssl_verify_client").filter(|one| one.arg(0) == "on" && !of.is_tls) {
             return close(one, "there is no TLS at this port, so the location is closed");
@@ -48,16 +58,17 @@ impl<'d> Making<'d, '_> {
                 "there are too many addresses in all, so the location is closed; write them for the listener",
             );
         }
+        let is_all = |all: &[IpNet]| all.iter().any(|network| network.prefix_len() == 0);
         match networks(&access) {
             Ok(Some(Access { allow, deny })) => {
-                if allow.is_empty() && deny.iter().any(|network| network.prefix_len() == 0) {
+                if allow.is_empty() && deny.iter().any(|network| network.prefix_len() == 0) && satisfy.is_none() {
                     return Ok(keys.with("respond", json!({"status": 403})));
                 }
                 let told = |all: &[IpNet]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
                 if !allow.is_empty() {
                     keys.set("allow", told(&allow));
                 }
-                if !deny.is_empty() {
+                if !deny.is_empty() && !(satisfy.is_some() && allow.is_empty() && is_all(&deny)) {
                     keys.set("deny", told(&deny));
                 }
             }
@@ -66,8 +77,30 @@ impl<'d> Making<'d, '_> {
         }
         self.basic(of, &mut keys)?;
         self.asked(of, &mut keys)?;
+        if let Some(one) = satisfy {
+            self.satisfy(one, &access, &mut keys)?;
+        }
         self.rate(of, &mut keys);
+        self.concurrency(of, &mut keys);
         Ok(keys)
+    }
+
+    /// `satisfy any`: one proof is enough.
+    fn satisfy(&mut self, one: &Directive, access: &[&Directive], keys: &mut Keys) -> Result<(), ()> {
+        let proofs = ["allow", "auth", "external_auth"].iter().filter(|key| keys.get(key).is_some()).count();
+        if proofs == 0 && !access.is_empty() {
+            let why = "nothing is left that a client could prove, so the location is closed; write `satisfy: any` of the route";
+            self.draft.note(one.place(), &one.told(), Became::Closed, why);
+            return Err(());
+        }
+        if proofs > 1 {
+            keys.set("satisfy", "any");
+        }
+        if proofs > 0 && access.iter().any(|one| one.name == "deny" && one.arg(0) != "all") {
+            let why = "an address in `deny` stays out, whatever else the client can prove";
+            self.draft.note(one.place(), &one.told(), Became::Different, why);
+        }
+        Ok(())
     }
 
     fn basic(&mut self, of: &Of<'d, '_>, keys: &mut Keys) -> Result<(), ()> {
@@ -127,21 +160,75 @@ impl<'d> Making<'d, '_> {
     }
 
     fn rate(&mut self, of: &Of<'d, '_>, keys: &mut Keys) {
+        let mut rates: Vec<Value> = Vec::new();
         for one in of.scope.all(&["limit_req"]) {
             let value = |name: &str| one.args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
             let zone = value("zone").and_then(|zone| self.zones.get(zone)).copied();
             match zone {
-                Some(zone) if zone.is_by_address && keys.get("rate_limit").is_none() => {
+                Some(zone) if zone.is_by_address && rates.len() < RATES_MAX => {
                     let burst =
                         value("burst").and_then(|burst| burst.parse::<u64>().ok()).unwrap_or(0).min(999_999) + 1;
-                    keys.set("rate_limit", json!({"requests": zone.requests, "per": zone.per, "burst": burst}));
-                    let why = "a request above the limit gets 429, and none waits";
-                    self.draft.note(one.place(), &one.told(), Became::Different, why);
+                    rates.push(json!({"requests": zone.requests, "per": zone.per, "burst": burst}));
+                    if !one.args.iter().any(|arg| arg == "nodelay") {
+                        let why = "no request waits: one above the limit is refused";
+                        self.draft.note(one.place(), &one.told(), Became::Different, why);
+                    }
                 }
                 _ => {
-                    let why = "a route has one limit, by the address of the client or a header: write `rate_limit`";
+                    let why = "a limit is by the address of the client or a header, with at most five rates: write `rate_limit`";
                     self.draft.note(one.place(), &one.told(), Became::Lost, why);
                 }
+            }
+        }
+        let mut rates = rates.into_iter();
+        let Some(mut limit) = rates.next() else { return };
+        let also: Vec<Value> = rates.collect();
+        if !also.is_empty() {
+            limit["also"] = json!(also);
+        }
+        limit["status"] = json!(status(of, "limit_req_status"));
+        keys.set("rate_limit", limit);
+    }
+
+    /// `limit_conn`. Requests of all locations with the same zone and the same number count together.
+    fn concurrency(&mut self, of: &Of<'d, '_>, keys: &mut Keys) {
+        for one in of.scope.all(&["limit_conn"]) {
+            let (zone, requests) =
+                (one.arg(0), one.arg(1).parse::<u64>().ok().filter(|count| (1..=1_000_000).contains(count)));
+            match requests.filter(|_| self.counts.contains(zone) && keys.get("concurrency_limit").is_none()) {
+                Some(requests) => {
+                    let status = status(of, "limit_conn_status");
+                    let mut limit = json!({"requests": requests, "status": status});
+                    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+                    if zone.len() <= 64 && zone.bytes().all(is_name) {
+                        limit["group"] = json!(zone);
+                    }
+                    keys.set("concurrency_limit", limit);
+                }
+                None => {
+                    let why = "a route has one limit of requests at once, by the address of the client or a header: write `concurrency_limit`";
+                    self.draft.note(one.place(), &one.told(), Became::Lost, why);
+                }
+            }
+        }
+    }
+
+    /// `limit_rate`, which holds for what nginx buffers. It counts from the beginning of a second, so the first one's bytes go at once.
+    pub(super) fn bandwidth(&mut self, of: &Of<'d, '_>, keys: &mut Keys) {
+        let Some(one) = of.scope.last("limit_rate").filter(|one| one.arg(0) != "0") else { return };
+        let after = of.scope.last("limit_rate_after").map_or(Some(0), |one| size(one.arg(0)));
+        if of.scope.last("proxy_buffering").is_some_and(|one| one.arg(0) == "off") {
+            let why = "nginx slows down only what it buffers, and proxy_buffering is off";
+            return self.draft.note(one.place(), &one.told(), Became::Different, why);
+        }
+        match (size(one.arg(0)), after) {
+            (Some(rate @ 1024..), Some(after)) => {
+                let text = |bytes: u64| format!("{}B", bytes.min(1 << 40));
+                keys.set("response_bandwidth", json!({"bytes": text(rate), "after": text(after.saturating_add(rate))}));
+            }
+            _ => {
+                let why = "a rate is a number of bytes, at least 1k: write `response_bandwidth`";
+                self.draft.note(one.place(), &one.told(), Became::Lost, why);
             }
         }
     }
@@ -228,6 +315,12 @@ impl<'d> Making<'d, '_> {
             (_, value) => set(route, &literal(value)),
         }
     }
+}
+
+/// What a request above a limit is answered. nginx takes no other statuses.
+fn status(of: &Of<'_, '_>, name: &str) -> u64 {
+    let status = of.scope.last(name).and_then(|one| one.arg(0).parse().ok());
+    status.filter(|status| (400..=599).contains(status)).unwrap_or(503)
 }
 
 struct Access {

@@ -119,7 +119,18 @@ fn what_keeps_somebody_out() {
     check(&of("deny all;"), &["status: 403"]);
     check(&of("auth_basic x; auth_basic_user_file /etc/users;"), &["realm: x", "file: /etc/users", "forward: true"]);
     check(&of("auth_basic x;"), &["status: 403", "auth_basic x: closed"]);
-    check(&of("satisfy any;"), &["status: 403", "satisfy any: closed"]);
+    let basic = "auth_basic x; auth_basic_user_file /etc/users;";
+    check(
+        &of(&format!("satisfy any; allow 10.0.0.0/8; deny all; {basic}")),
+        &["satisfy: any", "10.0.0.0/8", "realm: x"],
+    );
+    let denied = of(&format!("satisfy any; deny all; {basic}"));
+    check(&denied, &["realm: x"]);
+    assert!(!translated(&denied).checked().contains("deny"));
+    check(&of("satisfy any; deny all;"), &["status: 403", "satisfy any: closed"]);
+    check(&of("satisfy any;"), &["to: "]);
+    check(&of(&format!("satisfy any; deny 10.1.0.0/16; {basic}")), &["satisfy any: different", "10.1.0.0/16"]);
+    check(&of("satisfy some;"), &["status: 403", "satisfy some: closed"]);
     check(&of("auth_request /auth;"), &["status: 403", "auth_request /auth: closed"]);
     check(&of("limit_except GET { deny all; }"), &["methods:", "HEAD", "status: 403"]);
     check(&of("access_by_lua_block { x }"), &["status: 403", "access_by_lua_block: closed"]);
@@ -180,7 +191,31 @@ fn conditions_and_maps() {
         server { listen 80; location / { proxy_pass http://$v; } }";
     check(split, &["weight: 100000", "weight: 900000"]);
     let limit = "limit_req_zone $binary_remote_addr zone=a:10m rate=5r/s; server { listen 80; location / { limit_req zone=a burst=10 nodelay; proxy_pass http://10.0.0.1; } }";
-    check(limit, &["requests: 5", "burst: 11"]);
+    check(limit, &["requests: 5", "burst: 11", "status: 503"]);
+    let limits = "limit_req_zone $binary_remote_addr zone=a:10m rate=5r/s; limit_req_zone $remote_addr zone=b:10m rate=60r/m; limit_req_status 429; \
+        limit_conn_zone $binary_remote_addr zone=c:10m; limit_conn_zone $server_name zone=d:10m; \
+        server { listen 80; limit_rate_after 500k; location / { limit_req zone=a nodelay; limit_req zone=b burst=9; \
+        limit_conn c 3; limit_conn d 9; limit_rate 100k; proxy_pass http://10.0.0.1; } }";
+    check(
+        limits,
+        &[
+            "also:",
+            "requests: 60",
+            "status: 429",
+            "limit_req zone=b burst=9: different",
+            "limit_conn d 9: left out",
+            "group: c",
+            "status: 503",
+            "bytes: 102400B",
+            "after: 614400B",
+        ],
+    );
+    let off = "server { listen 80; limit_rate 100k; proxy_buffering off; location / { proxy_pass http://10.0.0.1; } }";
+    check(off, &["limit_rate 100k: different", "to: "]);
+    check(
+        "server { listen 80; limit_rate $x; location / { proxy_pass http://10.0.0.1; } }",
+        &["limit_rate $x: left out"],
+    );
 }
 
 /// No route of a file leads to an endpoint.
@@ -405,6 +440,14 @@ fn tls_of_servers() {
     let text = translated(&servers(&format!("server_name a; {verify}"), "")).checked();
     assert!(text.contains("ca: /ca.pem") && !text.contains("ca: /ca.pem\n        hosts:"), "{text}");
     check(&servers(verify, "ssl_verify_client on; ssl_client_certificate /other.pem;"), &["one CA", "status: 403"]);
+    let optional =
+        "ssl_verify_client optional; ssl_client_certificate /ca.pem; location / { proxy_pass http://10.0.0.1; }";
+    check(&servers("", optional), &["ca: /ca.pem\n        hosts:", "required: false", "mode: optional", "to: "]);
+    let unsigned = optional.replace("optional", "optional_no_ca");
+    check(&servers("", &unsigned), &["required: false", "mode: unsigned"]);
+    check(&servers(verify, optional), &["ssl_verify_client optional: closed", "status: 403"]);
+    let without_ca = "ssl_verify_client optional; location / { proxy_pass http://10.0.0.1; }";
+    check(&servers("", without_ca), &["ssl_verify_client optional: closed", "status: 403"]);
     let revoking = format!("{verify} ssl_crl /revoked.pem;");
     check(&servers("", &revoking), &["crl: /revoked.pem"]);
     check(&servers(verify, &revoking), &["one CA", "status: 403"]);

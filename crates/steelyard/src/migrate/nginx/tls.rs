@@ -61,13 +61,20 @@ impl<'d> Making<'d, '_> {
         let mut hosts = Vec::new();
         let mut file: Option<(&str, Option<&str>)> = None;
         let mut is_all = false;
+        let verifies = |one: &Bound<'d>| {
+            let verify = self.scope.inner(&one.server.block).last("ssl_verify_client");
+            verify.map(|one| one.arg(0)).filter(|word| *word != "off")
+        };
+        // If all that ask for one would also go without, routes say what becomes of it; see `policies`.
+        let is_optional = bound.iter().filter_map(verifies).all(|word| word != "on");
+        self.optional_certs = false;
         for one in bound {
             let scope = self.scope.inner(&one.server.block);
             let Some(verify) = scope.last("ssl_verify_client").filter(|one| one.arg(0) != "off") else { continue };
             let crl = scope.last("ssl_crl").map(|one| one.arg(0));
             let ca = scope.last("ssl_client_certificate").map(|one| (one.arg(0), crl));
             let is_one = ca.is_some() && file.is_none_or(|file| Some(file) == ca);
-            if verify.arg(0) != "on" {
+            if verify.arg(0) != "on" && !(is_optional && ca.is_some()) {
                 // The locations are closed where they are made; see `policies`.
                 continue;
             }
@@ -94,6 +101,10 @@ impl<'d> Making<'d, '_> {
         let mut client_ca = if is_all { json!({"ca": file}) } else { json!({"ca": file, "hosts": hosts}) };
         if let Some(crl) = crl {
             client_ca["crl"] = json!(crl);
+        }
+        if is_optional {
+            client_ca["required"] = json!(false);
+            self.optional_certs = true;
         }
         Some(client_ca)
     }

@@ -87,6 +87,7 @@ impl<'d> Making<'d, '_> {
         let mut common = Keys::default().with("to", to);
         self.headers(of, target.host(), &mut common);
         self.compression(of, &mut common);
+        self.bandwidth(of, &mut common);
         self.mirror(block, of, &mut common);
         if let Some(retry) = self.retry(of) {
             common.set("retry", retry);
