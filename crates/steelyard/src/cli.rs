@@ -539,7 +539,7 @@ pub(crate) struct TraceArgs {
     pub(crate) ask: AskArgs,
 }
 
-/// `load URL` means `load http URL`.
+/// `load URL` means `load http URL`, or `load ws URL` if the scheme is `ws` or `wss`.
 pub(crate) fn with_kind_of_load(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let text = |at: usize| arguments.get(at).and_then(|argument| argument.to_str()).unwrap_or_default();
     let is_help = |argument: &str| matches!(argument, "-h" | "--help" | "-V" | "--version");
@@ -547,7 +547,13 @@ pub(crate) fn with_kind_of_load(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let is_url = |argument: &str| argument.contains([':', '/', '.']) || argument == "localhost";
     let begins = is_url(text(2)) || (text(2).starts_with('-') && !is_help(text(2)));
     if text(1) == "load" && begins {
-        arguments.insert(2, "http".into());
+        let is_websocket = |argument: &OsString| {
+            let scheme =
+                argument.to_str().and_then(|argument| argument.split_once("://")).map_or("", |(scheme, _)| scheme);
+            scheme.eq_ignore_ascii_case("ws") || scheme.eq_ignore_ascii_case("wss")
+        };
+        let kind = if arguments.iter().skip(2).any(is_websocket) { "ws" } else { "http" };
+        arguments.insert(2, kind.into());
     }
     arguments
 }
@@ -568,6 +574,9 @@ mod tests {
         check("steelyard load -c 1 http://a:80/", "steelyard load http -c 1 http://a:80/");
         check("steelyard load https://a/", "steelyard load http https://a/");
         check("steelyard load localhost", "steelyard load http localhost");
+        check("steelyard load ws://a:80/b", "steelyard load ws ws://a:80/b");
+        check("steelyard load -c 1 WSS://a/", "steelyard load ws -c 1 WSS://a/");
+        check("steelyard load ws a:80", "steelyard load ws a:80");
         check("steelyard load a.example/b -n 1", "steelyard load http a.example/b -n 1");
         check("steelyard load [::1]:80", "steelyard load http [::1]:80");
         check("steelyard load -k https://a/", "steelyard load http -k https://a/");

@@ -22,6 +22,7 @@ use super::stream::{Direction, StreamLoad};
 use super::target::{self, Url};
 use super::tcp::TcpLoad;
 use super::threshold::Thresholds;
+use super::websocket::{self, WebSocketLoadArgs};
 use crate::record::Pacing;
 use crate::units;
 
@@ -43,6 +44,9 @@ pub enum LoadCommand {
     /// Make gRPC calls, with messages written as JSON
     #[command(after_long_help = grpc::EXAMPLES)]
     Grpc(Box<GrpcLoadArgs>),
+    /// Send WebSocket messages; `load ws://HOST/PATH` is short for `load ws ws://HOST/PATH`
+    #[command(name = "ws", alias = "websocket", after_long_help = websocket::EXAMPLES)]
+    WebSocket(Box<WebSocketLoadArgs>),
     /// Send requests of a fixed size over TCP connections that stay open
     TcpRr(Box<TcpRrArgs>),
     /// Open a TCP connection for each request and close it afterwards
@@ -367,6 +371,7 @@ impl LoadCommand {
         match self {
             Self::Http(args) => Some((&args.operations, &args.common, args.streams)),
             Self::Grpc(args) => Some((&args.operations, &args.common, args.streams)),
+            Self::WebSocket(args) => Some((&args.operations, &args.common, 1)),
             Self::TcpRr(args) => Some((&args.operations, &args.common, 1)),
             Self::TcpCrr(args) => Some((&args.rr.operations, &args.rr.common, 1)),
             Self::Stream(_) | Self::Generator => None,
@@ -383,6 +388,7 @@ impl LoadCommand {
                 args.tls.authorities(files)?;
             }
             Self::Grpc(args) => args.read_files(files)?,
+            Self::WebSocket(args) => args.read_files(files)?,
             Self::TcpRr(_) | Self::TcpCrr(_) | Self::Stream(_) | Self::Generator => {}
         }
         Ok(())

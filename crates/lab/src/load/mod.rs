@@ -1,6 +1,6 @@
 //! The load generator.
 //!
-//! Job: `steelyard load http|grpc|tcp-rr|tcp-crr|stream`, and the same as a library ([`run_http`] and its siblings). Not its job: to judge
+//! Job: `steelyard load http|grpc|ws|tcp-rr|tcp-crr|stream`, and the same as a library ([`run_http`] and its siblings). Not its job: to judge
 //! whether the balancer or the load was saturated. The report contains the results and the CPU time of the load itself.
 
 mod args;
@@ -30,6 +30,7 @@ mod tally;
 mod target;
 mod tcp;
 mod threshold;
+mod websocket;
 
 use std::fmt::Display;
 use std::future::Future;
@@ -58,6 +59,7 @@ use strest_report::StrestReport;
 pub use target::Target;
 pub use tcp::{TcpLoad, run_tcp};
 pub use threshold::{ErrorsMax, Judged, Thresholds};
+pub use websocket::{Answers, WebSocketLoad, WebSocketLoadArgs, run_websocket};
 
 use files::Files;
 use generators::Share;
@@ -116,6 +118,13 @@ fn run_as(command: LoadCommand, files: &Files, role: Role) -> io::Result<Outcome
             }
             let shaped = |shape: Shape| GrpcLoad { shape, ..load.clone() };
             operate(role, &args.operations, &args.common, &load.shape, async |shape| run_grpc(&shaped(shape)).await)
+        }
+        LoadCommand::WebSocket(args) => {
+            let load = host::runtime()?.block_on(args.to_load(files))?;
+            let shaped = |shape: Shape| WebSocketLoad { shape, ..load.clone() };
+            operate(role, &args.operations, &args.common, &load.shape, async |shape| {
+                run_websocket(&shaped(shape)).await
+            })
         }
         LoadCommand::TcpRr(args) => tcp(role, &args.to_load()?, &args),
         LoadCommand::TcpCrr(args) => tcp(role, &args.to_load()?, &args.rr),
