@@ -206,7 +206,7 @@ fn mask_otlp(otlp: &mut Otlp) {
 
 fn mask_condition(ValueMatcher { name: _, value }: &mut ValueMatcher) {
     match value {
-        TextMatcher::Exact(_) | TextMatcher::Regex(_) | TextMatcher::EachRegex(_) => {
+        TextMatcher::Exact(_) | TextMatcher::Regex(_) | TextMatcher::JoinedRegex(_) => {
             *value = TextMatcher::Exact(HIDDEN.to_owned())
         }
         TextMatcher::Present => {}

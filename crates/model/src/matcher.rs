@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use std::sync::Arc;
+
 use regex::Regex;
 
 /// A host, in lower case, without a port.
@@ -124,8 +126,8 @@ pub enum TextMatcher {
     Exact(String),
     /// Anchored at both ends, case matters.
     Regex(Regex),
-    /// The same, for each of several values: a header or a cookie that is there more than once.
-    EachRegex(Regex),
+    /// The same, byte for byte, for all fields of a header with commas between them, as nginx 1.23 has them in `$http_NAME`.
+    JoinedRegex(Arc<Regex>),
     /// The value is present, whatever it is.
     Present,
 }

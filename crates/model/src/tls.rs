@@ -119,7 +119,7 @@ impl PartialEq for ClientCertRule {
             None => None,
             Some(TextMatcher::Exact(text)) => Some((0, text.clone())),
             Some(TextMatcher::Regex(regex)) => Some((1, regex.as_str().to_owned())),
-            Some(TextMatcher::EachRegex(regex)) => Some((3, regex.as_str().to_owned())),
+            Some(TextMatcher::JoinedRegex(regex)) => Some((3, regex.as_str().to_owned())),
             Some(TextMatcher::Present) => Some((2, String::new())),
         };
         self.mode == other.mode && self.redirect == other.redirect && text(self) == text(other)

@@ -105,8 +105,7 @@ fn same(one: &ValueMatcher, other: &ValueMatcher) -> bool {
     let value = match (&one.value, &other.value) {
         (TextMatcher::Present, _) => true,
         (TextMatcher::Exact(one), TextMatcher::Exact(other)) => one == other,
-        (TextMatcher::Regex(one), TextMatcher::Regex(other) | TextMatcher::EachRegex(other))
-        | (TextMatcher::EachRegex(one), TextMatcher::EachRegex(other)) => one.as_str() == other.as_str(),
+        (TextMatcher::Regex(one), TextMatcher::Regex(other)) => one.as_str() == other.as_str(),
         _ => false,
     };
     one.name == other.name && value

@@ -321,7 +321,7 @@ fn conditions(route: &Route, path: Option<&RawPath>) -> String {
         for matcher in matchers {
             let value = match &matcher.value {
                 TextMatcher::Exact(_) => "=",
-                TextMatcher::Regex(_) | TextMatcher::EachRegex(_) => "~",
+                TextMatcher::Regex(_) | TextMatcher::JoinedRegex(_) => "~",
                 TextMatcher::Present => "",
             };
             name.push_str(&format!("{prefix}{}{value}", matcher.name));

@@ -146,6 +146,10 @@ pub struct Location {
     pub methods: Option<Vec<String>>,
     /// What a snippet says of the whole host.
     pub server: Option<Server>,
+    /// A snippet decides which requests pass.
+    pub has_rules: bool,
+    /// Why the host is closed: a snippet for it is refused, and it may keep somebody out.
+    pub server_refused: Option<String>,
     /// Responses have headers by `add_header`, so that those of `server` do not count.
     pub has_add_header: bool,
     /// Responses have headers by `more_set_headers`, likewise.
@@ -309,7 +313,8 @@ impl Plan {
         // ingress-nginx writes those of CORS and of custom-headers in the same way.
         let has_more = reading.bool("enable-cors", false) || reading.text("custom-headers").is_some();
         location.has_more_headers = changes.has_more_headers || has_more;
-        location.server = reading.server_snippet();
+        location.has_rules = !changes.steps.is_empty() || changes.methods.is_some() || changes.addresses.is_some();
+        (location.server, location.server_refused) = reading.server_snippet(paths);
         location.forwarded.clone_from(&changes.forwarded);
         location.backend_headers.clone_from(&changes.backend_headers);
         reading.headers(changes, known);
@@ -562,6 +567,8 @@ impl<'g> Reading<'g> {
             steps: Vec::new(),
             methods: None,
             server: None,
+            has_rules: false,
+            server_refused: None,
             has_add_header: false,
             has_more_headers: false,
             forwarded: Vec::new(),

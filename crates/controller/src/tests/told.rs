@@ -428,7 +428,7 @@ fn conditions(route: &Route) -> String {
             let value = match &matcher.value {
                 TextMatcher::Exact(value) => format!("={value}"),
                 TextMatcher::Regex(regex) => format!("~{regex}"),
-                TextMatcher::EachRegex(regex) => format!("~each {regex}"),
+                TextMatcher::JoinedRegex(regex) => format!("~joined {regex}"),
                 TextMatcher::Present => String::new(),
             };
             let _ = write!(text, " {sign}{}{value}", matcher.name);

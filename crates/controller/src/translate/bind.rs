@@ -474,7 +474,7 @@ fn fingerprints(route: &Route) -> impl Iterator<Item = u64> {
             let text = match &value.value {
                 TextMatcher::Exact(text) => (0, text.as_str()),
                 TextMatcher::Regex(regex) => (1, regex.as_str()),
-                TextMatcher::EachRegex(regex) => (3, regex.as_str()),
+                TextMatcher::JoinedRegex(regex) => (3, regex.as_str()),
                 TextMatcher::Present => (2, ""),
             };
             (&value.name, text).hash(&mut hasher);

@@ -342,16 +342,26 @@ fn hold<'t>(served: &[Ingress<'t>], hosts: &mut BTreeMap<&'t str, Host<'t>>, out
 
 /// The oldest Ingress of a host with a `server-snippet` says it for all of the host.
 fn put_servers<'t>(served: &[Ingress<'t>], hosts: &mut BTreeMap<&'t str, Host<'t>>, out: &mut Serving<'_>) {
-    for ingress in served {
-        let Some(server) = &ingress.planned.plan.location.server else { continue };
+    let mut first: BTreeMap<&str, Ingress<'t>> = BTreeMap::new();
+    // ingress-nginx does not look at those of canaries.
+    for ingress in served.iter().filter(|ingress| ingress.planned.plan.canary.is_none()) {
+        let location = &ingress.planned.plan.location;
+        if location.server.is_none() && location.server_refused.is_none() {
+            continue;
+        }
         let rules = ingress.entry.rules.iter().map(|rule| rule.host.as_deref().unwrap_or_default());
         for name in rules.chain(ingress.entry.rules.is_empty().then_some("")) {
             let Some(host) = hosts.get_mut(name) else { continue };
-            let (by, first) = *host.server.get_or_insert((*ingress, server));
-            if by.name != ingress.name && first != server {
+            let by = *first.entry(name).or_insert(*ingress);
+            if by.name != ingress.name {
                 let shown = if name.is_empty() { "*" } else { name };
                 let why = format!("{shown} has the server-snippet of the older Ingress {}, and not this one", by.name);
                 conflicts(*ingress, why, out);
+                continue;
+            }
+            host.server = location.server.as_ref().map(|server| (*ingress, server));
+            if let Some(why) = &location.server_refused {
+                host.closed.get_or_insert((*ingress, why));
             }
         }
     }

@@ -90,12 +90,19 @@ fn matches_header(matcher: &ValueMatcher, request: &Request<'_>) -> bool {
     matches_any(&matcher.value, values)
 }
 
-/// Whether one of several values matches, or all of them if the matcher wants that.
+/// Whether one of several values matches, or all of them together if the matcher wants that.
 fn matches_any<'v>(matcher: &TextMatcher, mut values: impl Iterator<Item = &'v [u8]>) -> bool {
-    let is_match = |value| matches_text(matcher, value);
     match matcher {
-        TextMatcher::EachRegex(_) => values.next().is_some_and(is_match) && values.all(is_match),
-        TextMatcher::Exact(_) | TextMatcher::Regex(_) | TextMatcher::Present => values.any(is_match),
+        TextMatcher::JoinedRegex(regex) => {
+            // Each byte is a letter.
+            let letters = |value: &[u8]| value.iter().copied().map(char::from).collect::<String>();
+            let Some(first) = values.next() else { return false };
+            let joined = values.fold(letters(first), |joined, value| joined + ", " + &letters(value));
+            regex.is_match(&joined)
+        }
+        TextMatcher::Exact(_) | TextMatcher::Regex(_) | TextMatcher::Present => {
+            values.any(|value| matches_text(matcher, value))
+        }
     }
 }
 
@@ -152,7 +159,8 @@ pub(crate) fn matches_text(matcher: &TextMatcher, value: &[u8]) -> bool {
     match matcher {
         TextMatcher::Exact(text) => text.as_bytes() == value,
         // A byte that is not UTF-8 is a letter like any other: a client must not get past a route that refuses `.*bot.*` by adding one.
-        TextMatcher::Regex(regex) | TextMatcher::EachRegex(regex) => regex.is_match(&String::from_utf8_lossy(value)),
+        TextMatcher::Regex(regex) => regex.is_match(&String::from_utf8_lossy(value)),
+        TextMatcher::JoinedRegex(_) => matches_any(matcher, std::iter::once(value)),
         TextMatcher::Present => true,
     }
 }

@@ -42,8 +42,13 @@ impl Revocation {
         for list in &lists {
             webpki::BorrowedCertRevocationList::from_der(list).map_err(|error| unusable(crl, error))?;
         }
-        // The first list of an issuer counts, and a file that a script appends to has the oldest one first.
-        lists.sort_by_cached_key(|list| Reverse(this_update(list)));
+        // The first list of an issuer counts, and a file that a script appends to has the oldest one first. One that is not in force yet must not
+        // hide the one that is.
+        let now = UnixTime::now().as_secs();
+        lists.sort_by_cached_key(|list| {
+            let made = this_update(list);
+            (made.is_some_and(|made| made > now), Reverse(made))
+        });
         let certificates = files::certificates(ca, contents)?;
         let names: Vec<Names<'_>> = certificates.iter().map(Names::of).collect();
         let is_root = |name: &Names<'_>| name.is_own() || !names.iter().any(|other| other.has_signed(name));

@@ -20,6 +20,9 @@ pub struct Server {
     pub more_headers: HeaderChanges,
 }
 
+/// Routes of an Ingress that its snippets may add. All routes of a cluster are bounded, and one Ingress must not take them.
+const ROUTES_MAX: usize = 4096;
+
 impl Reading<'_> {
     /// The headers with which the service of external authorization names the client, in lower case.
     fn granted(&self) -> Vec<&str> {
@@ -56,8 +59,8 @@ impl Reading<'_> {
                 self.tell("configuration-snippet", Verdict::Refused, &format!("{why}; nothing of it is served"));
                 Changes::default()
             }
-            Ok(changes) if elsewhere(&changes, paths).is_some() => {
-                let what = elsewhere(&changes, paths).unwrap_or_default();
+            Ok(changes) if self.unserved(&changes, paths).is_some() => {
+                let what = self.unserved(&changes, paths).unwrap_or_default();
                 self.refuse_snippet("configuration-snippet", &Refused { what, protects: true });
                 Changes::default()
             }
@@ -85,30 +88,65 @@ impl Reading<'_> {
         }
     }
 
-    /// What the snippet of the hosts says; `None` if there is none, or if it is refused.
-    pub(super) fn server_snippet(&mut self) -> Option<Server> {
-        let text = self.text("server-snippet").filter(|_| self.globals.allows_snippets())?;
-        let read = snippet::read_server(text).and_then(|server| {
-            let changes = |headers: &Headers| {
-                let Some(field) = headers.field() else { return Ok(HeaderChanges::default()) };
-                let policy = config::TrafficPolicy::read(&spec("allResponseHeaders", field));
-                policy.map(|policy| policy.all_response_headers().clone())
-            };
-            let headers = changes(&server.add_header).and_then(|add| Ok((add, changes(&server.more_headers)?)));
-            let (add_header, more_headers) =
-                headers.map_err(|wrong| Refused { what: wrong.join("; "), protects: true })?;
-            Ok(Server { steps: server.steps, locations: server.locations, add_header, more_headers })
-        });
+    /// What of a snippet cannot be served beside the rest of the Ingress.
+    fn unserved(&self, changes: &Changes, paths: &[&str]) -> Option<String> {
+        // Those of the Ingress, one of which stands for all.
+        let header = changes
+            .headers()
+            .find(|name| name.contains('-') && self.globals.bool("enable-underscores-in-headers", false));
+        let is_any = self.text("satisfy").is_some_and(|word| word.eq_ignore_ascii_case("any"));
+        match (header, changes.steps.len()) {
+            (Some(name), _) => Some(format!("an `if` with {name}, which clients may write with underscores here")),
+            _ if changes.methods.is_some() && is_any => Some("limit_except beside satisfy: any".to_owned()),
+            (_, steps) if steps * paths.len() > ROUTES_MAX => {
+                Some(format!("more than {ROUTES_MAX} steps, counted for each path"))
+            }
+            _ => elsewhere(changes, paths),
+        }
+    }
+
+    /// What the snippet of the hosts says, or why they are closed; neither if there is none, or if it keeps nobody out.
+    pub(super) fn server_snippet(&mut self, paths: &[&str]) -> (Option<Server>, Option<String>) {
+        let Some(text) = self.text("server-snippet").filter(|_| self.globals.allows_snippets()) else {
+            return (None, None);
+        };
+        let read = snippet::read_server(text).and_then(|server| self.server_of(server, paths));
         match read {
             Ok(server) => {
                 self.tell("server-snippet", Verdict::Served, "all of it is understood");
-                Some(server)
+                (Some(server), None)
             }
-            Err(refused) => {
-                self.refuse_snippet("server-snippet", &refused);
-                None
+            Err(Refused { what, protects }) => {
+                let what = value::cut(&what);
+                let then = if protects { ", and neither are its hosts, because it may keep somebody out" } else { "" };
+                let why = format!("it has {what}, which is not understood: nothing of it is served{then}");
+                self.tell("server-snippet", Verdict::Refused, &why);
+                (None, protects.then(|| format!("server-snippet is refused: it has {what}")))
             }
         }
+    }
+
+    fn server_of(&self, server: snippet::Server, paths: &[&str]) -> Result<Server, Refused> {
+        let refused = |what: String| Refused { what, protects: true };
+        let changes = |headers: &Headers| {
+            let Some(field) = headers.field() else { return Ok(HeaderChanges::default()) };
+            let policy = config::TrafficPolicy::read(&spec("allResponseHeaders", field));
+            policy.map(|policy| policy.all_response_headers().clone()).map_err(|wrong| refused(wrong.join("; ")))
+        };
+        for location in &server.locations {
+            let mut own = Headers::default();
+            location.headers.iter().for_each(|(name, text)| own.set(name, text));
+            changes(&own)?;
+        }
+        let under = self.globals.bool("enable-underscores-in-headers", false);
+        if let Some(name) = snippet::headers(&server.steps).find(|name| under && name.contains('-')) {
+            return Err(refused(format!("an `if` with {name}, which clients may write with underscores here")));
+        }
+        if (server.steps.len() + server.locations.len()) * paths.len() > ROUTES_MAX {
+            return Err(refused(format!("more than {ROUTES_MAX} steps and locations, counted for each path")));
+        }
+        let (add_header, more_headers) = (changes(&server.add_header)?, changes(&server.more_headers)?);
+        Ok(Server { steps: server.steps, locations: server.locations, add_header, more_headers })
     }
 
     fn refuse_snippet(&mut self, name: &str, refused: &Refused) {

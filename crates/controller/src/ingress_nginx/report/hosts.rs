@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::path::{literal_of, regex_of};
+use super::super::plan::Plan;
 use super::super::value;
 use super::Read;
 
@@ -10,10 +11,16 @@ use super::Read;
 /// matched. They come in the order in which ingress-nginx takes them.
 pub(super) fn close<'o>(all: &mut [Read<'o>]) {
     let mut hosts: BTreeMap<String, String> = BTreeMap::new();
+    let mut with_snippet: BTreeSet<String> = BTreeSet::new();
     let is_served = |ingress: &&Read<'_>| ingress.plan.dropped.is_none();
     for ingress in all.iter().filter(is_served) {
+        let Plan { host_closed, location, canary, .. } = &ingress.plan;
+        let has_snippet = canary.is_none() && (location.server.is_some() || location.server_refused.is_some());
         for host in ingress.hosts() {
-            if let Some(why) = &ingress.plan.host_closed {
+            // The oldest one counts.
+            let of_snippet = has_snippet && with_snippet.insert(host.to_owned());
+            let refused = location.server_refused.as_ref().filter(|_| of_snippet);
+            if let Some(why) = host_closed.as_ref().or(refused) {
                 let why = || format!("{}: {why}; it holds for all of the host {}", ingress.name, shown(host));
                 hosts.entry(host.to_owned()).or_insert_with(why);
             }

@@ -27,6 +27,9 @@ pub enum Answer {
     },
 }
 
+/// Bytes of a text, which each route has.
+const TEXT_BYTES_MAX: usize = 4096;
+
 /// What follows `return`: a status, a status with a URL or a text, or a URL.
 pub(super) fn answer(words: &[&str]) -> Result<Answer, String> {
     let refused = || format!("return {}", words.join(" "));
@@ -39,7 +42,9 @@ pub(super) fn answer(words: &[&str]) -> Result<Answer, String> {
     match (status, rest) {
         (301 | 302 | 303 | 307 | 308, Some(url)) => redirect(status, url).ok_or_else(refused),
         // 444 closes the connection.
-        (200 | 204 | 400..=443 | 445..=599, text) if text.is_none_or(|text| !text.contains('$')) => {
+        (200 | 204 | 400..=443 | 445..=599, text)
+            if text.is_none_or(|text| !text.contains('$') && text.len() <= TEXT_BYTES_MAX) =>
+        {
             Ok(Answer::Fixed { status, location: None, text: text.map(str::to_owned) })
         }
         _ => Err(refused()),
@@ -49,7 +54,8 @@ pub(super) fn answer(words: &[&str]) -> Result<Answer, String> {
 fn redirect(status: u16, url: &str) -> Option<Answer> {
     let fixed = || Answer::Fixed { status, location: Some(url.to_owned()), text: None };
     let Some(base) = url.strip_suffix("$request_uri") else {
-        let is_plain = !url.contains('$') && (url.starts_with('/') || value::split_url(url).is_some());
+        let is_graphic = url.len() <= TEXT_BYTES_MAX && url.bytes().all(|byte| byte.is_ascii_graphic());
+        let is_plain = is_graphic && !url.contains('$') && (url.starts_with('/') || value::split_url(url).is_some());
         return is_plain.then(fixed);
     };
     let (scheme, authority) = base.split_once("://")?;

@@ -3,6 +3,7 @@
 
 mod answer;
 mod headers;
+mod pattern;
 mod server;
 mod step;
 mod words;
@@ -11,7 +12,8 @@ use ipnet::IpNet;
 
 pub use self::answer::Answer;
 pub use self::headers::Headers;
-pub use self::server::{LocationKind, ServerLocation, read_server};
+pub use self::pattern::of_path;
+pub use self::server::{LocationKind, Server, ServerLocation, read_server};
 pub use self::step::{Found, Like, Step, Test, found_in};
 use self::words::Directive;
 use super::{backend, value};
@@ -64,10 +66,15 @@ impl Changes {
         self.request.names().chain(self.backend_headers.iter().map(|(name, _)| name.as_str()))
     }
 
+    /// The headers that an `if` looks at, in lower case.
+    pub fn headers(&self) -> impl Iterator<Item = &str> {
+        headers(&self.steps)
+    }
+
     /// The expressions that are looked for in paths.
     pub fn patterns(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().filter_map(|step| match step {
-            Step::If { test: Test::Path(pattern), .. } | Step::Rewrite { pattern, .. } => Some(pattern.as_str()),
+            Step::If { test: Test::Path(pattern, _), .. } | Step::Rewrite { pattern, .. } => Some(pattern.as_str()),
             _ => None,
         })
     }
@@ -76,6 +83,14 @@ impl Changes {
     pub fn rewrites(&self) -> bool {
         self.steps.iter().any(|step| matches!(step, Step::Rewrite { status: None, .. }))
     }
+}
+
+/// The headers that an `if` looks at, in lower case.
+pub fn headers(steps: &[Step]) -> impl Iterator<Item = &str> {
+    steps.iter().filter_map(|step| match step {
+        Step::If { test: Test::Header(name, _), .. } => Some(name.as_str()),
+        _ => None,
+    })
 }
 
 /// Why a snippet is refused.
@@ -202,7 +217,7 @@ fn put(directive: &Directive, changes: &mut Changes) -> Result<(), String> {
     let words = directive.words();
     if directive.block.is_some() {
         match directive.name() {
-            "if" => changes.steps.push(step::read_if(directive)?),
+            "if" => step::push(step::read_if(directive)?, &mut changes.steps)?,
             "limit_except" if changes.methods.is_none() => changes.methods = Some(step::read_limit_except(directive)?),
             name => return Err(name.to_owned()),
         }
@@ -214,7 +229,7 @@ fn put(directive: &Directive, changes: &mut Changes) -> Result<(), String> {
             if name.eq_ignore_ascii_case("upgrade") || name.eq_ignore_ascii_case("connection") => {}
         ["proxy_http_version", "1.1"] | ["proxy_buffering", _] => {}
         ["proxy_set_header" | "grpc_set_header", name, text] => request_header(name, text, changes)?,
-        ["rewrite", rest @ ..] => changes.steps.push(step::read_rewrite(rest)?),
+        ["rewrite", rest @ ..] => step::push(step::read_rewrite(rest)?, &mut changes.steps)?,
         // Only the first one counts.
         ["return", rest @ ..] => changes.steps.push(Step::Answer(answer::answer(rest)?)),
         ["grpc_read_timeout", time] => changes.grpc_read_ms = Some(milliseconds(time)?),

@@ -2,6 +2,7 @@
 
 use super::answer::{Answer, answer};
 use super::headers::Headers;
+use super::pattern::{self, Subject};
 use super::step::{self, Step};
 use super::words::{self, Directive};
 use super::{Refused, each, may_protect};
@@ -24,8 +25,10 @@ pub struct Server {
 pub struct ServerLocation {
     /// What its path is like.
     pub kind: LocationKind,
-    /// The path or the expression.
+    /// The path or the expression, as it is written.
     pub path: String,
+    /// The expression that is found in its paths.
+    pub regex: String,
     /// The answer.
     pub answer: Answer,
     /// The type of its text.
@@ -43,9 +46,12 @@ pub enum LocationKind {
     First,
     /// The longest prefix, if no expression is found.
     Prefix,
-    /// `~` and `~*`: an expression that is found. The path has its flags.
+    /// `~` and `~*`: an expression that is found.
     Regex,
 }
+
+/// Locations of a snippet, each of which becomes a route of each host.
+const LOCATIONS_MAX: usize = 16;
 
 /// Reads a `server-snippet`.
 ///
@@ -92,8 +98,10 @@ fn put(directive: &Directive, server: &mut Server) -> Result<(), String> {
     if directive.block.is_some() {
         match words.as_slice() {
             ["if", ..] => {
-                let step = step::read_if(directive)?;
-                server.steps.push(step);
+                step::push(step::read_if(directive)?, &mut server.steps)?;
+            }
+            ["location", ..] if server.locations.len() == LOCATIONS_MAX => {
+                return Err(format!("more than {LOCATIONS_MAX} locations"));
             }
             ["location", ..] => server.locations.push(location(directive)?),
             [name, ..] => return Err((*name).to_owned()),
@@ -106,7 +114,7 @@ fn put(directive: &Directive, server: &mut Server) -> Result<(), String> {
         ["rewrite", rest @ ..] => match step::read_rewrite(rest)? {
             // The location is looked for with the new path.
             Step::Rewrite { status: None, .. } => return Err(format!("rewrite {}", rest.join(" "))),
-            step => server.steps.push(step),
+            step => step::push(step, &mut server.steps)?,
         },
         ["add_header", name, text] | ["add_header", name, text, "always"] => {
             server.add_header.add(name, constant(text)?)?;
@@ -132,28 +140,27 @@ fn constant(text: &str) -> Result<&str, String> {
 fn location(directive: &Directive) -> Result<ServerLocation, String> {
     let shown = || directive.words.join(" ");
     let (kind, path) = match directive.words().as_slice() {
-        [_, "=", path] => (LocationKind::Exact, (*path).to_owned()),
-        [_, "^~", path] => (LocationKind::First, (*path).to_owned()),
-        [_, "~", pattern] => (LocationKind::Regex, (*pattern).to_owned()),
-        [_, "~*", pattern] => (LocationKind::Regex, format!("(?i:{pattern})")),
-        [_, path] if path.starts_with('/') => (LocationKind::Prefix, (*path).to_owned()),
+        [_, "=", path] => (LocationKind::Exact, *path),
+        [_, "^~", path] => (LocationKind::First, *path),
+        [_, "~" | "~*", pattern] => (LocationKind::Regex, *pattern),
+        [_, path] => (LocationKind::Prefix, *path),
         _ => return Err(shown()),
     };
-    let is_right = match kind {
-        LocationKind::Regex => step::checked(path.clone()).is_some(),
-        // nginx decodes the paths of requests, and not that of a location.
-        _ => {
-            path.starts_with('/')
-                && !path.starts_with("//")
-                && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'%')
+    let regex = match kind {
+        LocationKind::Regex => {
+            let ignores_case = directive.words.get(1).is_some_and(|sign| sign == "~*");
+            pattern::written(path, ignores_case, Subject::Path).ok_or_else(shown)?
         }
+        // nginx decodes the paths of requests, and not that of a location.
+        _ if !step::is_path(path) => return Err(shown()),
+        LocationKind::Exact => format!("^{}$", pattern::of_path(path)),
+        LocationKind::First | LocationKind::Prefix => format!("^{}", pattern::of_path(path)),
     };
-    if !is_right {
-        return Err(shown());
-    }
+    let path = path.to_owned();
     let mut place = ServerLocation {
         kind,
         path,
+        regex,
         answer: Answer::Fixed { status: 0, location: None, text: None },
         content_type: None,
         headers: Vec::new(),
@@ -203,7 +210,7 @@ mod tests {
         let fixed =
             |status, text: Option<&str>| Answer::Fixed { status, location: None, text: text.map(str::to_owned) };
         let [metrics, robots] = server.locations.as_slice() else { panic!("{server:?}") };
-        assert_eq!((metrics.kind, metrics.path.as_str()), (LocationKind::Regex, "(?i:^/(metrics|actuator))"));
+        assert_eq!((metrics.kind, metrics.path.as_str()), (LocationKind::Regex, "^/(metrics|actuator)"));
         assert_eq!(metrics.answer, fixed(403, None));
         assert_eq!((robots.kind, robots.path.as_str()), (LocationKind::Exact, "/robots.txt"));
         assert_eq!((&robots.answer, robots.content_type.as_deref()), (&fixed(200, Some("none")), Some("text/plain")));

@@ -4,6 +4,7 @@
 
 use super::super::path::literal_of;
 use super::answer::{self, Answer};
+use super::pattern::{self, Subject};
 use super::words::Directive;
 
 /// One of them.
@@ -45,14 +46,10 @@ pub enum Step {
 pub enum Test {
     /// A header, by its name in lower case.
     Header(String, Like),
-    /// A cookie.
-    Cookie(String, Like),
-    /// A parameter of the query.
-    Query(String, Like),
     /// One of these methods.
     Method(Vec<String>),
-    /// An expression that is found in the path.
-    Path(String),
+    /// An expression that is found in the path: as it is written, and for paths here.
+    Path(String, String),
     /// This path.
     ExactPath(String),
     /// This host.
@@ -86,14 +83,25 @@ pub enum Found {
 /// Whether an expression is found in the paths of a rule with this path.
 pub fn found_in(pattern: &str, path: &str, is_exact: bool) -> Found {
     let begins = pattern.strip_prefix('^').map_or_else(|| "/".to_owned(), literal_of);
-    let bare = path.trim_end_matches('/');
-    let is_below = begins.strip_prefix(bare).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    match (is_exact, is_below) {
-        (false, _) if path == "/" => Found::Within,
-        (false, true) => Found::Within,
+    // At a segment boundary: `^/a` is found in `/ab`, which is no path of `/a`.
+    let below = format!("{}/", path.trim_end_matches('/'));
+    match is_exact {
+        false if path == "/" || begins.starts_with(&below) => Found::Within,
         _ if !path.starts_with(&begins) => Found::Never,
         _ => Found::Elsewhere,
     }
+}
+
+/// What a snippet may decide. Each becomes a route of each path of the Ingress, with the conditions of those before.
+pub(super) const STEPS_MAX: usize = 16;
+
+/// Adds a step.
+pub(super) fn push(step: Step, steps: &mut Vec<Step>) -> Result<(), String> {
+    if steps.len() == STEPS_MAX {
+        return Err(format!("more than {STEPS_MAX} of `if` and `rewrite`"));
+    }
+    steps.push(step);
+    Ok(())
 }
 
 /// `if (CONDITION) { return ...; }`, or with a `rewrite` of all to a URL.
@@ -102,7 +110,7 @@ pub(super) fn read_if(directive: &Directive) -> Result<Step, String> {
     let words = condition(directive.rest()).ok_or("the condition of an `if`")?;
     let shown = || format!("if ({})", words.join(" "));
     let (test, is_not) = test(&words).ok_or_else(shown)?;
-    if is_not && matches!(test, Test::Path(_) | Test::ExactPath(_)) {
+    if is_not && matches!(test, Test::Path(..) | Test::ExactPath(_)) {
         return Err(format!("{}: all paths but some", shown()));
     }
     let [inner] = block else { return Err(format!("{} with other than one `return`", shown())) };
@@ -134,7 +142,7 @@ fn condition(words: &[String]) -> Option<Vec<&str>> {
 fn test(words: &[&str]) -> Option<(Test, bool)> {
     let (variable, sign, text) = match words {
         // Neither empty nor `0`.
-        [variable] => (variable, "~", "^(?s:0.+|[^0].*)$"),
+        [variable] => (variable, "~", r"^(0.+|[\x01-\x2f\x31-\xff].*)"),
         [variable, sign, text] => (variable, *sign, *text),
         _ => return None,
     };
@@ -144,8 +152,8 @@ fn test(words: &[&str]) -> Option<(Test, bool)> {
     let like = match (sign, text) {
         ("=", text) if text.contains('$') => return None,
         ("=", text) => Sign::Is(text),
-        ("~", text) => Sign::Has(text.to_owned()),
-        ("~*", text) => Sign::Has(format!("(?i:{text})")),
+        ("~", text) => Sign::Has(text, false),
+        ("~*", text) => Sign::Has(text, true),
         _ => return None,
     };
     let (test, turns) = subject(name, like)?;
@@ -154,67 +162,85 @@ fn test(words: &[&str]) -> Option<(Test, bool)> {
 
 enum Sign<'t> {
     Is(&'t str),
-    Has(String),
+    /// The expression, and whether it ignores case.
+    Has(&'t str, bool),
 }
 
-/// The test of a variable, and whether it holds the other way around.
+/// The test of a variable, and whether it holds the other way around. Not `$arg_NAME` and `$cookie_NAME`: nginx looks for those in any case of
+/// letters and as they are written, and what reads them behind it does not.
 fn subject(name: &str, sign: Sign<'_>) -> Option<(Test, bool)> {
     let as_is = |test| Some((test, false));
     match (name, sign) {
         ("request_method", Sign::Is(method)) => as_is(Test::Method(vec![method.to_owned()])),
-        ("request_method", Sign::Has(pattern)) => as_is(Test::Method(methods(&pattern)?)),
+        ("request_method", Sign::Has(pattern, _)) => as_is(Test::Method(methods(pattern)?)),
         ("scheme", Sign::Is("http")) => as_is(Test::IsPlain),
         ("scheme", Sign::Is("https")) => Some((Test::IsPlain, true)),
         ("https", Sign::Is("on")) => Some((Test::IsPlain, true)),
         ("https", Sign::Is("")) => as_is(Test::IsPlain),
-        ("host" | "http_host" | "best_http_host", Sign::Is(host)) if !host.is_empty() => {
-            as_is(Test::Host(host.to_ascii_lowercase()))
+        ("host", Sign::Is(host)) if !host.is_empty() => as_is(Test::Host(host.to_ascii_lowercase())),
+        ("uri", Sign::Is(path)) if is_path(path) => as_is(Test::ExactPath(path.to_owned())),
+        ("uri", Sign::Has(pattern, ignores_case)) => {
+            as_is(Test::Path(pattern.to_owned(), pattern::written(pattern, ignores_case, Subject::Path)?))
         }
-        ("uri", Sign::Is(path)) if path.starts_with('/') => as_is(Test::ExactPath(path.to_owned())),
-        ("uri", Sign::Has(pattern)) => as_is(Test::Path(checked(pattern)?)),
         // It has the query as well, and is not decoded: only how it begins is the same in both.
-        ("request_uri", Sign::Has(pattern)) if !pattern.contains(['$', '?']) || pattern.starts_with("(?i:") => {
-            let inner = pattern.strip_prefix("(?i:").unwrap_or(&pattern);
-            as_is(Test::Path(checked(pattern.clone()).filter(|_| !inner.contains(['$', '?']))?))
+        ("request_uri", Sign::Has(pattern, ignores_case)) if begins(pattern) => {
+            as_is(Test::Path(pattern.to_owned(), pattern::written(pattern, ignores_case, Subject::Path)?))
         }
-        ("http_host" | "host", _) => None,
         (name, sign) => {
+            let header = name.strip_prefix("http_").filter(|name| !["host", "cookie"].contains(name))?;
             let (like, turns) = like(sign)?;
-            let test = match name.split_once('_')? {
-                ("http", header) => Test::Header(header.replace('_', "-"), like),
-                ("cookie", cookie) => Test::Cookie(cookie.to_owned(), like),
-                ("arg", parameter) => Test::Query(parameter.to_owned(), like),
-                _ => return None,
-            };
-            Some((test, turns))
+            Some((Test::Header(header.replace('_', "-"), like), turns))
         }
     }
+}
+
+/// A path that nginx can be asked for: it decodes those of requests.
+pub(super) fn is_path(path: &str) -> bool {
+    path.starts_with('/')
+        && !path.contains("//")
+        && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'%')
+        && path.len() <= PATH_BYTES_MAX
+}
+
+/// Bytes of a path or a value in a snippet.
+const PATH_BYTES_MAX: usize = 1024;
+
+/// Whether an expression says how a text begins, and nothing else: `^/a`, `^/(a|b)`.
+fn begins(pattern: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/_-()|".contains(&byte);
+    pattern
+        .strip_prefix("^/")
+        .is_some_and(|rest| rest.bytes().all(is_plain) && has_outer_alternative(rest) == Some(false))
+}
+
+/// Whether there is a `|` outside of parentheses; `None` if they do not fit.
+fn has_outer_alternative(text: &str) -> Option<bool> {
+    let (mut depth, mut found) = (0_usize, false);
+    for byte in text.bytes() {
+        match byte {
+            b'(' => depth += 1,
+            b')' => depth = depth.checked_sub(1)?,
+            b'|' => found |= depth == 0,
+            _ => {}
+        }
+    }
+    (depth == 0).then_some(found)
 }
 
 /// For nginx, what is not there is empty.
 fn like(sign: Sign<'_>) -> Option<(Like, bool)> {
     match sign {
         Sign::Is("") => Some((Like::IsThere, true)),
-        Sign::Is(text) => Some((Like::Is(text.to_owned()), false)),
-        Sign::Has(pattern) => Some((Like::Has(checked(pattern)?), false)),
+        Sign::Is(text) => (text.is_ascii() && text.len() <= PATH_BYTES_MAX).then(|| (Like::Is(text.to_owned()), false)),
+        Sign::Has(pattern, ignores_case) => {
+            Some((Like::Has(pattern::written(pattern, ignores_case, Subject::Value)?), false))
+        }
     }
 }
 
-/// An expression that means the same to PCRE and here, and that is not found in an empty text.
-pub(super) fn checked(pattern: String) -> Option<String> {
-    let inner = pattern.strip_prefix("(?i:").and_then(|rest| rest.strip_suffix(')')).unwrap_or(&pattern);
-    super::super::path::is_same(inner).then_some(())?;
-    let regex = regex::RegexBuilder::new(&pattern).size_limit(REGEX_BYTES_MAX).build().ok()?;
-    (!regex.is_match("")).then_some(pattern)
-}
-
-/// Bytes of a compiled expression.
-const REGEX_BYTES_MAX: usize = 240 * 1024;
-
 /// The methods of `^(GET|HEAD)$`. Without its anchors, `LOCK` is found in `UNLOCK`.
 fn methods(pattern: &str) -> Option<Vec<String>> {
-    // Methods are in capitals, whichever case the expression ignores.
-    let pattern = pattern.strip_prefix("(?i:").and_then(|rest| rest.strip_suffix(')')).unwrap_or(pattern);
+    // Methods are in capitals, whichever case the expression ignores: nginx refuses others.
     let inner = pattern.strip_prefix('^')?.strip_suffix('$')?;
     let list = inner.strip_prefix('(').map_or(Some(inner), |rest| rest.strip_suffix(')'))?;
     if list.contains('|') && list.len() == inner.len() {
@@ -252,7 +278,7 @@ pub(super) fn read_rewrite(words: &[&str]) -> Result<Step, String> {
     let mut after = to.split('$').skip(1);
     let has_groups_alone = after.all(|rest| rest.starts_with(|c: char| ('1'..='9').contains(&c)));
     let is_served = is_plain && has_groups_alone && (is_path || (is_url && status.is_some()));
-    let same = super::super::path::is_same(from) && regex::Regex::new(from).is_ok();
+    let same = pattern::written(from, false, Subject::Value).is_some();
     if !is_served || !same {
         return Err(format!("rewrite {from} {to}"));
     }
@@ -334,11 +360,9 @@ mod tests {
         check("( $http_x_key != a )", Some((header("x-key", is("a")), true)));
         check("($http_x_key = \"\")", Some((header("x-key", Like::IsThere), true)));
         check("($http_x_key != '')", Some((header("x-key", Like::IsThere), false)));
-        check("($http_x_key)", Some((header("x-key", has("^(?s:0.+|[^0].*)$")), false)));
+        check("($http_x_key)", Some((header("x-key", has("^(0.+|[\\x01-\\x2f\\x31-\\xff].*)")), false)));
         check("($http_user_agent ~* (bot|crawler))", Some((header("user-agent", has("(?i:(bot|crawler))")), false)));
         check("($http_user_agent !~ \"^curl/\")", Some((header("user-agent", has("^curl/")), true)));
-        check("($cookie_a = b)", Some((Test::Cookie("a".to_owned(), is("b")), false)));
-        check("($arg_debug = 1)", Some((Test::Query("debug".to_owned(), is("1")), false)));
         check("($request_method = POST)", Some((methods(&["POST"]), false)));
         check("($request_method !~ ^(GET|HEAD)$)", Some((methods(&["GET", "HEAD"]), true)));
         check("($request_method ~ \"^(?:PUT|DELETE)$\")", Some((methods(&["PUT", "DELETE"]), false)));
@@ -346,11 +370,10 @@ mod tests {
         check("($scheme != https)", Some((Test::IsPlain, false)));
         check("($host != 'www.Example')", Some((Test::Host("www.example".to_owned()), true)));
         check("($uri = /a)", Some((Test::ExactPath("/a".to_owned()), false)));
-        check("($uri ~ ^/admin)", Some((Test::Path("^/admin".to_owned()), false)));
-        check(
-            "($request_uri ~* \"^/(metrics|actuator)\")",
-            Some((Test::Path("(?i:^/(metrics|actuator))".to_owned()), false)),
-        );
+        let slash = "(?:/|%2[Ff])+";
+        check("($uri ~ ^/admin)", Some((Test::Path("^/admin".to_owned(), format!("^{slash}admin")), false)));
+        let both = (Test::Path("^/(a|b)".to_owned(), format!("(?i:^{slash}(a|b))")), false);
+        check("($request_uri ~* \"^/(a|b)\")", Some(both));
         for refused in [
             "$http_a = b",
             "()",
@@ -367,6 +390,14 @@ mod tests {
             "($request_uri ~ ^/a$)",
             "($request_uri = /a)",
             "($host ~ a)",
+            "($http_host = a)",
+            "($http_cookie ~ a)",
+            "($arg_a = b)",
+            "($cookie_a = b)",
+            "($request_uri ~ /a)",
+            "($request_uri ~ ^/a|b)",
+            "($request_uri ~ ^/a.*b)",
+            "($uri = //a)",
             "($remote_addr = 10.0.0.1)",
             "($a = b)",
             "($http_a == b)",

@@ -72,6 +72,7 @@ impl<'t> Making<'t, '_, '_> {
             true => places.sort_by_key(|place| Reverse((place.path.len(), place.path))),
             false => places.sort_by_key(|place| (!place.exact, Reverse(place.path.trim_end_matches('/').len()))),
         }
+        self.server = host.server.map(|(_, server)| server);
         self.asked = self.asked_places(&places, is_regex);
         let Server { rests, routes, items } = match self.server(name, host, &hosts, (&places, is_regex)) {
             Ok(server) => server,
@@ -217,13 +218,16 @@ impl<'t> Making<'t, '_, '_> {
                 None => Err(format!("auth-url asks {path} of the same host, which no Ingress has")),
                 Some(place) => {
                     let plan = &place.ingress.planned.plan;
+                    // The question does not go through its routes.
                     let is_plain = !plan.answers()
+                        && !plan.location.has_rules
+                        && self.server.is_none_or(|server| server.steps.is_empty() && server.locations.is_empty())
                         && plan.location.asks_host.is_none()
                         && plan.location.rewrite.as_deref().is_none_or(|target| target == place.path);
                     match is_plain {
                         true => Ok((place.ingress, place.target)),
                         false => Err(format!(
-                            "auth-url asks {path} of the same host, and {} closes, redirects or rewrites it or asks it about itself",
+                            "auth-url asks {path} of the same host, and {} closes, redirects or rewrites it, decides it by a snippet, or asks it about itself",
                             place.ingress.name
                         )),
                     }
@@ -385,6 +389,10 @@ impl<'t> Making<'t, '_, '_> {
         let location = &place.ingress.planned.plan.location;
         let before = Before { ingress: place.ingress, label: &place.label, hosts, path, place: Some(place) };
         let outside = self.when.clone();
+        if let Some(methods) = &location.methods {
+            // nginx chooses the block before it does anything else.
+            self.when.only(methods);
+        }
         let rests = match self.steps(before, &location.steps) {
             Ok(rests) => rests,
             Err(why) => {
@@ -396,20 +404,14 @@ impl<'t> Making<'t, '_, '_> {
                 return self.add_answer(before, closed);
             }
         };
-        if let Some(methods) = &location.methods {
-            let inside = self.when.clone();
-            self.when.only(methods);
-            self.main(hosts, place, path, None);
-            self.when = inside;
-            // Behind the redirect to HTTPS, as all that is about who may come in.
-            let route = respond(format!("{}.limit-except", place.label), 403, None);
-            let route = Route { hosts: hosts.to_vec(), path: path.clone(), ..route };
-            self.own(place.ingress, place.path, route);
-        } else {
-            self.main(hosts, place, path, None);
-        }
+        self.main(hosts, place, path, None);
         self.rests(before, rests);
         self.when = outside;
+        if location.methods.is_some() {
+            // Behind the redirect to HTTPS, as all that is about who may come in.
+            let route = respond(format!("{}.limit-except", place.label), 403, None);
+            self.own(place.ingress, place.path, Route { hosts: hosts.to_vec(), path: path.clone(), ..route });
+        }
     }
 
     /// The routes that lead to the endpoints of a path, which get `rewrite` if there is one.

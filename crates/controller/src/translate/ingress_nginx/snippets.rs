@@ -5,18 +5,18 @@
 //! others get the condition, and a route behind them answers the rest.
 
 use model::ValueMatcher;
+use std::sync::Arc;
+
 use model::{HostMatcher, Page, PageBody, PathMatcher, PathRewrite, Redirect, Route, RouteAction, Scheme, TextMatcher};
 
 use super::host::{is_below, redirect, rewritten};
 use super::{Host, Ingress, Making, Place, respond};
-use crate::ingress_nginx::{Answer, Found, Like, LocationKind, ServerLocation, Step, Test, found_in};
+use crate::ingress_nginx::{Answer, Found, Like, LocationKind, ServerLocation, Step, Test, found_in, of_path};
 
 /// The requests that a route is for, besides what the route itself says.
 #[derive(Clone, Debug, Default)]
 pub(super) struct When {
     headers: Vec<ValueMatcher>,
-    cookies: Vec<ValueMatcher>,
-    query: Vec<ValueMatcher>,
     /// `None`: all.
     methods: Option<Vec<String>>,
     /// `None`: those of the route.
@@ -52,8 +52,6 @@ impl When {
             return false;
         }
         route.headers.extend(self.headers.iter().cloned());
-        route.cookies.extend(self.cookies.iter().cloned());
-        route.query.extend(self.query.iter().cloned());
         if let Some(hosts) = &self.hosts {
             route.hosts.clone_from(hosts);
         }
@@ -91,6 +89,9 @@ impl<'t> Making<'t, '_, '_> {
     /// Returns what no route can say here.
     pub(super) fn steps(&mut self, before: Before<'_, 't>, steps: &[Step]) -> Result<Vec<Rest>, String> {
         self.check(before, steps)?;
+        if steps.iter().any(|step| matches!(step, Step::If { test: Test::Path(..) | Test::ExactPath(_), .. })) {
+            self.refuse_ambiguous(before)?;
+        }
         let mut rests = Vec::new();
         for (number, step) in steps.iter().enumerate() {
             match step {
@@ -98,7 +99,7 @@ impl<'t> Making<'t, '_, '_> {
                     let label = format!("{}.if{number}", before.label);
                     let outside = self.when.clone();
                     let mut path = before.path.clone();
-                    self.narrow(before, (test, *is_not), &mut path)?;
+                    self.narrow(before, test, &mut path)?;
                     let inside = std::mem::take(&mut self.when);
                     match is_not {
                         false => {
@@ -126,7 +127,7 @@ impl<'t> Making<'t, '_, '_> {
                     }
                 }
                 Step::Rewrite { pattern, to, status } => {
-                    let Some(path) = self.found_in(pattern, before)? else { continue };
+                    let Some(path) = self.found_in((pattern, pattern), before)? else { continue };
                     let label = format!("{}.rewrite{number}", before.label);
                     match (status, before.place) {
                         (Some(status), _) => {
@@ -153,14 +154,14 @@ impl<'t> Making<'t, '_, '_> {
     fn check(&mut self, before: Before<'_, 't>, steps: &[Step]) -> Result<(), String> {
         for step in steps {
             match step {
-                Step::If { test, is_not, .. } => {
+                Step::If { test, .. } => {
                     let outside = self.when.clone();
-                    let tried = self.narrow(before, (test, *is_not), &mut before.path.clone());
+                    let tried = self.narrow(before, test, &mut before.path.clone());
                     self.when = outside;
                     tried?;
                 }
                 Step::Rewrite { pattern, status, .. } => {
-                    self.found_in(pattern, before)?;
+                    self.found_in((pattern, pattern), before)?;
                     if status.is_none() && before.place.is_none() {
                         return Err("a rewrite of the paths of a host".to_owned());
                     }
@@ -180,68 +181,64 @@ impl<'t> Making<'t, '_, '_> {
     }
 
     /// Adds the condition of a test.
-    fn narrow(
-        &mut self,
-        before: Before<'_, 't>,
-        (test, is_not): (&Test, bool),
-        path: &mut PathMatcher,
-    ) -> Result<(), String> {
+    fn narrow(&mut self, before: Before<'_, 't>, test: &Test, path: &mut PathMatcher) -> Result<(), String> {
         match test {
             Test::Header(name, like) => {
-                let matcher = self.value(name, (like, is_not))?;
+                let matcher = self.value(name, like)?;
                 self.when.headers.push(matcher);
-            }
-            Test::Cookie(name, like) => {
-                let matcher = self.value(name, (like, is_not))?;
-                self.when.cookies.push(matcher);
-            }
-            Test::Query(name, like) => {
-                let matcher = self.value(name, (like, is_not))?;
-                self.when.query.push(matcher);
             }
             Test::Method(methods) => self.when.only(methods),
             Test::IsPlain => self.when.only_plain(true),
             Test::Host(host) => {
                 let hosts = self.when.hosts.as_deref().unwrap_or(before.hosts);
-                // Every host, if there is none.
-                let is_one = hosts.is_empty() || hosts.iter().any(|matcher| matcher.matches(host));
+                let is_one = hosts.contains(&HostMatcher::Exact(host.clone()));
+                // Otherwise it may be the host of another Ingress.
+                let is_other = |matcher: &HostMatcher| !matches!(matcher, HostMatcher::Exact(_));
+                if !is_one && (hosts.is_empty() || hosts.iter().any(is_other)) {
+                    return Err(format!("an `if` with the host {host}, which is no host of the rule"));
+                }
                 self.when.is_never |= !is_one;
                 self.when.hosts = Some(vec![HostMatcher::Exact(host.clone())]);
             }
-            Test::Path(pattern) => match self.found_in(pattern, before)? {
+            Test::Path(pattern, regex) => match self.found_in((pattern, regex), before)? {
                 Some(found) => *path = found,
                 None => self.when.is_never = true,
             },
-            Test::ExactPath(exact) if is_in(exact, before.path) => *path = PathMatcher::Exact(exact.clone()),
+            Test::ExactPath(exact) if is_in(exact, before.path) => {
+                let regex = self.with.regexes.anchored(&of_path(exact))?;
+                *path = PathMatcher::Regex(regex);
+            }
             Test::ExactPath(_) => self.when.is_never = true,
         }
         Ok(())
     }
 
-    /// The condition of a value. A client must not pass an `if` that keeps out other values by sending a right one and a wrong one.
-    fn value(&mut self, name: &str, (like, is_not): (&Like, bool)) -> Result<ValueMatcher, String> {
+    fn value(&mut self, name: &str, like: &Like) -> Result<ValueMatcher, String> {
         let regexes = &mut *self.with.regexes;
         let regex = match like {
-            Like::Is(text) if !is_not => {
-                return Ok(ValueMatcher { name: name.to_owned(), value: TextMatcher::Exact(text.clone()) });
-            }
             Like::Is(text) => regexes.anchored(&regex::escape(text))?,
             Like::Has(pattern) => regexes.anywhere(pattern)?,
             Like::IsThere => regexes.anchored("(?s:.+)")?,
         };
-        let value = if is_not { TextMatcher::EachRegex(regex) } else { TextMatcher::Regex(regex) };
-        Ok(ValueMatcher { name: name.to_owned(), value })
+        Ok(ValueMatcher { name: name.to_owned(), value: TextMatcher::JoinedRegex(Arc::new(regex)) })
     }
 
     /// The paths in which an expression is found, which must all be paths of the place: a route has one condition of its path. `None` if no path
     /// of the place has it.
-    fn found_in(&mut self, pattern: &str, before: Before<'_, 't>) -> Result<Option<PathMatcher>, String> {
+    fn found_in(
+        &mut self,
+        (pattern, regex): (&str, &str),
+        before: Before<'_, 't>,
+    ) -> Result<Option<PathMatcher>, String> {
         let found = match (before.place, before.path) {
             (None, _) => Found::Within,
             // All that no other place took.
             (Some(place), _) if place.path == "/" && !place.exact => Found::Within,
             (_, PathMatcher::Prefix(prefix)) => found_in(pattern, prefix, false),
-            (_, PathMatcher::Exact(exact)) => found_in(pattern, exact, true),
+            (_, PathMatcher::Exact(exact)) => {
+                let regex = self.with.regexes.anywhere(regex)?;
+                return Ok(regex.is_match(exact).then(|| before.path.clone()));
+            }
             (_, PathMatcher::Regex(_)) => Found::Elsewhere,
         };
         match found {
@@ -252,8 +249,23 @@ impl<'t> Making<'t, '_, '_> {
             }
         }
         // The first place where it is found, as there.
-        let regex = self.with.regexes.anchored(&format!("(?s:.*?)(?:{pattern})(?s:.*)"))?;
+        let regex = self.with.regexes.anchored(&format!("(?s:.*?)(?:{regex})(?s:.*)"))?;
         Ok(Some(PathMatcher::Regex(regex)))
+    }
+
+    /// Refuses paths that go up or stay behind an encoded slash, which nginx decodes before it looks at a path: an expression would not find what
+    /// an endpoint makes of them.
+    fn refuse_ambiguous(&mut self, before: Before<'_, 't>) -> Result<(), String> {
+        let below = match before.place {
+            Some(place) if place.path != "/" => of_path(place.path.trim_end_matches('/')),
+            _ => String::new(),
+        };
+        let slash = "(?:/|%2[Ff])";
+        let pattern = format!(r"{below}(?s:.*)(?:{slash}\.\.?%2[Ff]|%2[Ff]\.\.?(?:{slash}|\z))(?s:.*)");
+        let path = PathMatcher::Regex(self.with.regexes.anchored(&pattern)?);
+        let answer = Answer::Fixed { status: 400, location: None, text: None };
+        self.answer(before, &format!("{}.ambiguous", before.label), path, &answer);
+        Ok(())
     }
 
     fn moved(&self, ingress: Ingress<'_>, path: Option<PathRewrite>, status: u16) -> Redirect {
@@ -319,22 +331,18 @@ impl<'t> Making<'t, '_, '_> {
             let routes: Result<Vec<Route>, String> =
                 numbered.map(|(number, location)| self.location(before, location, number)).collect();
             let (routes, items) = (routes?, merged(places, &server.locations, is_regex)?);
-            Ok(Server { rests: self.steps(before, &server.steps)?, routes, items })
+            let rests = self.steps(before, &server.steps)?;
+            if !server.locations.is_empty() {
+                self.refuse_ambiguous(Before { label: &format!("{label}.location"), ..before })?;
+            }
+            Ok(Server { rests, routes, items })
         };
         all().map_err(|why: String| (by, format!("server-snippet: {why}")))
     }
 
     /// The route of a location of the snippet of a host.
     fn location(&mut self, before: Before<'_, 't>, location: &ServerLocation, number: usize) -> Result<Route, String> {
-        let path = match location.kind {
-            LocationKind::Exact => PathMatcher::Exact(location.path.clone()),
-            LocationKind::Regex => self.found_in(&location.path, before)?.unwrap_or_else(everything),
-            // Not at a segment boundary: `/a` is a prefix of `/ab`.
-            LocationKind::First | LocationKind::Prefix => {
-                let pattern = format!("{}(?s:.*)", regex::escape(&location.path));
-                PathMatcher::Regex(self.with.regexes.anchored(&pattern)?)
-            }
-        };
+        let path = PathMatcher::Regex(self.with.regexes.anywhere(&location.regex)?);
         let mut route = answered(format!("{}.location{number}", before.label), &location.answer);
         if let RouteAction::Respond(response) = &mut route.to {
             response.headers.extend(location.headers.iter().cloned());
