@@ -68,7 +68,7 @@ impl<'d> Making<'d, '_> {
                 if !allow.is_empty() {
                     keys.set("allow", told(&allow));
                 }
-                if !deny.is_empty() && !(satisfy.is_some() && allow.is_empty() && is_all(&deny)) {
+                if !(deny.is_empty() || satisfy.is_some() && allow.is_empty() && is_all(&deny)) {
                     keys.set("deny", told(&deny));
                 }
             }
