@@ -10,6 +10,7 @@ mod beside;
 mod compression;
 mod errors;
 mod headers;
+mod hosts;
 mod limits;
 mod responses;
 mod session;
@@ -35,7 +36,6 @@ use super::options::Globals;
 use super::path::is_expression;
 use super::snippet::Step;
 use super::value;
-use super::{alias, backend};
 
 /// How to decide where the behaviour of ingress-nginx would be a hole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -471,51 +471,6 @@ impl<'g> Reading<'g> {
     /// These have no effect without another one.
     fn idle(&mut self, names: &[&str], why: &str) {
         names.iter().for_each(|name| self.tell(name, Verdict::NoEffect, why));
-    }
-
-    /// More names of the host.
-    fn aliases(&mut self) -> Vec<String> {
-        let mut names = Vec::new();
-        let (mut has_regex, mut unknown) = (false, None);
-        for word in self.text("server-alias").into_iter().flat_map(value::words) {
-            match word.strip_prefix('~') {
-                None => names.push(word.to_ascii_lowercase()),
-                Some(pattern) => match alias::names(pattern) {
-                    Some(found) => {
-                        has_regex = true;
-                        names.extend(found);
-                    }
-                    None => unknown = Some(word.to_owned()),
-                },
-            }
-        }
-        if let Some(word) = unknown {
-            let why = format!(
-                "the expression {} stands for more than some names or a domain; write the hosts as rules",
-                value::cut(&word)
-            );
-            self.tell("server-alias", Verdict::Refused, &why);
-        } else if has_regex {
-            let why = "an expression is served as the names that it stands for, and one for a label as all names below the domain";
-            self.tell("server-alias", Verdict::Differs, why);
-        }
-        names
-    }
-
-    /// The `Host` that endpoints get.
-    fn vhost(&mut self) -> Option<String> {
-        let mut host = self.text("upstream-vhost").map(str::to_owned);
-        match host.as_deref() {
-            // What endpoints get in any case.
-            Some("$host" | "$http_host" | "$best_http_host") => host = None,
-            Some(text) if text.contains('$') && !backend::has_only(text) => {
-                host = None;
-                let why = "a variable of nginx other than $host, $namespace, $ingress_name, $service_name and $service_port; write the host";
-                self.tell("upstream-vhost", Verdict::Refused, why);
-            }
-            _ => {}
-        }
-        host
     }
 
     fn location(&mut self) -> Location {
