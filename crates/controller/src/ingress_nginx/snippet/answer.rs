@@ -55,7 +55,9 @@ fn redirect(status: u16, url: &str) -> Option<Answer> {
     let fixed = || Answer::Fixed { status, location: Some(url.to_owned()), text: None };
     let Some(base) = url.strip_suffix("$request_uri") else {
         let is_graphic = url.len() <= TEXT_BYTES_MAX && url.bytes().all(|byte| byte.is_ascii_graphic());
-        let is_plain = is_graphic && !url.contains('$') && (url.starts_with('/') || value::split_url(url).is_some());
+        let is_plain = is_graphic
+            && !url.contains('$')
+            && ((url.starts_with('/') && !url.starts_with("//")) || value::split_url(url).is_some());
         return is_plain.then(fixed);
     };
     let (scheme, authority) = base.split_once("://")?;

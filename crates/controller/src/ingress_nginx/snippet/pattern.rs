@@ -8,9 +8,6 @@ use regex_syntax::ast::{self, AssertionKind, Ast, ClassPerl, ClassPerlKind};
 /// Bytes of an expression. nginx takes up to 4,096, and each may become a route.
 const BYTES_MAX: usize = 512;
 
-/// Bytes of a compiled expression.
-const REGEX_BYTES_MAX: usize = 240 * 1024;
-
 /// What an expression is looked for in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
@@ -30,8 +27,9 @@ pub(super) fn written(pattern: &str, ignores_case: bool, subject: Subject) -> Op
     let mut out = String::new();
     write(&ast, subject, &mut out)?;
     let out = if ignores_case { format!("(?i:{out})") } else { out };
-    let regex = regex::RegexBuilder::new(&out).size_limit(REGEX_BYTES_MAX).build().ok()?;
-    (!regex.is_match("")).then_some(out)
+    // It is compiled with the routes, whose expressions have a limit together.
+    let least = regex_syntax::parse(&out).ok()?.properties().minimum_len();
+    least.is_some_and(|bytes| bytes > 0).then_some(out)
 }
 
 /// A text as an expression of paths.

@@ -280,7 +280,7 @@ impl<'t> Making<'t, '_, '_> {
     }
 
     fn answer(&mut self, before: Before<'_, 't>, label: &str, path: PathMatcher, answer: &Answer) {
-        let route = Route { hosts: before.hosts.to_vec(), path, ..answered(label.to_owned(), answer) };
+        let route = Route { hosts: before.hosts.to_vec(), path, ..answered(label.to_owned(), answer, before.ingress) };
         self.add_answer(before, route);
     }
 
@@ -343,7 +343,7 @@ impl<'t> Making<'t, '_, '_> {
     /// The route of a location of the snippet of a host.
     fn location(&mut self, before: Before<'_, 't>, location: &ServerLocation, number: usize) -> Result<Route, String> {
         let path = PathMatcher::Regex(self.with.regexes.anywhere(&location.regex)?);
-        let mut route = answered(format!("{}.location{number}", before.label), &location.answer);
+        let mut route = answered(format!("{}.location{number}", before.label), &location.answer, before.ingress);
         if let RouteAction::Respond(response) = &mut route.to {
             response.headers.extend(location.headers.iter().cloned());
             if let (Some(page), Some(content_type)) = (&mut response.page, &location.content_type) {
@@ -490,8 +490,17 @@ fn is_in(path: &str, of: &PathMatcher) -> bool {
 }
 
 /// The route that answers what a snippet returns.
-fn answered(name: String, answer: &Answer) -> Route {
+fn answered(name: String, answer: &Answer, ingress: Ingress<'_>) -> Route {
     let to = match answer {
+        // nginx makes a URL of a path, and a `?` at the end leaves out the query of the request.
+        Answer::Fixed { status, location: Some(path), .. } if path.starts_with('/') => Redirect {
+            scheme: None,
+            host: None,
+            port: None,
+            path: Some(PathRewrite::Full(if path.contains('?') { path.clone() } else { format!("{path}?") })),
+            status: *status,
+            is_relative: ingress.planned.plan.location.relative_redirects,
+        },
         Answer::Fixed { status, location, text } => {
             let mut route = respond(name, *status, location.as_deref());
             if let (RouteAction::Respond(response), Some(text)) = (&mut route.to, text) {
