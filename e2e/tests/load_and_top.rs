@@ -7,7 +7,7 @@ mod terminal;
 #[path = "support/tls.rs"]
 mod tls;
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
 use serde_json::Value;
@@ -87,6 +87,64 @@ fn a_load_over_https_speaks_what_the_server_chooses() {
     assert_eq!(load(&["--insecure", "--http", "2"]), "http/2 over TLS");
     assert_eq!(load(&["-k", "--http", "1.1"]), "http/1.1 over TLS");
     assert_eq!(load(&["-k", "--close"]), "http/1.1, one connection per request over TLS");
+}
+
+/// Accepts WebSockets and echoes their messages. Its threads end with the test.
+fn websocket_echo() -> SocketAddr {
+    let listener = TcpListener::bind(local(0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let Ok(mut socket) = tungstenite::accept(stream) else { return };
+                while let Ok(message) = socket.read() {
+                    if (message.is_text() || message.is_binary()) && socket.send(message).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn a_load_of_websocket_messages_passes_the_proxy() {
+    let scratch = Scratch::new();
+    let pki = Pki::new(&scratch.path().join("tls"));
+    pki.issue("www", &["localhost"]);
+    let (https, http) = (local(port()), local(port()));
+    let (cert, key) = (pki.path("www.pem"), pki.path("www.key"));
+    let _balancer = Steelyard::serve(
+        &format!(
+            "admin: {{admin}}
+listeners:
+  edge: {{bind: '{https}', protocol: https, tls: {{certificates: [{{cert: {}, key: {}}}]}}, to: web}}
+  plain: {{bind: '{http}', protocol: http, to: web}}
+clusters:
+  web: {{endpoints: ['{}']}}
+",
+            cert.display(),
+            key.display(),
+            websocket_echo(),
+        ),
+        1,
+    );
+    let load =
+        |words: &[&str]| report(&run(&[&["load"], words, &["-n", "60", "-c", "3", "--echo", "--json"]].concat()));
+    for (url, words, protocol) in [
+        (format!("ws://{http}/chat"), &["--data", "hello"][..], "websocket"),
+        (format!("ws://{http}/chat"), &["--size", "300kB", "--binary", "-r", "1000"], "websocket"),
+        (format!("wss://localhost:{}/", https.port()), &["-k"], "websocket over TLS"),
+    ] {
+        let report = load(&[&[url.as_str()], words].concat());
+        let found = (&report["ok"], &report["messages"], report["protocol"].as_str());
+        assert_eq!(found, (&60.into(), &60.into(), Some(protocol)), "{report}");
+    }
+    let origin = Origin::start("o");
+    let refused = run(&["load", &format!("ws://{}/", origin.address), "-n", "1"]);
+    fails(&refused, 1, "the server answers the upgrade with status 200 instead of 101");
 }
 
 #[test]
