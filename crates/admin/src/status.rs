@@ -623,6 +623,7 @@ mod tests {
             forwarded: ForwardedHeaders::Off,
             x_real_ip: false,
             header_names: model::HeaderNames::Any,
+            passthrough: Default::default(),
             http2: true,
             request_id: None,
             paths: PathRules::default(),

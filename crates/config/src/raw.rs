@@ -105,6 +105,8 @@ keys! {
         optional routes: Many<RawRoute>, only "http, tls, tls_passthrough";
         /// Certificates and requirements for clients. Required with protocol https, and with protocol tls.
         optional tls: RawListenerTls, default "none", only "https, tls";
+        /// Connections whose TLS ends at the endpoint: those of clients that ask for one of these names. They go to a cluster as they are.
+        optional passthrough: Many<RawPassthrough>, default "none: TLS ends here", only "https";
         /// Hosts with routes of their own, as the server blocks of nginx and the virtual hosts of Envoy have. A request belongs to the most
         /// specific of these hosts that matches, and only routes whose `hosts` (`sni`) are within it can take it; other requests take the
         /// other routes. A request on a TLS connection that was made for a name of another isolated host is answered 421.
@@ -170,6 +172,21 @@ keys! {
         );
         /// How long both sides of a tunnel (WebSocket, after 101) may be silent; then it is closed.
         optional tunnel_idle_timeout: Positive, default duration_text(LIMITS.tunnel_idle_timeout), only "http";
+    }
+}
+
+keys! {
+    /// Names whose connections are not decrypted. The most specific name decides, among these and the `hosts` of routes: with `*.example.com` here,
+    /// TLS for a route with `hosts: www.example.com` still ends here. Of the keys of the listener, `allow`, `deny`, `proxy_protocol`, `header_timeout` (for the
+    /// client's first message) and the limits on connections apply.
+    pub struct RawPassthrough as "a passthrough" {
+        /// Any of these names, as the client asks for it in its first message: `vault.example.com`, or `*.example.com` for one or more
+        /// labels in front.
+        required sni: OneOrMany<HostText>;
+        /// The cluster that the connections go to.
+        required to: Label;
+        /// How long both directions may be silent. After that the connection is closed.
+        optional idle_timeout: Positive, default duration_text(defaults::TCP_IDLE_TIMEOUT);
     }
 }
 

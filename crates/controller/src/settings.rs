@@ -179,6 +179,8 @@ pub struct IngressNginx {
     pub tcp_services: Option<ServiceName>,
     /// The ConfigMap of its UDP ports.
     pub udp_services: Option<ServiceName>,
+    /// `ssl-passthrough` counts.
+    pub passes_tls: bool,
 }
 
 /// A Secret, written `NAMESPACE/NAME`.

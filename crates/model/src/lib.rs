@@ -91,7 +91,8 @@ pub use jwk::{Jwk, JwkSet, KeyMaterial};
 pub use jwt::{Jwks, JwksUrl, JwtAlgorithm, JwtAuth, claim_path};
 pub use listener::{
     Bandwidth, ClientLimits, ForwardPath, ForwardedHeaders, HeaderNames, HttpListener, KeepRequestId, Listener,
-    ListenerLimits, MinRate, PathRules, Ping, Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute,
+    ListenerLimits, MinRate, Passthrough, PathRules, Ping, Protocol, RequestId, TcpListener, TlsListener, TlsMode,
+    TlsRoute,
 };
 pub use masked::HIDDEN;
 pub use matcher::{

@@ -70,6 +70,7 @@ pub struct Bandwidth {
 
 /// The protocol of a listener.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a snapshot has one for each listener, and nearly all are HTTP")]
 pub enum Protocol {
     /// HTTP/1.0 and HTTP/1.1; HTTP/2 by prior knowledge, or by ALPN within TLS.
     Http(HttpListener),
@@ -113,6 +114,8 @@ pub struct HttpListener {
     pub x_real_ip: bool,
     /// The names that header fields of a request may have. Fields with other names are dropped before anything looks at them.
     pub header_names: HeaderNames,
+    /// Connections whose TLS does not end here. Shared, like `routes`.
+    pub passthrough: Arc<[Passthrough]>,
     /// Clients may speak HTTP/2.
     pub http2: bool,
     /// Every request gets an id; `None` means that `X-Request-ID` is a header like any other.
@@ -123,6 +126,18 @@ pub struct HttpListener {
     pub limits: ListenerLimits,
     /// The pages for requests that cannot be served, after those of a route. The first for a status counts.
     pub error_pages: Box<[ErrorPage]>,
+}
+
+/// Names whose connections a listener of HTTPS does not decrypt. Among the names of all entries and the hosts of all routes, the most specific one
+/// that matches the name that a client asks for decides; of an entry and a route with the same name, the entry does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passthrough {
+    /// At least one.
+    pub sni: Vec<HostMatcher>,
+    /// The cluster of the connections.
+    pub to: ClusterId,
+    /// How long both directions may be silent; then the connection is closed.
+    pub idle_timeout: Duration,
 }
 
 impl HttpListener {

@@ -112,6 +112,7 @@ impl Listener {
                 forwarded: _,
                 x_real_ip: _,
                 header_names: _,
+                passthrough: _,
                 http2: _,
                 request_id: _,
                 paths: _,

@@ -83,6 +83,7 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
             default_backend: args.ingress_nginx_default_backend,
             tcp_services: args.ingress_nginx_tcp_services,
             udp_services: args.ingress_nginx_udp_services,
+            passes_tls: args.ingress_nginx_ssl_passthrough,
         }),
         ingress_status: args.ingress_status,
         default_certificate: args.default_certificate,

@@ -1,5 +1,6 @@
 //! Listeners. The protocol decides which keys have a meaning.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -7,10 +8,10 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use model::{
     ClientLimits, ClusterId, ForwardedHeaders, HeaderNames, HostMatcher, HttpListener, Listener, ListenerLimits,
-    MinRate, PathRules, Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
+    MinRate, Passthrough, PathRules, Protocol, RequestId, TcpListener, TlsListener, TlsMode, TlsRoute, Variable,
 };
 
-use super::route::Inherited;
+use super::route::{Inherited, listed};
 use super::sidecar::Sidecar;
 use super::{
     ClusterIds, addresses, auth, bandwidth, count, external_auth, global_rate_limit, limits, policy, positive, respond,
@@ -19,7 +20,8 @@ use super::{
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
 use crate::raw::{
-    ProtocolName, RawBind, RawCaptureObject, RawClientLimits, RawListener, RawMinRate, RawPaths, RawRequestId,
+    ProtocolName, RawBind, RawCaptureObject, RawClientLimits, RawListener, RawMinRate, RawPassthrough, RawPaths,
+    RawRequestId,
 };
 use crate::read::{Flag, Keyed, Located, OneOf, Written};
 
@@ -62,7 +64,10 @@ pub fn listener(name: &str, raw: RawListener, context: &Context<'_>, report: &mu
         Routes::None(to) => {
             Protocol::Tcp(TcpListener { idle_timeout: positive(&raw.idle_timeout, defaults::TCP_IDLE_TIMEOUT), to })
         }
-        Routes::Http(routes) => Protocol::Http(http(&raw, routes, base, report)),
+        Routes::Http(routes) => {
+            let http = http(&raw, routes, base, report);
+            Protocol::Http(HttpListener { passthrough: passthrough(&raw, ids, report).into(), ..http })
+        }
         Routes::Sni(routes) => Protocol::Tls(TlsListener {
             isolated_hosts: isolated(&raw, routes.iter().map(|route| &route.sni)),
             routes,
@@ -220,6 +225,7 @@ fn bare_http(routes: Vec<model::Route>) -> HttpListener {
         forwarded: defaults::FORWARDED,
         x_real_ip: false,
         header_names: HeaderNames::Any,
+        passthrough: Default::default(),
         http2: true,
         request_id: None,
         paths: PathRules::default(),
@@ -228,9 +234,26 @@ fn bare_http(routes: Vec<model::Route>) -> HttpListener {
     }
 }
 
+/// The connections whose TLS does not end here.
+fn passthrough(raw: &RawListener, ids: &ClusterIds, report: &mut Report) -> Vec<Passthrough> {
+    let mut seen = HashSet::new();
+    let one = |raw: &Located<RawPassthrough>| {
+        let to = raw.value.to.as_ref().and_then(|to| ids.find(to, report));
+        for host in raw.value.sni.iter().flat_map(|names| &names.value.0) {
+            if !seen.insert(host.value.0.clone()) {
+                let wrong = Wrong::new("the connections for this name go to the cluster of an earlier entry");
+                report.add(host.location, wrong.hint("remove it here or there"));
+            }
+        }
+        let sni = listed(&raw.value.sni, |host| host.0.clone());
+        Some(Passthrough { sni, to: to?, idle_timeout: positive(&raw.value.idle_timeout, defaults::TCP_IDLE_TIMEOUT) })
+    };
+    raw.passthrough.iter().flat_map(|entries| &entries.value.0).filter_map(one).collect()
+}
+
 /// The isolated hosts. If any route has a host outside of them, all other hosts together count as one more.
 fn isolated<'r>(raw: &RawListener, hosts: impl Iterator<Item = &'r Vec<HostMatcher>>) -> Vec<HostMatcher> {
-    let mut isolated = route::listed(&raw.isolated_hosts, |host| host.0.clone());
+    let mut isolated = listed(&raw.isolated_hosts, |host| host.0.clone());
     let is_outside = |host: &HostMatcher| !isolated.iter().any(|isolated| isolated.covers(host));
     let mut hosts = hosts;
     if !isolated.is_empty() && hosts.any(|hosts| hosts.is_empty() || hosts.iter().any(is_outside)) {
@@ -399,6 +422,11 @@ fn refuse_keys_of_others<T: Keyed>(raw: &T, protocol: ProtocolName, report: &mut
                 "tls" if protocol == ProtocolName::Http => "write `protocol: https`",
                 "tls" if protocol == ProtocolName::Tcp => "write `protocol: tls`",
                 "passthrough" if protocol == ProtocolName::TlsPassthrough => "remove it: all routes pass TLS through",
+                // The one key is that of a route there, and the other one that of the listener.
+                "passthrough" if protocol == ProtocolName::Https => {
+                    "write `passthrough` in the listener, beside `routes`"
+                }
+                "passthrough" if protocol == ProtocolName::Tls => "write `passthrough: true` in a route",
                 _ => "remove it",
             };
             report.add(*location, wrong.hint(hint));

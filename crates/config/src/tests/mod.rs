@@ -26,7 +26,7 @@ use model::{
 
 use proptest::test_runner::{Config, RngSeed};
 
-use crate::parse;
+use crate::{defaults, parse};
 
 /// Cases from a fixed seed, so that a failure here happens everywhere.
 pub fn seeded(cases: u32) -> Config {
@@ -156,6 +156,42 @@ fn tls_that_ends_here_or_at_the_endpoint() {
     let snapshot = parse("to: web");
     let Protocol::Tls(tls) = &snapshot.listeners[0].protocol else { panic!("{snapshot:?}") };
     assert_eq!((tls.routes[0].mode, tls.routes[0].sni.len()), (TlsMode::Terminate, 0));
+}
+
+#[test]
+fn https_that_passes_some_names_through() {
+    let text = |protocol: &str, more: &str| {
+        format!(
+            "listeners: {{l: {{bind: ':1', protocol: {protocol}, {more}}}}}\n\
+             clusters: {{web: {{endpoints: [\"127.0.0.1:1\"]}}, vault: {{endpoints: [\"127.0.0.1:2\"]}}}}\n"
+        )
+    };
+    let tls = "tls: {certificates: [{cert: a.pem, key: a.key}]}, to: web";
+    let good = format!(
+        "{tls}, passthrough: [{{sni: [a.example, '*.b.example'], to: vault, idle_timeout: 5s}}, {{sni: c.example, to: web}}]"
+    );
+    let snapshot = parse("f", &text("https", &good), Generation(1)).unwrap_or_else(|errors| panic!("{errors}"));
+    let [first, second] = &*http(&snapshot).passthrough else { panic!("{snapshot:?}") };
+    let names = [HostMatcher::Exact("a.example".to_owned()), HostMatcher::Suffix("b.example".to_owned())];
+    assert_eq!((&first.sni[..], first.to, first.idle_timeout), (&names[..], ClusterId(1), Duration::from_secs(5)));
+    assert_eq!((second.to, second.idle_timeout), (ClusterId(0), defaults::TCP_IDLE_TIMEOUT));
+    let refused = |protocol: &str, more: &str, expect: &str| {
+        let errors = parse("f", &text(protocol, more), Generation(1)).unwrap_err().to_string();
+        assert!(errors.contains(expect), "{errors}");
+    };
+    let entry = "passthrough: [{sni: a.example, to: vault}]";
+    refused(
+        "http",
+        &format!("to: web, {entry}"),
+        "`passthrough` needs protocol https, and this listener has protocol http",
+    );
+    refused("tls", &format!("{tls}, {entry}"), "write `passthrough: true` in a route");
+    let route = "tls: {certificates: [{cert: a.pem, key: a.key}]}, routes: [{to: web, passthrough: true}]";
+    refused("https", route, "write `passthrough` in the listener, beside `routes`");
+    refused("https", &format!("{tls}, passthrough: [{{to: vault}}]"), "`sni`");
+    refused("https", &format!("{tls}, passthrough: [{{sni: a.example, to: volt}}]"), "volt");
+    let twice = "passthrough: [{sni: a.example, to: vault}, {sni: A.example, to: web}]";
+    refused("https", &format!("{tls}, {twice}"), "an earlier entry");
 }
 
 #[test]

@@ -639,11 +639,12 @@ pub const KEYS: &[Key] = &[
         "an expression that is found anywhere in the subject; others get 403. One that looks around or refers back is refused",
         "ingress-nginx-hosts",
     )),
-    secures(refused(
+    secures(served(
         "ssl-passthrough",
         Bool,
         Drops,
-        "write a TLSRoute, whose connections reach the endpoint as they are",
+        "with `--ingress-nginx-ssl-passthrough`, connections for the host reach the endpoints of its path `/` as they are; all other annotations hold for requests over HTTP alone, as there. A host with a wildcard is decrypted, as there",
+        "ingress-nginx-passthrough",
     )),
     no_effect(
         "ssl-ciphers",

@@ -218,6 +218,19 @@ struct Making<'w, 'o> {
     grants: Grants,
 }
 
+/// What an Ingress says about TLS that only a listener of the Gateway can say.
+fn tls_of_listeners(location: &Location) -> Option<&'static str> {
+    match (location.passes_tls, &location.client_tls) {
+        (true, _) => {
+            Some("ssl-passthrough: write a listener of the protocol TLS with `mode: Passthrough`, and a TLSRoute")
+        }
+        (false, Some(_)) => Some(
+            "auth-tls-secret: write tls.frontend.validation of the Gateway, whose CA certificates are in a ConfigMap",
+        ),
+        (false, None) => None,
+    }
+}
+
 impl Making<'_, '_> {
     fn left_out(&mut self, ingress: &Read<'_>, what: &str) {
         self.written.leaves_out = true;
@@ -251,10 +264,8 @@ impl Making<'_, '_> {
             self.left_out(ingress, &format!("nothing of it is written: {why}"));
             return Vec::new();
         }
-        if location.client_tls.is_some() {
-            let what = "nothing of it is written: auth-tls-secret: write tls.frontend.validation of the Gateway, whose CA certificates are in a \
-                        ConfigMap";
-            self.left_out(ingress, what);
+        if let Some(what) = tls_of_listeners(location) {
+            self.left_out(ingress, &format!("nothing of it is written: {what}"));
             return Vec::new();
         }
         if let Some(path) = &location.asks_host {

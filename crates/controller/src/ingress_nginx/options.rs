@@ -352,7 +352,7 @@ pub const FLAGS: &[Opt] = &[
     ),
     opt("publish-service", Text, Served, "`--publish-service`"),
     opt("publish-status-address", Text, Served, "`--publish-address`"),
-    opt("enable-ssl-passthrough", Bool, Refused, "write TLSRoutes"),
+    opt("enable-ssl-passthrough", Bool, Served, "`--ingress-nginx-ssl-passthrough`"),
     opt("annotations-prefix", Lines, Refused, "annotations begin with nginx.ingress.kubernetes.io/"),
     opt("http-port", Int, Served, "`--http-port`"),
     opt("https-port", Int, Served, "`--https-port`"),

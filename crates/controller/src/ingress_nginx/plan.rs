@@ -30,6 +30,7 @@ pub use self::access::ServiceUrl;
 pub use self::errors::Errors;
 pub use self::session::Affinity;
 pub use self::snippets::Server;
+pub use self::tls::{ClientTls, ProxySsl};
 use super::catalogue::{self, Bad, Key, Verdict};
 use super::header_map::HeaderMaps;
 use super::options::Globals;
@@ -57,6 +58,8 @@ pub struct With<'w> {
     pub compat: Compat,
     /// ConfigMaps with headers.
     pub maps: HeaderMaps<'w>,
+    /// `ssl-passthrough` counts, by a flag of the controller.
+    pub passes_tls: bool,
 }
 
 /// What became of one annotation, key or flag.
@@ -134,6 +137,8 @@ pub struct Location {
     pub asks_elsewhere: bool,
     /// The path of auth-url on the host of the request; the Service behind it is asked.
     pub asks_host: Option<String>,
+    /// TLS of its hosts ends at the endpoints of the path `/`.
+    pub passes_tls: bool,
     /// Clients of the host show a certificate.
     pub client_tls: Option<ClientTls>,
     /// What is shown to endpoints that speak TLS, and what they have to show; `None` means nothing.
@@ -164,32 +169,6 @@ pub struct Location {
     pub port_in_redirects: bool,
     /// The redirect to a path with a slash names neither scheme nor host.
     pub relative_redirects: bool,
-}
-
-/// TLS to endpoints, by proxy-ssl-secret.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProxySsl {
-    /// The Secret with the certificate, in the namespace of the Ingress. Its CA certificates have signed those of endpoints.
-    pub secret: String,
-    /// Certificates of endpoints are verified, and have this name.
-    pub verify: Option<String>,
-    /// Endpoints are asked for this name.
-    pub sni: Option<String>,
-}
-
-/// What clients of a host show.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientTls {
-    /// The Secret with the CA certificates, in the namespace of the Ingress.
-    pub secret: String,
-    /// Which clients pass.
-    pub mode: model::ClientCertMode,
-    /// Endpoints get the certificate.
-    pub passes: bool,
-    /// An expression that is found in the subject of the certificate.
-    pub subject: Option<String>,
-    /// The URL of a page for other clients.
-    pub error_page: Option<String>,
 }
 
 /// Which requests a canary gets.
@@ -345,6 +324,7 @@ struct Reading<'g> {
     namespace: String,
     compat: Compat,
     maps: HeaderMaps<'g>,
+    passes_tls: bool,
     named: Vec<(String, String)>,
     asks_elsewhere: bool,
     asks_host: Option<String>,
@@ -355,7 +335,7 @@ impl<'g> Reading<'g> {
     fn of<'a>(
         annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
         namespace: &str,
-        With { globals, compat, maps }: With<'g>,
+        With { globals, compat, maps, passes_tls }: With<'g>,
     ) -> Self {
         let mut reading = Self {
             values: BTreeMap::new(),
@@ -370,6 +350,7 @@ impl<'g> Reading<'g> {
             namespace: namespace.to_owned(),
             compat,
             maps,
+            passes_tls,
             named: Vec::new(),
             asks_elsewhere: false,
             asks_host: None,
@@ -517,6 +498,7 @@ impl<'g> Reading<'g> {
             asks_elsewhere: false,
             asks_host: None,
             affinity: None,
+            passes_tls: self.passes_tls(),
             client_tls: self.client_tls(),
             proxy_ssl: self.proxy_ssl(),
             steps: Vec::new(),

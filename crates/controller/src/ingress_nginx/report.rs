@@ -171,16 +171,14 @@ fn all<'o>(
     let ours = || of_kind("IngressClass").filter(|class| class["spec"]["controller"] == CONTROLLER);
     let classes: BTreeSet<&str> = ours().filter_map(|class| class["metadata"]["name"].as_str()).collect();
     let has_default = ours().any(|class| class["metadata"]["annotations"][DEFAULT_CLASS] == "true");
-    let watches_all = arguments.iter().any(|argument| {
-        let flag = argument.trim_start_matches('-').strip_prefix("watch-ingress-without-class");
-        flag.is_some_and(|value| value.is_empty() || value.strip_prefix('=').and_then(value::boolean) == Some(true))
-    });
+    let watches_all = is_on(&arguments, "watch-ingress-without-class");
+    let passes_tls = arguments.is_empty() || is_on(&arguments, "enable-ssl-passthrough");
     let mut all = Vec::new();
     let mut classless = Vec::new();
     for ingress in of_kind("Ingress") {
         let is_ours = class_of_ingress(ingress).map(|name| name == class || classes.contains(name));
         if is_ours.unwrap_or(has_default || watches_all) {
-            let mut read = read(ingress, With { globals: &globals, compat, maps }, &mut known);
+            let mut read = read(ingress, With { globals: &globals, compat, maps, passes_tls }, &mut known);
             if is_ours.is_none() && !has_default {
                 read.plan.dropped.get_or_insert(CLASSLESS.to_owned());
             }
@@ -493,6 +491,14 @@ fn arguments(workload: &Value) -> impl Iterator<Item = &str> {
 
 fn flag<'a>(arguments: &[&'a str], name: &str) -> Option<&'a str> {
     arguments.iter().find_map(|argument| argument.trim_start_matches('-').strip_prefix(name)?.strip_prefix('='))
+}
+
+/// Whether a flag is there and not off.
+fn is_on(arguments: &[&str], name: &str) -> bool {
+    arguments.iter().any(|argument| {
+        let flag = argument.trim_start_matches('-').strip_prefix(name);
+        flag.is_some_and(|value| value.is_empty() || value.strip_prefix('=').and_then(value::boolean) == Some(true))
+    })
 }
 
 fn flags(arguments: &[&str]) -> Vec<Finding> {

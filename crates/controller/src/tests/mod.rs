@@ -70,6 +70,7 @@ fn settings(written: &Value) -> Settings {
                     default_backend: name("default_backend"),
                     tcp_services: name("tcp_services"),
                     udp_services: name("udp_services"),
+                    passes_tls: value["passes_tls"] == true,
                 });
             }
             "ingress_status" => settings.ingress_status = value.as_bool().unwrap(),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use model::{
     Changes, Endpoint, EndpointAddress, ForwardedHeaders, HeaderChanges, HeaderNames, HostMatcher, Listener,
-    ListenerLimits, PathMatcher, PathRules, Protocol, Retry, Route, RouteAction, Snapshot, TextMatcher, TlsMode,
+    ListenerLimits, Passthrough, PathMatcher, PathRules, Protocol, Retry, Route, RouteAction, Snapshot, TextMatcher, TlsMode,
     TlsVersion, Vip, VipMode, Zone,
 };
 
@@ -88,6 +88,11 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
         let _ = write!(text, " for {}", isolated.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | "));
     }
     text.push_str(&clients(listener));
+    if let Protocol::Http(http) = &listener.protocol {
+        for Passthrough { sni, to, .. } in &*http.passthrough {
+            let _ = write!(text, " passes {} to {}", hosts(sni), snapshot.clusters[to.0].name);
+        }
+    }
     match &listener.protocol {
         Protocol::Http(http) => {
             text.push('\n');

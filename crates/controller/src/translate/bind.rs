@@ -6,10 +6,12 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use model::{
-    ClientCa, ClusterId, HostCertificates, HostMatcher, HttpListener, Listener, ListenerTls, PathMatcher, Pem,
-    Protocol, Route, TcpListener, TextMatcher, TlsListener, TlsRoute,
+    ClientCa, ClusterId, HostCertificates, HostMatcher, HttpListener, Listener, ListenerTls, Passthrough, PathMatcher,
+    Pem, Protocol, Route, TcpListener, TextMatcher, TlsListener, TlsMode, TlsRoute,
 };
 
 use super::clients::ClientPolicy;
@@ -108,6 +110,8 @@ struct Bind {
     /// Whether Ingresses are served here too.
     has_ingresses: bool,
     sni: Vec<TlsRoute>,
+    /// The hosts whose TLS is not decrypted, each with the cluster of its connections.
+    passed: BTreeMap<String, ClusterId>,
     /// The cluster of its connections, and the route that names it.
     tcp: Option<(Name, ClusterId)>,
 }
@@ -189,6 +193,7 @@ impl Binds {
             isolated: Isolated::default(),
             has_ingresses: false,
             sni: Vec::new(),
+            passed: BTreeMap::new(),
             tcp: None,
         });
         bind.gateway.as_ref().filter(|_| bind.policy != wanted)
@@ -308,6 +313,13 @@ impl Binds {
         }
     }
 
+    /// Sends the connections for a host to a cluster as they are, at an address with HTTPS.
+    pub(crate) fn pass(&mut self, place: SocketAddr, host: &str, to: ClusterId) {
+        if let Some(bind) = self.places.get_mut(&place) {
+            bind.passed.insert(host.to_ascii_lowercase(), to);
+        }
+    }
+
     /// Sets the cluster of the connections of a TCP listener, unless an older route has them. Returns that route.
     pub(crate) fn tcp(&mut self, place: SocketAddr, route: &Name, to: ClusterId) -> Option<Name> {
         let bind = self.places.get_mut(&place)?;
@@ -327,10 +339,16 @@ impl Binds {
 }
 
 impl Bind {
-    /// Returns `None` for TLS without a certificate, where nothing can be served.
+    /// Returns `None` for TLS without a certificate, where nothing can be served but what passes through.
     fn into_listener(mut self, place: SocketAddr, nowhere: ClusterId) -> Option<Listener> {
         if self.speaks == Speaks::Https && self.certificates.is_empty() {
-            return None;
+            if self.passed.is_empty() {
+                return None;
+            }
+            let passed = std::mem::take(&mut self.passed).into_iter();
+            let route = |(host, to)| TlsRoute { sni: vec![HostMatcher::Exact(host)], to, mode: TlsMode::Passthrough };
+            self.sni = passed.map(route).collect();
+            self.speaks = Speaks::Tls;
         }
         let isolated_hosts = self.isolated_hosts();
         let own_certificates = self.own_certificates();
@@ -342,6 +360,7 @@ impl Bind {
                 forwarded: self.policy.forwarded,
                 x_real_ip: self.policy.x_real_ip,
                 header_names: self.policy.header_names,
+                passthrough: passthrough(self.passed, self.policy.tcp_idle_timeout),
                 http2: true,
                 request_id: self.policy.request_id,
                 paths: self.policy.paths,
@@ -447,6 +466,11 @@ impl Clients {
         let hosts: Option<Vec<HostMatcher>> = self.asked.into_iter().collect();
         Some(ClientCa { hosts: hosts.unwrap_or_default(), ca, crl, spiffe_ids: Vec::new(), verify, required })
     }
+}
+
+fn passthrough(passed: BTreeMap<String, ClusterId>, idle_timeout: Duration) -> Arc<[Passthrough]> {
+    let one = |(host, to)| Passthrough { sni: vec![HostMatcher::Exact(host)], to, idle_timeout };
+    passed.into_iter().map(one).collect()
 }
 
 /// Whether one name (`None` stands for all) covers everything that the other does.

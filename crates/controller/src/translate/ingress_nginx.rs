@@ -7,6 +7,7 @@
 mod errors;
 mod host;
 mod lines;
+mod passthrough;
 mod plans;
 pub(super) mod ports;
 mod snippets;
@@ -82,6 +83,8 @@ struct Host<'t> {
     server: Option<(Ingress<'t>, &'t Server)>,
     /// The Ingresses that demand more of clients than that.
     contradicting: BTreeSet<&'t Name>,
+    /// The first Ingress that says that TLS of the host ends at its endpoints.
+    passes_tls: Option<Ingress<'t>>,
     /// More names.
     aliases: Vec<&'t str>,
     /// The path that `/` leads to, and who says so.
@@ -238,6 +241,9 @@ fn hosts<'t>(served: &[Ingress<'t>], has_default: bool, out: &mut Serving<'_>) -
             host.has_certificate |=
                 has_default || has_certificate(ingress.entry, &tls_hosts, has_default, rule.host.as_deref());
             host.www |= location.www;
+            if location.passes_tls {
+                host.passes_tls.get_or_insert(ingress);
+            }
             host.aliases.extend(location.aliases.iter().map(String::as_str));
             if let Some(root) = location.app_root.as_deref().filter(|_| host.app_root.is_none()) {
                 host.app_root = Some((ingress, root));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use model::Protocol;
+use model::{Passthrough, Protocol};
 use net::buffer::Buffer;
 use net::clock;
 use net::memory::{self, Pressure};
@@ -30,7 +30,10 @@ use crate::stream::Stream;
 use crate::upstream::connect::OnBehalfOf;
 use crate::worker::connection_balance::AcceptedConnection;
 use crate::worker::{ConnectionGuard, ListenerView, Worker};
-use crate::{downstream::captured, downstream::session, http::headers, http::respond, tcp, tcp::by_name, tls};
+use crate::{
+    downstream::captured, downstream::session, http::headers, http::respond, tcp, tcp::by_name, tcp::by_name::Passing,
+    tls,
+};
 
 /// The time limit for a PROXY protocol header. The proxy in front sends it at once.
 const PROXY_PROTOCOL_TIMEOUT_MS: u64 = 5_000;
@@ -262,7 +265,33 @@ async fn serve(
             let secured = match &view.plan.tls {
                 None => (Stream::Plain(stream), input, None),
                 Some(keys) => {
-                    let timeout_ms = crate::millis(http.limits.header_timeout);
+                    let mut timeout_ms = crate::millis(http.limits.header_timeout);
+                    if !http.passthrough.is_empty() {
+                        let deadline_ms = clock::now_ms().saturating_add(timeout_ms);
+                        let passed =
+                            Box::pin(may_pass(worker, &view, &http.passthrough, stream, input, &who, timeout_ms));
+                        (stream, input) = match passed.await {
+                            Ok((stream, input, Passing::Ends)) => (stream, input),
+                            Ok((stream, input, Passing::To(cluster, idle_timeout))) => {
+                                let stream = Stream::Plain(stream);
+                                // Boxed, as below. The client counts until the end.
+                                let relay = tcp::relay(
+                                    worker,
+                                    view,
+                                    cluster,
+                                    stream,
+                                    input,
+                                    who,
+                                    None,
+                                    idle_timeout,
+                                    connection,
+                                );
+                                return Box::pin(relay).await;
+                            }
+                            Err(error) => return refused(&view, &who, &error),
+                        };
+                        timeout_ms = deadline_ms.saturating_sub(clock::now_ms());
+                    }
                     match Box::pin(tls_handshake(worker, keys.clone(), stream, input, timeout_ms)).await {
                         Ok((stream, secured)) => (stream, Buffer::none(), Some(secured)),
                         Err(error) => return refused(&view, &who, &error),
@@ -289,8 +318,50 @@ async fn serve(
 /// Whether the addresses of the listener refuse the client of a connection. Those of an HTTP listener apply to each request.
 pub(crate) fn is_denied(view: &ListenerView, who: &OnBehalfOf) -> bool {
     let is_http = matches!(view.plan.policy.protocol, Protocol::Http(_));
+    !is_http && !admits(view, who)
+}
+
+fn admits(view: &ListenerView, who: &OnBehalfOf) -> bool {
     let admits = |addresses: &Arc<AddressTable>| addresses.admits(Some(who.client.ip()).filter(|_| who.is_known));
-    !is_http && !view.plan.addresses.as_ref().is_none_or(admits)
+    view.plan.addresses.as_ref().is_none_or(admits)
+}
+
+/// Decides whether a connection passes through. Nothing but its first message has been read then.
+///
+/// # Errors
+/// It is refused, and has been closed.
+async fn may_pass(
+    worker: &Worker,
+    view: &ListenerView,
+    passthrough: &[Passthrough],
+    mut stream: TcpStream,
+    mut input: Buffer,
+    who: &OnBehalfOf,
+    timeout_ms: u64,
+) -> Result<(TcpStream, Buffer, Passing), Error> {
+    let timer = Timer::new(&worker.timers);
+    timer.set(clock::now_ms().saturating_add(timeout_ms));
+    let timeout = || Error::downstream(Reason::TlsHandshakeTimeout);
+    let speaks = match input.is_empty() {
+        true => timer.guard(session::first_bytes(&mut stream, &mut input)).await.map_err(|_| timeout())?,
+        false => true,
+    };
+    // The handshake tells a client that leaves, or that speaks plain HTTP, as it always does.
+    if !speaks || is_request(input.filled()) {
+        return Ok((stream, input, Passing::Ends));
+    }
+    let passing = match timer.guard(by_name::passing(view, passthrough, &mut stream, &mut input)).await {
+        Ok(passing) => passing,
+        Err(_) => Err(timeout()),
+    };
+    let passing = passing.and_then(|passing| match passing {
+        Passing::To(..) if !admits(view, who) => Err(Error::internal(Reason::ClientDenied)),
+        passing => Ok(passing),
+    });
+    if passing.is_err() {
+        net::socket::reset_on_close(&stream);
+    }
+    Ok((stream, input, passing?))
 }
 
 pub(crate) fn refused(view: &ListenerView, who: &OnBehalfOf, error: &Error) {

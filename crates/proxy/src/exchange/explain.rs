@@ -169,6 +169,7 @@ mod tests {
             forwarded: model::ForwardedHeaders::Off,
             x_real_ip: false,
             header_names: model::HeaderNames::Any,
+            passthrough: Default::default(),
             http2: true,
             request_id: None,
             paths: PathRules::default(),

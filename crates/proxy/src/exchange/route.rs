@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use model::{HostMatcher, PathMatcher, PathRules, Route};
+use model::{HostMatcher, Passthrough, PathMatcher, PathRules, Route};
 use regex::RegexSet;
 use smallvec::SmallVec;
 use telemetry::Reason;
@@ -28,6 +28,8 @@ pub(crate) struct Router {
     any: Table,
     /// Whether any host is isolated.
     isolates: bool,
+    /// Whether TLS passes through for any name.
+    passes: bool,
     /// Whether any route has `cors`.
     has_cors: bool,
     /// Whether any route has conditions on claims.
@@ -53,6 +55,9 @@ struct Table {
     regexes: Option<Regexes>,
     /// The number of the isolated host, if it is one. Routes of less specific hosts do not take its requests.
     isolated: Option<usize>,
+    /// The number of the [`model::Passthrough`] that has the connections for this name.
+    passthrough: Option<usize>,
+    has_routes: bool,
 }
 
 /// A node of the tree of path prefixes: the routes whose prefix ends here, and the segments that may follow.
@@ -113,6 +118,7 @@ impl Router {
             suffix: HashMap::new(),
             any: Table::default(),
             isolates: !isolated.is_empty(),
+            passes: false,
             has_cors: routes.iter().any(|route| route.policy.cors.is_some()),
             has_claims: routes.iter().any(|route| !route.claims.is_empty()),
             conditions: routes.iter().map(Conditions::new).collect(),
@@ -125,6 +131,28 @@ impl Router {
             router.table_mut(host).isolated = Some(number);
         }
         router
+    }
+
+    /// The same, with the names whose connections pass through.
+    pub(crate) fn with_passthrough(mut self, passthrough: &[Passthrough]) -> Self {
+        self.passes = !passthrough.is_empty();
+        for (number, entry) in passthrough.iter().enumerate() {
+            for host in &entry.sni {
+                self.table_mut(host).passthrough.get_or_insert(number);
+            }
+        }
+        self
+    }
+
+    /// The number of the entry that has the connections for a name; `None` if TLS for it ends here. A client that asks for no name is one of those for
+    /// every name.
+    pub(crate) fn passthrough(&self, name: Option<&str>) -> Option<usize> {
+        if !self.passes {
+            return None;
+        }
+        let Some(name) = name else { return self.any.passthrough };
+        let decides = |table: &&Table| table.passthrough.is_some() || table.has_routes || table.isolated.is_some();
+        self.tables(name).find(decides)?.passthrough
     }
 
     fn table(&self, host: &HostMatcher) -> Option<&Table> {
@@ -238,7 +266,7 @@ impl Table {
     fn new(old: Option<&Regexes>, routes: &[Route], members: Vec<usize>, merge_slashes: bool) -> Self {
         // The path of a route may be written in another form than the normal one.
         let normal = |path: &str| path::normalize(path.as_bytes(), merge_slashes).unwrap_or(path.as_bytes().to_vec());
-        let mut table = Self::default();
+        let mut table = Self { has_routes: !members.is_empty(), ..Self::default() };
         let (mut patterns, mut pattern_routes) = (Vec::new(), Vec::new());
         for index in members {
             match routes.get(index).map(|route| &route.path) {
@@ -550,6 +578,37 @@ mod tests {
         assert_eq!(found(&router, "b.a.example.com", "/one"), Some(1));
         assert_eq!(found(&router, "b.c.example.com", "/one"), Some(2));
         assert_eq!(found(&router, "example.com", "/one"), None);
+    }
+
+    #[test]
+    fn the_most_specific_name_decides_where_tls_ends() {
+        let entry = |names: &[&str]| Passthrough {
+            sni: names.iter().map(|name| on(&[name], prefix("/")).hosts[0].clone()).collect(),
+            to: ClusterId(0),
+            idle_timeout: std::time::Duration::ZERO,
+        };
+        let routes = [prefix("/"), on(&["in.example.com"], prefix("/")), on(&["*.a.example.com"], prefix("/"))];
+        let passthrough =
+            [entry(&["*.example.com"]), entry(&["b.a.example.com", "in.example.com"]), entry(&["*.example.com"])];
+        let router = Router::new(&routes, &[HostMatcher::Exact("empty.example.com".into())], true);
+        assert_eq!(router.passthrough(Some("x.example.com")), None);
+        let router = router.with_passthrough(&passthrough);
+        let check =
+            |name: Option<&str>, expect: Option<usize>| assert_eq!(router.passthrough(name), expect, "{name:?}");
+        check(Some("x.example.com"), Some(0));
+        check(Some("x.y.example.com"), Some(0));
+        check(Some("x.a.example.com"), None);
+        check(Some("b.a.example.com"), Some(1));
+        check(Some("in.example.com"), Some(1));
+        check(Some("empty.example.com"), None);
+        check(Some("example.com"), None);
+        check(None, None);
+        let every = Passthrough { sni: vec![HostMatcher::Any], ..passthrough[0].clone() };
+        let router = Router::new(&routes, &[], true).with_passthrough(&[every]);
+        assert_eq!(
+            [None, Some("x"), Some("in.example.com")].map(|name| router.passthrough(name)),
+            [Some(0), Some(0), None]
+        );
     }
 
     #[test]

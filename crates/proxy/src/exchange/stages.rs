@@ -551,7 +551,10 @@ struct Prepared {
 
 /// Whether the request may use its connection.
 fn is_for(secured: &Secured, listener: &ListenerPlan, request: &RequestHead, buffer: &[u8]) -> bool {
-    secured.serves(HostText::new(request.authority.get(buffer)).as_str(), &listener.router, listener.tls.as_ref())
+    let host = HostText::new(request.authority.get(buffer));
+    // A connection of its own would not end here. Clients that reuse this one, whose certificate has the name, make one when they get 421.
+    listener.router.passthrough(Some(host.as_str())).is_none()
+        && secured.serves(host.as_str(), &listener.router, listener.tls.as_ref())
 }
 
 /// The known properties of the client.

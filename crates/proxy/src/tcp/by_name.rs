@@ -4,8 +4,9 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use model::{HostMatcher, Protocol, TlsListener, TlsMode, TlsRoute};
+use model::{HostMatcher, Passthrough, Protocol, TlsListener, TlsMode, TlsRoute};
 use net::buffer::{Buffer, SMALL_BYTES};
 use net::clock;
 use net::timer::Timer;
@@ -67,6 +68,38 @@ pub(crate) async fn serve(
 
 fn timed_out() -> Error {
     Error::downstream(Reason::TlsHandshakeTimeout)
+}
+
+/// What becomes of a connection of a listener of HTTPS with `passthrough`.
+pub(crate) enum Passing {
+    /// TLS ends here, as it would without.
+    Ends,
+    /// It goes to this cluster.
+    To(Rc<Cluster>, Duration),
+}
+
+/// Reads the client's first message, which stays in `input`, and decides by the name in it.
+///
+/// # Errors
+/// The client has left, or its message is too long. It has not been answered.
+pub(crate) async fn passing(
+    listener: &ListenerView,
+    passthrough: &[Passthrough],
+    stream: &mut TcpStream,
+    input: &mut Buffer,
+) -> Result<Passing, Error> {
+    let name = match hello(stream, input).await {
+        Ok(name) => name,
+        // The handshake answers it with an alert.
+        Err(error) if error.reason == Reason::TlsHandshake && input.len() < HELLO_BYTES_MAX => {
+            return Ok(Passing::Ends);
+        }
+        Err(error) => return Err(error),
+    };
+    let entry = listener.plan.router.passthrough(name.as_deref()).and_then(|number| passthrough.get(number));
+    let Some(entry) = entry else { return Ok(Passing::Ends) };
+    let cluster = listener.clusters.get(entry.to.0).cloned();
+    cluster.map(|cluster| Passing::To(cluster, entry.idle_timeout)).ok_or_else(|| Error::internal(Reason::NoRoute))
 }
 
 /// Reads until the client's first message is complete, which stays in `input`. Returns the name in it, in lower case.

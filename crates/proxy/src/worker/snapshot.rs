@@ -321,15 +321,19 @@ fn router(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<Router> {
             Arc::ptr_eq(&before.routes, &http.routes)
                 && before.paths == http.paths
                 && before.isolated_hosts == http.isolated_hosts
+                && before.passthrough == http.passthrough
         }
         _ => false,
     });
-    let (isolated, merge_slashes) = match &listener.protocol {
-        Protocol::Http(http) => (&*http.isolated_hosts, http.paths.merge_slashes),
-        Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => (&[][..], false),
+    let (isolated, passthrough, merge_slashes) = match &listener.protocol {
+        Protocol::Http(http) => (&*http.isolated_hosts, &*http.passthrough, http.paths.merge_slashes),
+        Protocol::Tcp(_) | Protocol::Tls(_) | Protocol::Capture(_) => (&[][..], &[][..], false),
     };
     let before = old.map(|old| &*old.router);
-    let make = || Arc::new(Router::replacing(before, routes(listener), isolated, merge_slashes));
+    let make = || {
+        let router = Router::replacing(before, routes(listener), isolated, merge_slashes);
+        Arc::new(router.with_passthrough(passthrough))
+    };
     same.map_or_else(make, |old| old.router.clone())
 }
 
@@ -490,6 +494,7 @@ pub(crate) mod fixture {
             forwarded: ForwardedHeaders::Off,
             x_real_ip: false,
             header_names: model::HeaderNames::Any,
+            passthrough: Default::default(),
             http2: true,
             request_id: None,
             limits: ListenerLimits::default(),

@@ -48,6 +48,10 @@ pub(crate) struct ControllerArgs {
     /// address, and --vip-interface or --address-pool
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "ingress_nginx")]
     pub(crate) ingress_nginx_udp_services: Option<controller::ServiceName>,
+    /// Serve ssl-passthrough of ingress-nginx: connections for such hosts reach endpoints as they are. As
+    /// --enable-ssl-passthrough there
+    #[arg(long, requires = "ingress_nginx")]
+    pub(crate) ingress_nginx_ssl_passthrough: bool,
     /// Decide like this where the behaviour of ingress-nginx would be a hole
     #[arg(long, value_name = "HOW", requires = "ingress_nginx", default_value = "safe")]
     pub(crate) ingress_nginx_compat: CompatArg,

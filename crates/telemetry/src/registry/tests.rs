@@ -41,6 +41,7 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
         forwarded: ForwardedHeaders::XForwarded,
         x_real_ip: false,
         header_names: model::HeaderNames::Any,
+        passthrough: Default::default(),
         http2: true,
         request_id: None,
         paths: PathRules::default(),

@@ -8,7 +8,7 @@ use super::super::path::regex_of;
 use super::*;
 
 fn with(globals: &Globals) -> With<'_> {
-    With { globals, compat: Compat::Safe, maps: HeaderMaps::NONE }
+    With { globals, compat: Compat::Safe, maps: HeaderMaps::NONE, passes_tls: false }
 }
 
 fn plan(annotations: &[(&str, &str)]) -> Plan {
@@ -300,7 +300,7 @@ fn what_closes_a_route_and_what_drops_an_ingress() {
     check(&[asks, ("auth-cache-key", "abc")], Some("all clients would get"), None);
     check(&[asks, by, ("auth-cache-duration", "200 5m;")], Some("auth-cache-duration is refused"), None);
     check(&[asks, ("auth-cache-duration", "200 5m;")], None, None);
-    check(&[("ssl-passthrough", "true")], Some("TLSRoute"), None);
+    check(&[("ssl-passthrough", "true")], Some("--ingress-nginx-ssl-passthrough"), None);
     check(&[("ssl-passthrough", "false")], None, None);
     // Only a boolean can say that something is off: these name Secrets, or are no word of theirs.
     for (key, value) in [("auth-tls-secret", "off"), ("auth-tls-secret", "0"), ("auth-snippet", "false")] {
@@ -510,7 +510,7 @@ fn headers_of_config_maps() {
     };
     let of = |keys: &[(&str, &str)], compat: Compat, reference: &str| {
         let globals = Globals::of(keys.iter().copied()).with_header_maps(HeaderMaps(&maps), &mut Known::default());
-        let with = With { globals: &globals, compat, maps: HeaderMaps(&maps) };
+        let with = With { globals: &globals, compat, maps: HeaderMaps(&maps), passes_tls: false };
         Plan::of([("custom-headers", reference)], "shop", &["/"], with, &mut Known::default())
     };
     let check = |keys: &[(&str, &str)], compat: Compat, reference: &str, expect: Result<Value, &str>| {

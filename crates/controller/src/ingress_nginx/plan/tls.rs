@@ -4,7 +4,33 @@ use model::ClientCertMode;
 
 use super::super::path::is_expression;
 use super::super::value;
-use super::{ClientTls, ProxySsl, Reading, Verdict};
+use super::{Reading, Verdict};
+
+/// TLS to endpoints, by proxy-ssl-secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxySsl {
+    /// The Secret with the certificate, in the namespace of the Ingress. Its CA certificates have signed those of endpoints.
+    pub secret: String,
+    /// Certificates of endpoints are verified, and have this name.
+    pub verify: Option<String>,
+    /// Endpoints are asked for this name.
+    pub sni: Option<String>,
+}
+
+/// What clients of a host show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientTls {
+    /// The Secret with the CA certificates, in the namespace of the Ingress.
+    pub secret: String,
+    /// Which clients pass.
+    pub mode: model::ClientCertMode,
+    /// Endpoints get the certificate.
+    pub passes: bool,
+    /// An expression that is found in the subject of the certificate.
+    pub subject: Option<String>,
+    /// The URL of a page for other clients.
+    pub error_page: Option<String>,
+}
 
 impl ClientTls {
     /// Whether no client passes this that would not pass the other one, of the same namespace.
@@ -88,6 +114,17 @@ impl Reading<'_> {
         self.close_for("auth-tls-secret", format!("{name} is refused: {why}"));
         self.tell(name, Verdict::Refused, why);
         None
+    }
+
+    /// Whether TLS ends at the endpoints.
+    pub(super) fn passes_tls(&mut self) -> bool {
+        let wanted = self.bool("ssl-passthrough", false);
+        if wanted && !self.passes_tls {
+            let why = "start the controller with --ingress-nginx-ssl-passthrough; if ingress-nginx runs without --enable-ssl-passthrough, it ignores \
+                       the annotation: remove it";
+            self.refuse("ssl-passthrough", why);
+        }
+        wanted && self.passes_tls
     }
 
     /// The certificate for endpoints.

@@ -67,7 +67,6 @@ fn what_holds_for_a_host_closes_all_of_its_ingresses() {
     for annotations in [
         json!({"auth-tls-secret": "other/ca"}),
         json!({"auth-tls-secret": "off"}),
-        json!({"ssl-passthrough": "true"}),
         json!({"server-snippet": "deny all;"}),
         json!({"server-snippet": "include /etc/nginx/deny.conf;"}),
     ] {
@@ -77,6 +76,26 @@ fn what_holds_for_a_host_closes_all_of_its_ingresses() {
         let expect = [("shop/a", Outcome::Closed), ("shop/b", Outcome::Closed), ("shop/elsewhere", Outcome::Served)];
         assert_eq!(outcomes(&objects), expect.map(|(name, outcome)| (name.to_owned(), outcome)), "{annotations}");
     }
+}
+
+#[test]
+fn tls_passes_through_by_a_flag_of_the_controller() {
+    let check = |arguments: Option<&[&str]>, expect: Outcome| {
+        let mut objects = vec![ingress("a", &json!({}), "/a"), ingress("b", &json!({"ssl-passthrough": "true"}), "/")];
+        objects.extend(arguments.map(|arguments| {
+            let arguments: Vec<&str> = ["/nginx-ingress-controller"].iter().chain(arguments).copied().collect();
+            json!({"kind": "Deployment", "metadata": {"name": "c"}, "spec": {"template": {"spec": {"containers": [{"args": arguments}]}}}})
+        }));
+        let outcomes: Vec<Outcome> = outcomes(&objects).into_iter().map(|(_, outcome)| outcome).collect();
+        // It holds for all of the host.
+        assert_eq!(outcomes, [expect, expect], "{arguments:?}");
+    };
+    // Nobody knows the flags.
+    check(None, Outcome::Served);
+    check(Some(&["--enable-ssl-passthrough"]), Outcome::Served);
+    check(Some(&["--enable-ssl-passthrough=true"]), Outcome::Served);
+    check(Some(&["--enable-ssl-passthrough=false"]), Outcome::Closed);
+    check(Some(&["--enable-metrics"]), Outcome::Closed);
 }
 
 #[test]

@@ -82,6 +82,9 @@ impl<'t> Making<'t, '_, '_> {
                 return self.closed(name, hosts, host, (by, &why));
             }
         };
+        if let (Some(by), Ok(place)) = (host.passes_tls, &self.places.tls) {
+            self.pass(name, by, host, *place);
+        }
         self.app_root(name, host, &hosts);
         for item in items {
             self.item(host, &hosts, (item, &routes), is_regex);
@@ -548,7 +551,12 @@ impl<'t> Making<'t, '_, '_> {
     }
 
     /// The port of a Service that a path leads to. `of` is the Ingress that says how, and `ingress` the one that has the path.
-    fn share(&mut self, of: Ingress<'_>, ingress: Ingress<'_>, target: &IngressTarget) -> Result<Share, Why> {
+    pub(super) fn share(
+        &mut self,
+        of: Ingress<'_>,
+        ingress: Ingress<'_>,
+        target: &IngressTarget,
+    ) -> Result<Share, Why> {
         let one = One::of(self.index, (ingress.name, ingress.entry), None, self.out);
         let share = one.share(target)?;
         let h2 = share.h2 || of.planned.plan.location.protocol.h2;

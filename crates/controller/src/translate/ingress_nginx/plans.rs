@@ -48,7 +48,7 @@ impl Plans {
                 && planned.maps.iter().all(is_same)
         });
         for (name, entry) in &index.ingresses {
-            let with = With { globals: &self.globals, compat: nginx.compat, maps };
+            let with = With { globals: &self.globals, compat: nginx.compat, maps, passes_tls: nginx.passes_tls };
             let make = || Planned::of((name, entry), index, with, &mut self.policies);
             self.known.entry(name.clone()).or_insert_with(make);
         }
