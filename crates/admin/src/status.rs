@@ -467,7 +467,7 @@ impl ClusterStatus {
             Algorithm::LeastRequest => "least_request",
             Algorithm::LeastConnections => "least_connections",
             Algorithm::Random => "random",
-            Algorithm::Maglev(_) => "maglev",
+            Algorithm::Maglev(_) | Algorithm::MaglevSubset { .. } => "maglev",
             Algorithm::PeakEwma => "peak_ewma",
         };
         Self {

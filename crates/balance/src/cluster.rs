@@ -82,8 +82,8 @@ impl ClusterState {
     /// The state of `cluster` with these endpoints and their weights: those in the file, and every address of host names.
     pub fn new(cluster: &model::Cluster, endpoints: Vec<(Arc<EndpointState>, u32)>) -> Self {
         let (endpoints, weights): (Vec<_>, Vec<u32>) = endpoints.into_iter().unzip();
-        let maglev =
-            matches!(cluster.algorithm, model::Algorithm::Maglev(_)).then(|| Maglev::new(&endpoints, &weights));
+        let maglev = matches!(cluster.algorithm, model::Algorithm::Maglev(_) | model::Algorithm::MaglevSubset { .. })
+            .then(|| Maglev::new(&endpoints, &weights));
         Self {
             epoch: Arc::new(AtomicU64::new(1)),
             panic_threshold: cluster.panic_threshold,

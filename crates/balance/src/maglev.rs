@@ -8,6 +8,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use model::SUBSET_MAX;
+
 use crate::endpoint::EndpointState;
 use crate::hash::{hash_key, mix};
 
@@ -63,9 +65,63 @@ impl Maglev {
             // `mix` alone would map 0 to itself.
             hash = mix(hash.wrapping_add(0x9e37_79b9_7f4a_7c15));
         }
+        self.walk(hash).map(|index| index as usize).find(|index| accepts(*index))
+    }
+
+    /// The first `size` endpoints of a key, at most [`SUBSET_MAX`], among those that `accepts`: those that lookups would find one after another. So
+    /// one that goes leaves the others of the key, and one that comes takes the place of one of them for few keys.
+    pub(crate) fn subset(&self, key: u64, size: usize, accepts: impl Fn(usize) -> bool) -> Subset {
+        let mut subset = Subset { found: [0; SUBSET_MAX], count: 0 };
+        let size = size.min(SUBSET_MAX);
+        let mut hash = key;
+        // With many more endpoints than `size`, nearly every lookup finds another one.
+        for _ in 0..LOOKUPS_MAX + 4 * size as u32 {
+            let slot = self.slots.get((hash % self.slots.len().max(1) as u64) as usize);
+            if let Some(index) = slot.filter(|index| accepts(**index as usize)) {
+                subset.add(*index);
+            }
+            if subset.count == size {
+                return subset;
+            }
+            hash = mix(hash.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        }
+        for index in self.walk(key).filter(|index| accepts(*index as usize)) {
+            if subset.count == size {
+                break;
+            }
+            subset.add(index);
+        }
+        subset
+    }
+
+    /// All endpoints, from one that the hash chooses.
+    fn walk(&self, hash: u64) -> impl Iterator<Item = u32> {
         let start = (hash % self.order.len().max(1) as u64) as usize;
-        let (head, tail) = self.order.split_at_checked(start)?;
-        tail.iter().chain(head).map(|index| *index as usize).find(|index| accepts(*index))
+        let (head, tail) = self.order.split_at_checked(start).unwrap_or_default();
+        tail.iter().chain(head).copied()
+    }
+}
+
+/// The endpoints of one key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subset {
+    found: [u32; SUBSET_MAX],
+    /// `0 <= count <= SUBSET_MAX`
+    count: usize,
+}
+
+impl Subset {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + Clone {
+        self.found.iter().take(self.count).map(|index| *index as usize)
+    }
+
+    /// Adds an endpoint, unless it is there.
+    fn add(&mut self, index: u32) {
+        let (found, rest) = self.found.split_at_mut(self.count.min(SUBSET_MAX));
+        if let (false, Some(place)) = (found.contains(&index), rest.first_mut()) {
+            *place = index;
+            self.count += 1;
+        }
     }
 }
 
@@ -165,6 +221,59 @@ mod tests {
         assert_eq!(maglev_of(&[7], &[3]).lookup(1, |_| true), Some(0));
         assert_eq!(maglev_of(&[7, 8], &[0, 3]).lookup(1, |_| true), Some(1));
         assert_eq!(maglev_of(&[7, 8], &[1, 3]).lookup(1, |_| false), None);
+    }
+
+    fn subset_of(maglev: &Maglev, key: u64, size: usize) -> Vec<usize> {
+        let mut found: Vec<usize> = maglev.subset(key, size, |_| true).iter().collect();
+        found.sort_unstable();
+        found
+    }
+
+    #[test]
+    fn a_key_has_as_many_endpoints_as_there_are_and_it_may_have() {
+        let check = |weights: &[u32], size: usize, expect: usize| {
+            let maglev = maglev_of(&(0..weights.len()).collect::<Vec<_>>(), weights);
+            for key in 0..200 {
+                let mut found = subset_of(&maglev, mix(key), size);
+                assert_eq!(found.len(), expect, "{weights:?} {size}");
+                found.dedup();
+                assert_eq!(found.len(), expect, "{weights:?} {size}");
+                assert!(found.iter().all(|index| weights[*index] > 0));
+            }
+        };
+        check(&[], 3, 0);
+        check(&[0, 0], 3, 0);
+        check(&[1], 3, 1);
+        check(&[1, 0, 1], 3, 2);
+        check(&[1, 1, 1], 3, 3);
+        check(&[1; 20], 3, 3);
+        check(&[1000, 1, 1, 1, 1], 5, 5);
+        check(&[1; 100], SUBSET_MAX, SUBSET_MAX);
+        check(&[1; 100], 1000, SUBSET_MAX);
+    }
+
+    #[test]
+    fn subsets_are_spread_evenly_and_keep_their_endpoints_when_others_go() {
+        const KEYS: u64 = 20_000;
+        let all: Vec<usize> = (0..20).collect();
+        let before = maglev_of(&all, &[1; 20]);
+        let mut counts = [0u32; 20];
+        let (mut lost, mut changed) = (0, 0);
+        // The eighth goes.
+        let left: Vec<usize> = all.iter().copied().filter(|number| *number != 7).collect();
+        let after = maglev_of(&left, &[1; 19]);
+        for key in (0..KEYS).map(mix) {
+            let (one, other) = (subset_of(&before, key, 3), subset_of(&after, key, 3));
+            one.iter().for_each(|index| counts[*index] += 1);
+            let other: Vec<usize> = other.into_iter().map(|index| left[index]).collect();
+            lost += one.iter().filter(|index| **index == 7).count();
+            changed += one.iter().filter(|index| **index != 7 && !other.contains(index)).count();
+        }
+        let fair = KEYS as f64 * 3.0 / 20.0;
+        assert!(counts.iter().all(|count| (f64::from(*count) / fair - 1.0).abs() < 0.1), "{counts:?}");
+        assert!((lost as f64 / fair - 1.0).abs() < 0.1, "{lost}");
+        // Of the other 57,000 places, few change.
+        assert!((changed as f64) < KEYS as f64 * 3.0 * 0.03, "{changed}");
     }
 
     #[test]

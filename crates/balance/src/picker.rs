@@ -38,6 +38,8 @@ enum Strategy {
     /// The better of two endpoints that are drawn by weight.
     TwoChoices(AliasTable, Load),
     Maglev,
+    /// With this many endpoints for a key.
+    MaglevSubset(usize),
 }
 
 /// The measure that is compared between two endpoints.
@@ -64,6 +66,7 @@ impl Picker {
             model::Algorithm::LeastConnections => Strategy::TwoChoices(AliasTable::default(), Load::Connections),
             model::Algorithm::PeakEwma => Strategy::TwoChoices(AliasTable::default(), Load::PeakEwma),
             model::Algorithm::Maglev(_) => Strategy::Maglev,
+            model::Algorithm::MaglevSubset { size, .. } => Strategy::MaglevSubset(*size),
         };
         // A view of epoch 0 is never valid, because a cluster's first epoch is 1.
         Self { strategy, view: View::default(), rng: Rng::new(seed ^ mix(worker as u64 + 1)) }
@@ -71,7 +74,7 @@ impl Picker {
 
     /// Whether `key` matters. If not, the caller need not hash anything and passes 0.
     pub fn needs_key(&self) -> bool {
-        matches!(self.strategy, Strategy::Maglev)
+        matches!(self.strategy, Strategy::Maglev | Strategy::MaglevSubset(_))
     }
 
     /// Picks an endpoint for new work; `None` if none takes it, or only endpoints in `tried` do. If those are all of the zone and priority
@@ -116,6 +119,14 @@ impl Picker {
                     _ => false,
                 }
             })?,
+            Strategy::MaglevSubset(size) => {
+                let table = cluster.maglev()?;
+                let subset = table.subset(key, *size, |index| view.share_of(index) > 0);
+                // What cannot take the request leaves the others of the key, and then what would follow them.
+                let among = subset.iter().filter(|index| !excluded(*index)).map(|index| (index, view.share_of(index)));
+                by_share(among, rng)
+                    .or_else(|| table.lookup(key, |index| view.share_of(index) > 0 && !excluded(index)))?
+            }
             Strategy::Maglev => {
                 let open = |index: usize| view.share_of(index) > 0 && !excluded(index);
                 // Slow start depends on the key, so that each key returns once and then stays.
@@ -135,7 +146,7 @@ impl Picker {
             Strategy::Random(table) | Strategy::TwoChoices(table, _) => {
                 table.rebuild(self.view.members.iter().map(|member| u64::from(member.effective_weight())));
             }
-            Strategy::Maglev => {}
+            Strategy::Maglev | Strategy::MaglevSubset(_) => {}
         }
     }
 }
@@ -155,6 +166,22 @@ fn draw<'a>(
     }
     let (head, tail) = members.split_at_checked(rng.below(members.len() as u64) as usize)?;
     tail.iter().chain(head).find(|member| !excluded(member.index))
+}
+
+/// Draws an endpoint by the share that slow start grants it.
+fn by_share<S: Into<u64>>(among: impl Iterator<Item = (usize, S)> + Clone, rng: &mut Rng) -> Option<usize> {
+    let total: u64 = among.clone().map(|(_, share)| share.into()).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut left = rng.below(total);
+    for (index, share) in among {
+        match left.checked_sub(share.into()) {
+            Some(rest) => left = rest,
+            None => return Some(index),
+        }
+    }
+    None
 }
 
 /// The better of two different members (Mitzenmacher: "The power of two choices in randomized load balancing", 2001): the first one drawn
@@ -229,7 +256,7 @@ mod tests {
     use model::Algorithm;
     use proptest::prelude::*;
 
-    use crate::testing::{algorithms, cluster_with, maglev, picker, seeded};
+    use crate::testing::{algorithms, cluster_with, maglev, picker, seeded, subset};
     use crate::{ClusterState, Outcome, Pick, Picker, Rng};
 
     /// Picks with a changing key, and keeps the load of each pick for a while, so that everything that can be picked is picked.
@@ -300,6 +327,33 @@ mod tests {
         check(draining(&[0, 1, 2]), 0.3, &[1, 1, 1], &[], false);
         // One of the two that do not drain: half, so no panic.
         check(|cluster| (draining(&[0])(cluster), unhealthy(&[1])(cluster)).0, 0.3, &[8, 1, 1], &[2], false);
+    }
+
+    #[test]
+    fn the_requests_of_a_key_are_spread_over_its_endpoints() {
+        let cluster = cluster_with(subset(3), &[1; 12], |_| {});
+        let mut picker = picker(&subset(3), 5);
+        let mut of = |key: u64, tried: &[usize], picks: u32| {
+            let mut counts = [0u32; 12];
+            (0..picks).for_each(|_| counts[picker.pick(&cluster, 0, key, tried).unwrap().index] += 1);
+            let used: Vec<usize> = (0..12).filter(|index| counts[*index] > 0).collect();
+            (used, counts)
+        };
+        for key in 0..50 {
+            let (three, counts) = of(key, &[], 3000);
+            assert_eq!(three.len(), 3, "{counts:?}");
+            assert!(three.iter().all(|index| counts[*index].abs_diff(1000) < 200), "{counts:?}");
+            assert_eq!(of(key, &three[..1], 200).0, three[1..], "the others of the key");
+            // The next one of the key, and no other.
+            let (next, _) = of(key, &three, 200);
+            assert!(next.len() == 1 && !three.contains(&next[0]), "{next:?}");
+        }
+        let (first, _) = of(1, &[], 300);
+        assert!(cluster.set_healthy(first[0], false, 5));
+        let (other, _) = of(1, &[], 300);
+        assert!(other.len() == 3 && first[1..].iter().all(|index| other.contains(index)), "{first:?} {other:?}");
+        assert!(cluster.set_healthy(first[0], true, 6));
+        assert_eq!(of(1, &[], 300).0, first, "it has its keys back");
     }
 
     #[test]
@@ -412,14 +466,17 @@ mod tests {
     fn only_maglev_needs_a_key() {
         for algorithm in algorithms() {
             let needs = picker(&algorithm, 1).needs_key();
-            assert_eq!(needs, matches!(algorithm, Algorithm::Maglev(_)));
+            assert_eq!(needs, matches!(algorithm, Algorithm::Maglev(_) | Algorithm::MaglevSubset { .. }));
         }
     }
 
     /// The shares of 30,000 picks with all endpoints idle must equal the weights within a twentieth.
     #[test]
     fn idle_endpoints_get_their_weight() {
-        for algorithm in algorithms().into_iter().filter(|algorithm| *algorithm != maglev()) {
+        // Weights decide which keys an endpoint has with these.
+        let is_by_key =
+            |algorithm: &Algorithm| matches!(algorithm, Algorithm::Maglev(_) | Algorithm::MaglevSubset { .. });
+        for algorithm in algorithms().into_iter().filter(|algorithm| !is_by_key(algorithm)) {
             for weights in [vec![2, 1], vec![4, 3, 2, 1]] {
                 let cluster = cluster_with(algorithm.clone(), &weights, |_| {});
                 cluster.endpoints().iter().for_each(|endpoint| endpoint.observe_latency(0, 1000));

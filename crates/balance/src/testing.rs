@@ -48,14 +48,21 @@ pub(crate) fn maglev() -> Algorithm {
     Algorithm::Maglev(model::HashKey::ClientIp)
 }
 
+/// The same with this many endpoints for a client.
+pub(crate) fn subset(size: usize) -> Algorithm {
+    Algorithm::MaglevSubset { key: model::HashKey::ClientIp, size }
+}
+
 /// Every algorithm.
-pub(crate) fn algorithms() -> [Algorithm; 6] {
+pub(crate) fn algorithms() -> [Algorithm; 7] {
     [
         Algorithm::RoundRobin,
         Algorithm::LeastRequest,
         Algorithm::LeastConnections,
         Algorithm::Random,
         maglev(),
+        // More than the clusters of the tests have, so that all of them are picked.
+        subset(model::SUBSET_MAX),
         Algorithm::PeakEwma,
     ]
 }

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use model::{
     Algorithm, Cluster, ClusterLimits, ClusterProtocol, Dns, ForwardPath, ForwardedHeaders, HashKey, HeaderNames,
-    ListenerLimits, MinRate, PathRules, ProxyProtocol, Satisfy, TlsVersion,
+    ListenerLimits, MinRate, PathRules, ProxyProtocol, SUBSET_MAX, Satisfy, TlsVersion,
 };
 
 use crate::defaults;
@@ -399,6 +399,9 @@ keys! {
         optional key: RawHashKey, default word(&KeyWord);
     }
 }
+        /// How many endpoints a key has. Each request goes to one of them at random, and to another one if it cannot take it. When endpoints come and
+        /// go, a key keeps most of its own.
+        optional subset: Int<2, { SUBSET_MAX as u64 }>, default "1: all requests with the same key go to the same endpoint";
 
 keys! {
     /// The part of the request to hash.

@@ -128,9 +128,19 @@ pub enum Algorithm {
     Random,
     /// Consistent hashing (Eisenbud et al., NSDI 2016): the same key goes to the same endpoint from every Steelyard.
     Maglev(HashKey),
+    /// The same, with several endpoints for a key: each request goes to one of them at random.
+    MaglevSubset {
+        /// See [`Algorithm::Maglev`].
+        key: HashKey,
+        /// How many, from 2 to [`SUBSET_MAX`].
+        size: usize,
+    },
     /// The better of two random endpoints by a decaying average of latency that jumps up at once, times outstanding requests (Finagle).
     PeakEwma,
 }
+
+/// The most endpoints of one key of [`Algorithm::MaglevSubset`]. They are found anew for each request.
+pub const SUBSET_MAX: usize = 64;
 
 /// The key of the hash.
 #[derive(Clone, Debug, PartialEq, Eq)]

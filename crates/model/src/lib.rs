@@ -76,7 +76,7 @@ pub use admin::{AdminAccess, AdminAddress, AdminRole, AdminTls, HolderMatcher, U
 pub use auth::{ApiKeyAuth, Auth, BasicAuth, KeyPlace, Keys, PasswordHash, Satisfy, Secret, Users};
 pub use cluster::{
     Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,
-    HttpProbe, Outlier, Probe, Zone,
+    HttpProbe, Outlier, Probe, SUBSET_MAX, Zone,
 };
 pub use compression::{Compression, Encoding, MediaRange};
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};

@@ -212,7 +212,8 @@ fn algorithm(raw: RawBalance) -> Algorithm {
         RawBalance::Text(word) => return word.0,
         RawBalance::Object(object) => object.maglev,
     };
-    let key = match maglev.and_then(|maglev| maglev.value.key).map(|key| key.value) {
+    let (key, subset) = maglev.map_or((None, None), |maglev| (maglev.value.key, maglev.value.subset));
+    let key = match key.map(|key| key.value) {
         Some(RawHashKey::Object(object)) => match (object.header, object.cookie, object.template) {
             (Some(header), ..) => HashKey::Header(header.value.0),
             (None, Some(cookie), _) => HashKey::Cookie(cookie.value.0),
@@ -221,7 +222,10 @@ fn algorithm(raw: RawBalance) -> Algorithm {
         },
         Some(RawHashKey::Text(_)) | None => HashKey::ClientIp,
     };
-    Algorithm::Maglev(key)
+    match subset {
+        Some(size) => Algorithm::MaglevSubset { key, size: count(size.value.0) },
+        None => Algorithm::Maglev(key),
+    }
 }
 
 /// Returns `None` if it does not say what to ask; the report says so.

@@ -485,7 +485,7 @@ fn clusters_and_their_endpoints() {
     );
     cluster(
         "endpoints: ['a:1'], balance: {random: {}}",
-        r#"2:47: a balance needs `maglev`; it must be a mapping with `key`
+        r#"2:47: a balance needs `maglev`; it must be a mapping with `key` or `subset`
 2:48: unknown key `random` in a balance; it can be `maglev`"#,
     );
     cluster(

@@ -203,6 +203,7 @@ fn other_ways_to_write_a_cluster() {
     check("maglev", Algorithm::Maglev(HashKey::ClientIp));
     check("{maglev: {}}", Algorithm::Maglev(HashKey::ClientIp));
     check("{maglev: {key: client_ip}}", Algorithm::Maglev(HashKey::ClientIp));
+    check("{maglev: {subset: 3}}", Algorithm::MaglevSubset { key: HashKey::ClientIp, size: 3 });
     check("{maglev: {key: {cookie: Sid}}}", Algorithm::Maglev(HashKey::Cookie("Sid".to_owned())));
 }
 

@@ -357,8 +357,14 @@ pub const KEYS: &[Key] = &[
         "the hash is Maglev's, so clients change endpoints once; `$uri` is the path before a rewrite; other variables than those of the client's address, the URL, headers and cookies are refused",
         "ingress-nginx-upstream",
     ),
-    refused("upstream-hash-by-subset", Bool, Drops, "each key has one endpoint; remove it"),
-    no_effect("upstream-hash-by-subset-size", Int, Drops, "it says more about upstream-hash-by-subset"),
+    served(
+        "upstream-hash-by-subset",
+        Bool,
+        Drops,
+        "each key has some endpoints, and each request goes to one of them at random; when endpoints come and go, a key keeps most of its own, and there all are dealt anew",
+        "ingress-nginx-upstream",
+    ),
+    served("upstream-hash-by-subset-size", Int, Drops, "3 if it is not set, and 64 at most", "ingress-nginx-upstream"),
     // Sessions.
     served(
         "affinity",

@@ -117,7 +117,7 @@ impl Cluster {
     /// What to hash for this cluster's choice; `None` for nothing.
     pub(crate) fn hash_key(&self) -> Option<&HashKey> {
         match &self.plan.policy.algorithm {
-            model::Algorithm::Maglev(key) => Some(key),
+            model::Algorithm::Maglev(key) | model::Algorithm::MaglevSubset { key, .. } => Some(key),
             _ => None,
         }
     }

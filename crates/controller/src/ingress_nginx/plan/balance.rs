@@ -14,14 +14,35 @@ impl Reading<'_> {
             Some("round_robin") | None => {}
             Some(_) => self.tell("load-balance", Verdict::NoEffect, "upstream-hash-by and affinity choose it"),
         }
-        let Some(by) = self.text("upstream-hash-by") else { return balance };
+        let Some(by) = self.text("upstream-hash-by") else {
+            const OF_IT: [&str; 2] = ["upstream-hash-by-subset", "upstream-hash-by-subset-size"];
+            self.idle(&OF_IT, "without upstream-hash-by, it has no effect");
+            return balance;
+        };
         match hash_key(by.trim_matches('"')) {
-            Ok(key) => json!({"maglev": {"key": key}}),
+            Ok(key) => match self.subset() {
+                Some(size) => json!({"maglev": {"key": key, "subset": size}}),
+                None => json!({"maglev": {"key": key}}),
+            },
             Err(why) => {
                 self.tell("upstream-hash-by", Verdict::Refused, &format!("{why}; round robin instead"));
                 balance
             }
         }
+    }
+
+    /// How many endpoints a key has; `None` means one.
+    fn subset(&mut self) -> Option<u64> {
+        const SIZE: &str = "upstream-hash-by-subset-size";
+        if !self.bool("upstream-hash-by-subset", false) {
+            self.idle(&[SIZE], "without upstream-hash-by-subset, it has no effect");
+            return None;
+        }
+        let wanted = self.int(SIZE).filter(|size| *size > 0).unwrap_or(3);
+        if wanted > model::SUBSET_MAX as u64 {
+            self.tell(SIZE, Verdict::Differs, &format!("a key has {} endpoints at most", model::SUBSET_MAX));
+        }
+        Some(wanted.min(model::SUBSET_MAX as u64)).filter(|size| *size > 1)
     }
 }
 
