@@ -282,6 +282,8 @@ keys! {
         optional maintenance: Flag, default "false", only "http";
         /// Whether the access log has a line for each of its requests.
         optional access_log: Flag, default "true", only "http";
+        /// How the traces of its requests differ from those of other routes.
+        optional tracing: RawRouteTracing, default "as `tracing` of the file says", only "http";
         /// Pages for requests that cannot be served. The first for a status counts; those of the listener follow.
         optional error_pages: Many<RawErrorPage>, default "those of the listener", only "http";
         /// Any of these names, as the client asks for it in its first message: `vault.example.com`, or `*.example.com` for one or more
@@ -397,11 +399,11 @@ keys! {
         /// What to hash: the client's address as trusted proxies report it, or a part of the request. If the part is missing, the address
         /// counts.
         optional key: RawHashKey, default word(&KeyWord);
-    }
-}
         /// How many endpoints a key has. Each request goes to one of them at random, and to another one if it cannot take it. When endpoints come and
         /// go, a key keeps most of its own.
         optional subset: Int<2, { SUBSET_MAX as u64 }>, default "1: all requests with the same key go to the same endpoint";
+    }
+}
 
 keys! {
     /// The part of the request to hash.
@@ -489,7 +491,7 @@ pub use request_body::{RawBuffer, RawDecompress};
 pub use sidecar::{ModeOfSidecar, RawBind, RawCaptureObject, RawSidecar, RawSidecarTls};
 pub use text_or_object::TextOrObject;
 pub use tls::{RawCertificate, RawClientCert, RawClusterTls, RawListenerTls};
-pub use tracing::RawTracing;
+pub use tracing::{RawRouteTracing, RawTracing};
 pub use via::RawVia;
 pub use vip::{ModeName, RawFlowTimeouts, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
 
@@ -745,7 +747,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 84);
+        assert_eq!(found.len(), 86);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

@@ -119,7 +119,7 @@ pub use tls::{
     Certificate, ClientCa, ClientCertMode, ClientCertRule, ClusterTls, HostCertificates, ListenerTls, Pem,
     SubjectAltName, TlsVersion,
 };
-pub use tracing::Tracing;
+pub use tracing::{RouteTracing, SpanNamePart, Tracing};
 pub use via::Via;
 pub use vip::{
     Announce, Announcing, FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Tunnel, Vip, VipAlgorithm,

@@ -319,6 +319,7 @@ fn mask_policy(policy: &mut RoutePolicy) {
         intercept_errors,
         fallback,
         maintenance: _,
+        tracing: _,
         is_unlogged: _,
         error_pages,
     } = policy;

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use crate::{
     AddressRules, Auth, ClientCertRule, ClusterId, Compression, Cors, ErrorPage, ExternalAuth, FieldValue,
-    FixedResponse, GlobalRateLimit, RequestBody, ResponseRewrite, Satisfy, Secret, Variable, Via,
+    FixedResponse, GlobalRateLimit, RequestBody, ResponseRewrite, RouteTracing, Satisfy, Secret, Variable, Via,
 };
 
 /// The action for the requests of a route.
@@ -106,6 +106,8 @@ pub struct RoutePolicy {
     pub maintenance: bool,
     /// The access log has no line for its requests.
     pub is_unlogged: bool,
+    /// How their traces differ from those of other routes; `None` means not at all.
+    pub tracing: Option<Arc<RouteTracing>>,
     /// The pages for requests that cannot be served. The first for a status counts, and those of the listener follow.
     pub error_pages: Vec<ErrorPage>,
 }

@@ -10,6 +10,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use model::RouteTracing;
+
 use crate::prometheus::{Kind, Sample};
 use crate::reason::Reason;
 
@@ -67,6 +69,8 @@ pub struct TraceRecord {
     pub listener: String,
     /// The route's name; empty if none matched.
     pub route: String,
+    /// What the route says about traces.
+    pub tracing: Option<Arc<RouteTracing>>,
     /// The path of the route's condition; empty if it is not known.
     pub route_path: String,
     /// The cluster; empty if none was chosen.

@@ -55,6 +55,7 @@ const ROUTE: &[(&str, Put<RoutePart, Route>)] = &[
     ("global_rate_limit", |of, route| route.policy.global_rate_limit = of.policy.global_rate_limit.clone()),
     ("maintenance", |of, route| route.policy.maintenance = of.policy.maintenance),
     ("access_log", |of, route| route.policy.is_unlogged = of.policy.is_unlogged),
+    ("tracing", |of, route| route.policy.tracing = of.policy.tracing.clone()),
     ("error_pages", |of, route| route.policy.error_pages = of.policy.error_pages.clone()),
     ("respond", |of, route| {
         if let Some(respond) = &of.respond {

@@ -50,7 +50,7 @@ fn the_fields_of_the_kind() {
     let names = |group: &Group| group.fields.iter().map(|field| field.name.clone()).collect::<Vec<_>>().join(" ");
     assert_eq!(
         names(&shape::route()),
-        "respond timeout retry requestHeaders responseHeaders allResponseHeaders rewriteResponses allow deny auth externalAuth satisfy rateLimit concurrencyLimit responseBandwidth globalRateLimit cors compress maxBody buffer decompress via maintenance accessLog errorPages"
+        "respond timeout retry requestHeaders responseHeaders allResponseHeaders rewriteResponses allow deny auth externalAuth satisfy rateLimit concurrencyLimit responseBandwidth globalRateLimit cors compress maxBody buffer decompress via maintenance accessLog tracing errorPages"
     );
     assert_eq!(
         names(&shape::cluster()),

@@ -78,6 +78,7 @@ pub fn telemetry(raw: RawFile, base: &Path, report: &mut Report) -> Option<Snaps
 }
 
 fn whole(raw: RawFile, base: &Path, generation: Generation, report: &mut Report) -> Option<Snapshot> {
+    tracing::refuse_without_traces(&raw, report);
     let ids = ClusterIds::of(raw.clusters.as_ref());
     let admin = raw.admin.map(|bind| Located { location: bind.location, value: bind.value.0 });
     let metrics = raw.metrics.map(|bind| Located { location: bind.location, value: bind.value.0 });

@@ -11,7 +11,8 @@ use model::{
 };
 
 use super::{
-    ClusterIds, addresses, bandwidth, compression, limits, request_body, respond, response_rewrite, template, tls, via,
+    ClusterIds, addresses, bandwidth, compression, limits, request_body, respond, response_rewrite, template, tls,
+    tracing, via,
 };
 use crate::defaults;
 use crate::diagnostic::{Location, Report, Wrong, ticked};
@@ -208,6 +209,7 @@ pub fn policy(raw: &RawRoute, path: &PathMatcher, base: &Path, ids: &ClusterIds,
         global_rate_limit: None,
         intercept_errors: raw.intercept_errors.as_ref().map(|raw| Box::new(intercept_errors(&raw.value, ids, report))),
         fallback: raw.fallback.as_ref().and_then(|raw| fallback(&raw.value, ids, report)).map(Box::new),
+        tracing: raw.tracing.as_ref().map(|raw| Arc::new(tracing::route(&raw.value, report))),
         is_unlogged: raw.access_log.as_ref().is_some_and(|flag| !flag.value.0),
         maintenance: raw.maintenance.as_ref().is_some_and(|flag| flag.value.0),
         error_pages: respond::error_pages(&raw.error_pages, base, report),

@@ -5,8 +5,8 @@ use crate::defaults;
 use crate::define::keys;
 use crate::read::{Flag, Named, OneOf};
 use crate::text::{
-    ChangedHeader, HeaderValue, HostHeader, HttpPath, Label, Percent, Positive, QueryName, Text, duration_text,
-    percent_text,
+    ChangedHeader, HeaderValue, HostHeader, HttpPath, Label, Percent, Positive, QueryName, SpanName, Text,
+    duration_text, percent_text,
 };
 
 keys! {
@@ -37,5 +37,19 @@ keys! {
         optional attributes: Named<QueryName, HeaderValue>, default "none";
         /// From the connect to the end of the collector's answer.
         optional timeout: Positive, default duration_text(defaults::OTLP_TIMEOUT);
+    }
+}
+
+keys! {
+    /// How the traces of a route differ from those of other routes. The file needs `tracing`, which says where they are sent.
+    pub struct RawRouteTracing as "the tracing of a route" {
+        /// false: record none of its requests, and leave their `traceparent` as it is.
+        optional enabled: Flag, default "true";
+        /// The share of requests that are recorded if no trusted sender has decided for their trace.
+        optional sampling: Percent, default "that of the file";
+        /// false: begin a new trace for each request, whatever `traceparent` it has.
+        optional continue_trace: Flag, default "true";
+        /// The name of the SERVER spans: text with `${method}`, `${host}`, `${path}` and `${route}` (the name of the route). Of the result, 256 bytes count.
+        optional span_name: SpanName, default "the method and the path of the route, or the method of a gRPC call";
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{ClusterId, Otlp, OtlpHeader, OtlpProtocol, Secret, Tracing};
+use model::{ClusterId, Otlp, OtlpHeader, OtlpProtocol, RouteTracing, Secret, SpanNamePart, Tracing};
 
 use super::load;
 use super::refused::check;
@@ -72,4 +72,34 @@ fn collectors_that_cannot_be_spoken_to() {
         "1:27: `path` has no effect: the path of a gRPC call is that of its method; remove it, or add `protocol: http`",
     );
     check(&file("protocol: http"), "1:10: the tracing needs `to`; it must be a name such as web");
+}
+
+#[test]
+fn routes_that_differ() {
+    let routes = |tracing: &str, routes: &str| {
+        format!(
+            "{tracing}listeners: {{l: {{bind: ':1', protocol: http, routes: [{routes}]}}}}
+clusters: {{web: {{endpoints: ['a:1']}}, otel: {{endpoints: ['a:2'], protocol: h2c}}}}"
+        )
+    };
+    let text = "{path: /a, tracing: {enabled: false}, to: web}, {path: /b, tracing: {sampling: 50%, continue_trace: false, span_name: 'b ${method}'}, to: web}, {to: web}";
+    let snapshot = load(&routes("tracing: {to: otel}\n", text));
+    let found: Vec<Option<RouteTracing>> =
+        super::http(&snapshot).routes.iter().map(|route| route.policy.tracing.as_deref().cloned()).collect();
+    let usual = RouteTracing { enabled: true, sampling: None, continues: true, span_name: Vec::new() };
+    let span_name = vec![SpanNamePart::Text("b ".to_owned()), SpanNamePart::Method];
+    let expect = [
+        Some(RouteTracing { enabled: false, ..usual.clone() }),
+        Some(RouteTracing { sampling: Some(0.5), continues: false, span_name, ..usual }),
+        None,
+    ];
+    assert_eq!(found, expect);
+    check(
+        &routes("", "{tracing: {enabled: false}, to: web}"),
+        "1:64: `tracing` of a route has no effect, because the file has none of its own; add `tracing: {to: CLUSTER}` at the top of the file",
+    );
+    check(
+        &routes("tracing: {to: otel}\n", "{tracing: {enabled: false, sampling: 1%}, to: web}"),
+        "2:81: `sampling` has no effect with `enabled: false`; remove one of them",
+    );
 }

@@ -11,6 +11,7 @@ mod media;
 mod policy;
 mod secret;
 mod sidecar;
+mod span_name;
 mod units;
 mod variables;
 mod vip;
@@ -35,6 +36,7 @@ pub use policy::{
 };
 pub use secret::{HashText, KeyText, Realm, UserName};
 pub use sidecar::{DestinationText, SpiffeText};
+pub use span_name::SpanName;
 pub use units::{ByteSize, Percent, Positive, Wait, duration_text, parse_wait, percent_text, size_text};
 pub use variables::HeaderTemplate;
 pub use vip::{Address, Interface, Rate, Seconds, VipAddress, VipEndpoint, parse_vip_address};

@@ -123,7 +123,6 @@ const fn secures(key: Key) -> Key {
 
 const TUNING: &str = "it tunes the memory of nginx; Steelyard bounds its own";
 const LIMIT_IPV6: &str = "counted on all paths of the Ingress; of IPv6 clients the first 64 bits count";
-const NO_TRACES: &str = "an Ingress decides nothing about traces";
 const NO_WAF: &str =
     "there is no web application firewall here; put one between Steelyard and the endpoints, and remove the annotation";
 const FASTCGI: &str = "Steelyard does not speak FastCGI; put an HTTP server such as nginx beside the application";
@@ -711,9 +710,27 @@ pub const KEYS: &[Key] = &[
         "plan",
     ),
     no_effect("enable-rewrite-log", Bool, Default, "there is no such log"),
-    no_effect("enable-opentelemetry", Bool, Default, NO_TRACES),
-    no_effect("opentelemetry-trust-incoming-span", Bool, Default, NO_TRACES),
-    no_effect("opentelemetry-operation-name", Text, Drops, NO_TRACES),
+    served(
+        "enable-opentelemetry",
+        Bool,
+        Default,
+        "`false` records none of the requests; the others are recorded if `--telemetry` of the controller has `tracing`, and without it none of these annotations has an effect",
+        "plan",
+    ),
+    served(
+        "opentelemetry-trust-incoming-span",
+        Bool,
+        Default,
+        "`false` begins a new trace for each request; it needs `--telemetry`",
+        "plan",
+    ),
+    served(
+        "opentelemetry-operation-name",
+        Text,
+        Drops,
+        "the name of the spans, of $request_method, $host, $uri, $namespace and text; it needs `--telemetry`",
+        "plan",
+    ),
     no_effect("http2-push-preload", Bool, Drops, "nginx itself has removed it"),
     secures(refused("enable-modsecurity", Bool, Default, NO_WAF)),
     secures(refused("enable-owasp-core-rules", Bool, Default, NO_WAF)),

@@ -38,7 +38,8 @@ const LOG: &str = "`--access-log` chooses text or JSON, whose fields are fixed";
 const TUNING: &str = "it tunes nginx";
 const NGINX_LOG: &str = "it is about the log files of nginx";
 const GZIP: &str = "as `compress` of a TrafficPolicy; use-gzip and enable-brotli say whether";
-const TRACES: &str = "an Ingress decides nothing about traces; `tracing` of a file does";
+const TRACES: &str = "`tracing` in the file of `--telemetry` says it";
+const SPANS: &str = "with `--telemetry`, of all Ingresses that do not say otherwise";
 const OWN: &str = "it is about processes of ingress-nginx itself";
 const SERIES: &str = "it is about series of metrics that have other names here";
 const SNIPPET: &str = "it is configuration of nginx itself; write what it does as annotations or as TrafficPolicies";
@@ -231,7 +232,12 @@ pub const OPTIONS: &[Opt] = &[
     opt("log-format-escape-json", Bool, Differs, LOG),
     opt("disable-access-log", Bool, Differs, "without `--access-log` there is none"),
     opt("skip-access-log-urls", Lines, Refused, "every request is logged"),
-    opt("enable-opentelemetry", Bool, Refused, "an Ingress decides nothing about traces"),
+    opt(
+        "enable-opentelemetry",
+        Bool,
+        Differs,
+        "`--telemetry` of the controller, with `tracing`, records requests; an Ingress can say that its own are not",
+    ),
     secures(opt("enable-modsecurity", Bool, Refused, "there is no web application firewall here")),
     secures(opt("enable-owasp-modsecurity-crs", Bool, Refused, "there is no web application firewall here")),
     opt("use-geoip2", Bool, Refused, "countries of clients are not known"),
@@ -317,8 +323,8 @@ pub const OPTIONS: &[Opt] = &[
     opt("plugins", Lines, Refused, "plug-ins are Lua of nginx"),
     opt("annotation-value-word-blocklist", Lines, NoEffect, "no text of an annotation becomes configuration here"),
     opt("geoip2-autoreload-in-minutes", Int, NoEffect, "it says more about use-geoip2"),
-    opt("opentelemetry-operation-name", Lines, NoEffect, TRACES),
-    opt("opentelemetry-trust-incoming-span", Bool, NoEffect, TRACES),
+    opt("opentelemetry-operation-name", Lines, Served, SPANS),
+    opt("opentelemetry-trust-incoming-span", Bool, Served, SPANS),
     opt("opentelemetry-config", Lines, NoEffect, TRACES),
     opt("otlp-collector-host", Lines, NoEffect, TRACES),
     opt("otlp-collector-port", Int, NoEffect, TRACES),

@@ -280,6 +280,7 @@ impl Plan {
         reading.compression();
         reading.responses();
         reading.log();
+        reading.traces();
         location.mirror = reading.mirror();
         location.asks_elsewhere = reading.asks_elsewhere;
         location.asks_host = reading.asks_host.take();

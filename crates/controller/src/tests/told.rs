@@ -258,6 +258,9 @@ fn policy(route: &Route, snapshot: &Snapshot) -> String {
     if let Some(rewrite) = &route.policy.response_rewrite {
         let _ = write!(text, " {rewrite:?}");
     }
+    if let Some(tracing) = &route.policy.tracing {
+        let _ = write!(text, " {tracing:?}");
+    }
     if route.policy.is_unlogged {
         text.push_str(" unlogged");
     }

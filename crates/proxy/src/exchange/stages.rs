@@ -43,16 +43,19 @@ impl Exchange {
             let id = request_id::of(rules, &self.request.head, &self.request.bytes, is_trusted(env));
             self.record.request_id = Some(id);
         }
-        if let Some(rules) = &env.listener.tracing {
-            self.begin_trace(env, rules);
-        }
         // The connection continues after a request without a destination, if it has no body to be skipped.
         if self.request.head.body != Body::None {
             self.upload.leave(Framing::of(self.is_h2(), self.request.head.body));
         }
         match self.destination(env) {
             Ok((number, route, destination)) => self.proceed(env, number, route, destination),
-            Err(error) => self.fail(env, error),
+            Err(error) => {
+                // Otherwise the trace has begun with the route.
+                if self.record.route.is_none() {
+                    self.begin_trace(env, None);
+                }
+                self.fail(env, error);
+            }
         }
     }
 
@@ -171,6 +174,7 @@ impl Exchange {
             number.and_then(|number| Some((number, env.route(number)?))).ok_or(Error::internal(Reason::NoRoute))?;
         self.record.route = Some(number);
         self.record.is_unlogged = route.policy.is_unlogged;
+        self.begin_trace(env, Some(route));
         let Request { head, bytes, normal_target, .. } = &self.request;
         let target = normal_target.as_deref().unwrap_or(head.path.get(bytes));
         let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };

@@ -1,6 +1,6 @@
 //! What an exchange records for the trace of its request (`trace`).
 
-use model::Tracing;
+use model::Route;
 use telemetry::Reason;
 use wire::message::ResponseHead;
 
@@ -11,11 +11,15 @@ use crate::trace::Trace;
 use crate::trace::context::Parent;
 
 impl Exchange {
-    /// Finds out which trace the request belongs to, and whether it is recorded.
-    pub(super) fn begin_trace(&mut self, env: &Env<'_>, rules: &Tracing) {
+    /// Finds out which trace the request belongs to, and whether it is recorded. `route` is that of the request; `None` if it has none.
+    pub(super) fn begin_trace(&mut self, env: &Env<'_>, route: Option<&Route>) {
+        let Some(rules) = &env.listener.tracing else { return };
+        let of_route = route.and_then(|route| route.policy.tracing.as_ref());
         let client = client(env);
         let is_trusted = client.is_trusted;
-        let Some(mut trace) = Trace::begin(rules, &mut self.request, is_trusted, &env.storage.ids) else { return };
+        let Some(mut trace) = Trace::begin((rules, of_route), &mut self.request, is_trusted, &env.storage.ids) else {
+            return;
+        };
         trace.set_client(&self.request, &client);
         self.trace = Some(trace);
     }

@@ -7,9 +7,10 @@ pub(crate) mod context;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use aws_lc_rs::rand;
-use model::{ClusterProtocol, PathMatcher, Tracing};
+use model::{ClusterProtocol, PathMatcher, RouteTracing, Tracing};
 use net::clock;
 use telemetry::{Reason, TRIES_MAX, TraceRecord, TryRecord};
 use wire::message::{Field, FieldId, Span, Version};
@@ -92,11 +93,20 @@ pub(crate) struct Trace {
 impl Trace {
     /// Decides about a request whose head has arrived, and puts the context for endpoints into the head. `is_trusted`: it comes from a trusted
     /// proxy. Returns `None` if it is not recorded.
-    pub(crate) fn begin(rules: &Tracing, request: &mut Request, is_trusted: bool, ids: &Ids) -> Option<Box<Self>> {
-        let parent = Parent::of(&request.head.fields, &request.bytes);
+    pub(crate) fn begin(
+        (rules, route): (&Tracing, Option<&Arc<RouteTracing>>),
+        request: &mut Request,
+        is_trusted: bool,
+        ids: &Ids,
+    ) -> Option<Box<Self>> {
+        if route.is_some_and(|route| !route.enabled) {
+            return None;
+        }
+        let continues = route.is_none_or(|route| route.continues);
+        let parent = Parent::of(&request.head.fields, &request.bytes).filter(|_| continues);
         let is_sampled = match parent {
             Some(parent) if is_trusted || rules.trust_client_sampling => parent.flags & SAMPLED != 0,
-            _ => ids.is_in(rules.sampling),
+            _ => ids.is_in(route.and_then(|route| route.sampling).unwrap_or(rules.sampling)),
         };
         if !is_sampled && parent.is_some_and(|parent| parent.flags & SAMPLED == 0) {
             // Nothing is recorded here, and nothing has to change.
@@ -119,6 +129,7 @@ impl Trace {
             parent_id: parent.map(|parent| parent.span_id),
             flags: own.flags,
             state,
+            tracing: route.cloned(),
             ..TraceRecord::default()
         };
         Some(Box::new(Self { record, written }))
@@ -325,6 +336,37 @@ mod tests {
         Request { head, bytes: text.into_bytes(), ..Request::default() }
     }
 
+    #[test]
+    fn routes_that_say_otherwise() {
+        let usual = RouteTracing { enabled: true, sampling: None, continues: true, span_name: Vec::new() };
+        let parent = format!("traceparent: 00-{TRACE}-{SPAN}-01\r\ntracestate: a=b\r\n");
+        // What is written, and whether the trace is recorded and is the one of the client.
+        let check = |share: f64, route: RouteTracing, lines: &str, expect: (usize, bool, bool)| {
+            let (mut request, route) = (request(lines), Arc::new(route));
+            let trace = Trace::begin((&rules(share, true), Some(&route)), &mut request, true, &Ids::default());
+            let written = values(&request, PARENT);
+            let is_clients = written.iter().any(|value| value.contains(TRACE));
+            assert_eq!((written.len(), trace.is_some(), is_clients), expect, "{route:?} {lines}");
+            if !route.continues {
+                assert_eq!(values(&request, STATE), [""; 0], "it belongs to the trace of the client");
+                assert!(trace.is_none_or(|trace| trace.record.parent_id.is_none()));
+            }
+        };
+        check(0.0, usual.clone(), &parent, (1, true, true));
+        let off = RouteTracing { enabled: false, ..usual.clone() };
+        check(1.0, off.clone(), &parent, (1, false, true));
+        check(1.0, off, "", (0, false, false));
+        let anew = RouteTracing { continues: false, ..usual.clone() };
+        check(1.0, anew.clone(), &parent, (1, true, false));
+        check(0.0, anew, &parent, (1, false, false));
+        let often = RouteTracing { sampling: Some(1.0), ..usual.clone() };
+        check(0.0, often, "", (1, true, false));
+        let never = RouteTracing { sampling: Some(0.0), ..usual };
+        check(1.0, never.clone(), "", (1, false, false));
+        // The decision of a trusted sender counts all the same.
+        check(1.0, never, &parent, (1, true, true));
+    }
+
     /// The values of a field.
     fn values(request: &Request, name: &[u8]) -> Vec<String> {
         let fields =
@@ -341,7 +383,7 @@ mod tests {
             let line =
                 received.map_or_else(String::new, |flags| format!("TraceParent: 00-{TRACE}-{SPAN}-{flags:02x}\r\n"));
             let mut request = request(&format!("{line}tracestate: a=1\r\nTracestate: b=2\r\n"));
-            let trace = Trace::begin(&rules(share, trusts_all), &mut request, is_trusted, &ids);
+            let trace = Trace::begin((&rules(share, trusts_all), None), &mut request, is_trusted, &ids);
             let shown = format!("{received:?} {is_trusted} {trusts_all} {share}");
             assert_eq!(trace.is_some(), is_recorded, "{shown}");
             let (parents, states) = (values(&request, PARENT), values(&request, STATE));
@@ -374,7 +416,7 @@ mod tests {
     fn what_is_not_valid_begins_a_trace() {
         let lines = format!("traceparent: 00-{TRACE}-{SPAN}-01\r\n");
         let mut request = request(&format!("{lines}{lines}Connection: traceparent\r\ntracestate: a=1\r\n"));
-        let trace = Trace::begin(&rules(1.0, true), &mut request, true, &Ids::default()).unwrap();
+        let trace = Trace::begin((&rules(1.0, true), None), &mut request, true, &Ids::default()).unwrap();
         assert_eq!((trace.record.parent_id, values(&request, STATE)), (None, Vec::new()));
         assert!(!values(&request, PARENT)[0].contains(TRACE));
         // No Connection removes it.
@@ -389,7 +431,7 @@ mod tests {
         let (cluster, ids) = (&view.clusters[0], Ids::default());
         for framing in [Framing::H1(Body::None), Framing::H2(Body::None)] {
             let mut request = request("");
-            let mut trace = Trace::begin(&rules(1.0, false), &mut request, false, &ids).unwrap();
+            let mut trace = Trace::begin((&rules(1.0, false), None), &mut request, false, &ids).unwrap();
             let (mut upload, parent) = (Transfer::default(), values(&request, PARENT).remove(0));
             match upload.start(Framing::H1(Body::None), framing, None) {
                 Head::H1(out) => out.field(PARENT, parent.as_bytes(), true),

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use model::{Otlp, grpc_status_name};
+use model::{Otlp, SpanNamePart, grpc_status_name};
 use prost::Message;
 use telemetry::{Reason, TraceRecord, TryRecord, is_fault_of_server};
 
@@ -228,10 +228,11 @@ fn server_span(record: &TraceRecord) -> Span {
         attributes.number("steelyard.upstream_us", upstream_us);
     }
     let remote = if record.parent_id.is_some() { HAS_IS_REMOTE | IS_REMOTE } else { HAS_IS_REMOTE };
-    let name = match (rpc_name(record), record.route_path.as_str()) {
-        (Some(method), _) => method.to_owned(),
-        (None, "") => known(&record.method).unwrap_or("HTTP").to_owned(),
-        (None, path) => format!("{} {path}", known(&record.method).unwrap_or("HTTP")),
+    let name = match (own_name(record), rpc_name(record), record.route_path.as_str()) {
+        (Some(own), ..) => own,
+        (None, Some(method), _) => method.to_owned(),
+        (None, None, "") => known(&record.method).unwrap_or("HTTP").to_owned(),
+        (None, None, path) => format!("{} {path}", known(&record.method).unwrap_or("HTTP")),
     };
     Span {
         trace_id: record.trace_id.to_vec(),
@@ -315,6 +316,29 @@ fn method(attributes: &mut Attributes, method: &str) {
 fn network_peer(attributes: &mut Attributes, peer: SocketAddr) {
     attributes.text("network.peer.address", peer.ip().to_string());
     attributes.number("network.peer.port", peer.port());
+}
+
+/// The name that the route gives its spans.
+fn own_name(record: &TraceRecord) -> Option<String> {
+    const BYTES_MAX: usize = 256;
+    let parts =
+        record.tracing.as_ref().map(|tracing| tracing.span_name.as_slice()).filter(|parts| !parts.is_empty())?;
+    let mut name = String::new();
+    for part in parts {
+        name.push_str(match part {
+            SpanNamePart::Text(text) => text,
+            SpanNamePart::Method => known(&record.method).unwrap_or("HTTP"),
+            SpanNamePart::Host => &record.host,
+            SpanNamePart::Path => &record.path,
+            SpanNamePart::Route => &record.route,
+        });
+        if name.len() > BYTES_MAX {
+            let end = (0..=BYTES_MAX).rev().find(|end| name.is_char_boundary(*end));
+            name.truncate(end.unwrap_or_default());
+            break;
+        }
+    }
+    Some(name)
 }
 
 /// The method of a call with its service, as the path has them: `helloworld.Greeter/SayHello`.
@@ -424,6 +448,23 @@ mod tests {
             }
         };
         names.iter().map(|name| value(name).unwrap_or_else(|| "-".to_owned())).collect()
+    }
+
+    #[test]
+    fn a_route_names_its_spans() {
+        let named = |parts: Vec<SpanNamePart>, record: TraceRecord| {
+            let route = model::RouteTracing { enabled: true, sampling: None, continues: true, span_name: parts };
+            let record = TraceRecord { tracing: Some(std::sync::Arc::new(route)), ..record };
+            spans(&record).next().unwrap().name
+        };
+        let text = |text: &str| SpanNamePart::Text(text.to_owned());
+        assert_eq!(named(Vec::new(), record()), "GET /cart", "it says nothing about the name");
+        let parts = vec![text("a "), SpanNamePart::Method, text(" "), SpanNamePart::Route, SpanNamePart::Path];
+        assert_eq!(named(parts.clone(), record()), "a GET cart/cart/7");
+        let made_up = TraceRecord { method: "NONSENSE".to_owned(), ..record() };
+        assert_eq!(named(parts, made_up), "a HTTP cart/cart/7", "clients make up no names of methods");
+        let long = TraceRecord { host: "ä".repeat(300), ..record() };
+        assert_eq!(named(vec![text("a"), SpanNamePart::Host], long), format!("a{}", "ä".repeat(127)));
     }
 
     #[test]

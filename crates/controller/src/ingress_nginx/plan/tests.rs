@@ -59,6 +59,37 @@ fn becomes(annotations: &[(&str, &str)], place: &str, expect: Value) {
 }
 
 #[test]
+fn what_annotations_of_subsets_and_traces_become() {
+    let check = becomes;
+    let subset = |size: &[(&'static str, &'static str)], expect: Value| {
+        let of = [("upstream-hash-by", "$request_uri"), ("upstream-hash-by-subset", "true")];
+        let expect = json!({"maglev": {"key": {"template": "${target}"}, "subset": expect}});
+        check(&[&of[..], size].concat(), "/cluster/balance", expect);
+    };
+    subset(&[], json!(3));
+    subset(&[("upstream-hash-by-subset-size", "5")], json!(5));
+    subset(&[("upstream-hash-by-subset-size", "0")], json!(3));
+    subset(&[("upstream-hash-by-subset-size", "1000")], json!(64));
+    check(
+        &[
+            ("upstream-hash-by", "$http_x_user"),
+            ("upstream-hash-by-subset", "true"),
+            ("upstream-hash-by-subset-size", "1"),
+        ],
+        "/cluster/balance",
+        json!({"maglev": {"key": {"header": "x-user"}}}),
+    );
+    check(&[("upstream-hash-by-subset", "true")], "/cluster/balance", json!({"algorithm": "round_robin"}));
+    check(&[("enable-opentelemetry", "false")], "/route/tracing", json!({"enabled": false}));
+    check(&[("opentelemetry-trust-incoming-span", "false")], "/route/tracing", json!({"continueTrace": false}));
+    check(
+        &[("opentelemetry-operation-name", "HTTP $request_method"), ("opentelemetry-trust-incoming-span", "true")],
+        "/route/tracing",
+        json!({"spanName": "HTTP ${method}"}),
+    );
+}
+
+#[test]
 fn what_annotations_become() {
     let check = becomes;
     check(&[], "/route/buffer", json!({"maxSize": "1048576B"}));
