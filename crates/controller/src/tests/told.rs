@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use model::{
     Changes, Endpoint, EndpointAddress, ForwardedHeaders, HeaderChanges, HeaderNames, HostMatcher, Listener,
-    ListenerLimits, Passthrough, PathMatcher, PathRules, Protocol, Retry, Route, RouteAction, Snapshot, TextMatcher, TlsMode,
-    TlsVersion, Vip, VipMode, Zone,
+    ListenerLimits, Passthrough, PathMatcher, PathRules, Protocol, Retry, Route, RouteAction, Snapshot, TextMatcher,
+    TlsMode, TlsVersion, Vip, VipMode, Zone,
 };
 
 use crate::objects::{Condition, GatewayStatus, ParentRef};
