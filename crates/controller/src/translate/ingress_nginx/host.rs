@@ -6,9 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
-    ClientCertRule, ExternalAuth, FieldPart, FieldValue, HostMatcher, IngressNginxSessions, Mirror, PathMatcher,
-    PathRewrite, Redirect, Route, RouteAction, Scheme, Template, TemplatePart, TextMatcher, ValueMatcher, Variable,
-    WeightedCluster,
+    ClientCertRule, ExternalAuth, FieldValue, HostMatcher, IngressNginxSessions, Mirror, PathMatcher, PathRewrite,
+    Redirect, Route, RouteAction, Scheme, Template, TemplatePart, TextMatcher, ValueMatcher, WeightedCluster,
 };
 
 use super::super::bind::Ask;
@@ -20,7 +19,7 @@ use super::super::reference::{Why, service_port};
 use super::super::regexes::Unmatched;
 use super::super::traffic::{Asked, UpstreamTls};
 use super::snippets::{Before, Item, Server, When, everything, host_label};
-use super::{At, Host, Ingress, Making, NAMES_MAX, Place, moved, names, respond};
+use super::{At, Host, Ingress, Making, NAMES_MAX, Place, client_certificate, moved, names, respond};
 use crate::index::{IngressTarget, Name};
 use crate::ingress_nginx::{
     Affinity, Backend, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, cut, filled, is_expression,
@@ -443,7 +442,7 @@ impl<'t> Making<'t, '_, '_> {
             self.add(plain, place.ingress, over_plain);
             let mut over_tls = route;
             if let Some(client_tls) = self.client_tls {
-                put_client_certificate(&mut over_tls, client_tls);
+                client_certificate::put(&mut over_tls, client_tls);
             }
             self.add(tls, place.ingress, over_tls);
         }
@@ -701,24 +700,6 @@ fn sessions(of: Ingress<'_>, ingress: Ingress<'_>, target: &IngressTarget) -> Op
     let is_persistent = of.planned.plan.location.affinity? == Affinity::Persistent;
     let IngressTarget::Service(service, port) = target else { return None };
     Some(IngressNginxSessions { backend: format!("{}-{service}-{port}", ingress.name.namespace), is_persistent })
-}
-
-/// What endpoints learn of the certificate of a client. A template replaces what a client says of itself, in any spelling, also if nothing comes
-/// out of it.
-fn put_client_certificate(route: &mut Route, client_tls: &ClientTls) {
-    let variable = |variable: Variable| vec![FieldPart::Variable(variable)];
-    let certificate = client_tls.passes.then(|| variable(Variable::ShownCertPem));
-    let fields = [
-        ("ssl-client-verify", variable(Variable::ClientCertVerify)),
-        ("ssl-client-subject-dn", variable(Variable::ShownCertSubject)),
-        ("ssl-client-issuer-dn", variable(Variable::ShownCertIssuer)),
-        ("ssl-client-cert", certificate.unwrap_or_default()),
-    ];
-    let set = &mut route.policy.changes.request_headers.set;
-    for (name, parts) in fields {
-        set.retain(|(known, _)| known != name);
-        set.push((name.to_owned(), FieldValue::Template(parts.into())));
-    }
 }
 
 /// The new path: `$1` to `$9` are what the groups of the expression captured, and nothing if there is no such group.
