@@ -1,7 +1,7 @@
 //! Texts of annotations that become a part of a message's head: none of them may begin another line there.
 //!
 //! The kinds of this program check their own texts. Annotations are texts of anybody who may write an Ingress, and each is checked where it is
-//! read ([`Form`](crate::ingress_nginx::Form)), so that this finds nothing. It checks all of them again where a route leaves for the snapshot.
+//! read (`Form`), so that this finds nothing. It checks all of them again where a route leaves for the snapshot.
 
 use model::{
     Changes, FieldPart, FieldValue, HeaderChanges, PageBody, PathRewrite, Redirect, Rewrite, Route, RouteAction,

@@ -51,7 +51,7 @@ pub struct WebSocketLoadArgs {
     #[command(flatten)]
     pub tls: TlsArgs,
 
-    /// Add a header to the request of the upgrade, such as 'origin: https://example.com'; repeat it for several
+    /// Add a header to the request of the upgrade, such as 'authorization: Bearer TOKEN'; repeat it for several
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = upgrade_header)]
     pub headers: Vec<(String, String)>,
 
