@@ -1,7 +1,7 @@
 //! Any program as a child process: what it writes to both streams, and how it ends.
 
 use std::fmt::Display;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -49,7 +49,13 @@ impl Program {
     /// The same, but keeps the standard input and output of `command`.
     pub fn spawn_on_own_stdio(name: &str, command: &mut Command) -> Result<Self, Failure> {
         // The program has a group of its own, so that a successor that it starts is killed with it.
-        let started = command.stderr(Stdio::piped()).process_group(0).spawn();
+        command.stderr(Stdio::piped()).process_group(0);
+        // A program that a test has just written stays open in the child that another thread has forked, until that becomes a program too.
+        let started = until(PATIENCE, || match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
+            started => Some(started),
+        });
+        let started = started.unwrap_or_else(|| Err(ErrorKind::ExecutableFileBusy.into()));
         let mut child = started.map_err(|error| Failure::of(name, format_args!("cannot start: {error}")))?;
         let (stdout, stderr) = (child.stdout.take().map(Stream::of), child.stderr.take().map(Stream::of));
         let name = name.to_owned();

@@ -71,6 +71,13 @@ impl Browser {
 
     /// Calls a method and returns its result.
     pub fn call(&mut self, method: &str, params: Value) -> Value {
+        let message = self.answer(method, params);
+        assert_eq!(message["error"], Value::Null, "{method}");
+        message["result"].clone()
+    }
+
+    /// Calls a method and returns the answer, which may be an error.
+    fn answer(&mut self, method: &str, params: Value) -> Value {
         self.calls += 1;
         let mut call = json!({"id": self.calls, "method": method, "params": params});
         if !self.session.is_empty() {
@@ -80,8 +87,7 @@ impl Browser {
         loop {
             let message = self.messages.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no answer to {method}"));
             if message["id"] == json!(self.calls) {
-                assert_eq!(message["error"], Value::Null, "{method}");
-                return message["result"].clone();
+                return message;
             }
             self.hear(&message);
         }
@@ -102,17 +108,26 @@ impl Browser {
 
     /// The value of an expression in the page.
     pub fn eval(&mut self, expression: &str) -> Value {
-        let result = self
-            .call("Runtime.evaluate", json!({"expression": expression, "returnByValue": true, "awaitPromise": true}));
+        self.value(expression).unwrap_or_else(|error| panic!("{expression}: {error}"))
+    }
+
+    /// The same; an error if the page went away meanwhile.
+    fn value(&mut self, expression: &str) -> Result<Value, Value> {
+        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let message = self.answer("Runtime.evaluate", params);
+        if message["error"] != Value::Null {
+            return Err(message["error"].clone());
+        }
+        let result = &message["result"];
         assert_eq!(result["exceptionDetails"], Value::Null, "{expression}");
-        result["result"]["value"].clone()
+        Ok(result["result"]["value"].clone())
     }
 
     /// Waits until an expression in the page is true.
     pub fn until(&mut self, expression: &str) {
         // Between two pages there is nothing to look at.
         let asked = format!("(() => {{ try {{ return {expression}; }} catch {{ return false; }} }})()");
-        let is_so = testkit::until(PATIENCE, || self.eval(&asked).as_bool().filter(|is_so| *is_so));
+        let is_so = testkit::until(PATIENCE, || self.value(&asked).ok()?.as_bool().filter(|is_so| *is_so));
         assert!(is_so.is_some(), "{expression}: {}", self.eval("document.body.innerText"));
     }
 
