@@ -9,6 +9,7 @@ mod tls;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use lab::contender;
 use serde_json::Value;
@@ -124,8 +125,13 @@ fn cluster(name: &str, address: SocketAddr) -> String {
     )
 }
 
-/// The program that the lab measures, which is fetched once.
+/// The program that the lab measures, which is fetched once: the tests run at the same time.
 fn envoy() -> Result<PathBuf, String> {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    FOUND.get_or_init(find_envoy).clone()
+}
+
+fn find_envoy() -> Result<PathBuf, String> {
     if let Some(found) = std::env::var_os("PATH")
         .and_then(|path| std::env::split_paths(&path).map(|folder| folder.join("envoy")).find(|path| path.is_file()))
     {
