@@ -93,8 +93,8 @@ impl<'v> Values<'v> {
 }
 
 impl Key {
-    /// `None` if the request has none of the headers and cookies that answers depend on, or there were no random numbers.
-    pub(super) fn of(service: u64, cache: &AuthCache, route: &str, asked: &RequestView<'_>) -> Option<Self> {
+    /// `route` is its name and its path. `None` if the request has none of the headers and cookies that answers depend on, or there were no random numbers.
+    pub(super) fn of(service: u64, cache: &AuthCache, route: (&str, &str), asked: &RequestView<'_>) -> Option<Self> {
         let mut values = Values::default();
         let (headers, cookies, any_request) = match &cache.key {
             AuthCacheKey::Template(parts) => return Self::of_parts(service, parts, route, asked),
@@ -116,11 +116,16 @@ impl Key {
 
     /// Each part counts for itself: in one text, `a` and `bc` would be `ab` and `c`. All values of a header or a cookie count, because a service may
     /// decide by another one than the first.
-    fn of_parts(service: u64, parts: &[RequestPart], route: &str, asked: &RequestView<'_>) -> Option<Self> {
+    fn of_parts(
+        service: u64,
+        parts: &[RequestPart],
+        (name, path): (&str, &str),
+        asked: &RequestView<'_>,
+    ) -> Option<Self> {
         let host = HostText::new(asked.head.authority.get(asked.buffer));
         let made: Vec<_> = parts.iter().map(|part| request_text::made(std::slice::from_ref(part), asked)).collect();
         let mut values = Values::default();
-        values.extend([route.as_bytes(), host.as_str().as_bytes()].into_iter());
+        values.extend([name.as_bytes(), path.as_bytes(), host.as_str().as_bytes()].into_iter());
         for (part, made) in parts.iter().zip(&made) {
             match part {
                 RequestPart::Header(name) => values.header(asked, name),
@@ -254,14 +259,15 @@ mod tests {
     }
 
     fn key(service: u64, cache: &AuthCache, lines: &str) -> Option<Key> {
-        asked(lines, false, |view| Key::of(service, cache, "shop", view))
+        asked(lines, false, |view| Key::of(service, cache, ("shop", "/"), view))
     }
 
     #[test]
     fn an_answer_is_for_the_same_text() {
         let parts = [RequestPart::Cookie("a".into()), RequestPart::Text("-".into()), RequestPart::Cookie("b".into())];
         let cache = AuthCache { key: AuthCacheKey::Template(parts.into()), ttl: AuthCacheTtl::Yes(TTL) };
-        let of = |route: &str, lines: &str| asked(lines, false, |view| Key::of(1, &cache, route, view)).unwrap().0;
+        let of =
+            |route: &str, lines: &str| asked(lines, false, |view| Key::of(1, &cache, (route, "/"), view)).unwrap().0;
         let first = "GET /a HTTP/1.1\r\nHost: a\r\nCookie: a=x; b=yz\r\n";
         let check = |route: &str, lines: &str, expect: bool| {
             assert_eq!(of("shop", first) == of(route, lines), expect, "{route} {lines}");
@@ -272,6 +278,8 @@ mod tests {
         check("shop", "GET /a HTTP/1.1\r\nHost: a\r\nCookie: a=xy; b=z\r\n", false);
         check("shop", "GET /a HTTP/1.1\r\nHost: a\r\nCookie: a=x; a=w; b=yz\r\n", false);
         check("shop", "GET /a HTTP/1.1\r\nHost: a\r\nCookie: a=x; a=yz\r\n", false);
+        let elsewhere = asked(first, false, |view| Key::of(1, &cache, ("shop", "/b"), view)).unwrap().0;
+        assert!(of("shop", first) != elsewhere, "the path of a route counts");
         // No value is a value.
         assert!(of("shop", "GET / HTTP/1.1\r\nHost: a\r\n") == of("shop", "GET /b HTTP/1.1\r\nHost: a\r\n"));
     }

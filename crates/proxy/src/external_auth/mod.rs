@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use model::{AnswerHeaders, AuthProtocol, ExternalAuth, Route, SetCookie};
+use model::{AnswerHeaders, AuthProtocol, ExternalAuth, PathMatcher, Route, SetCookie};
 use telemetry::Reason;
 use wire::message::{Field, FieldId};
 
@@ -109,7 +109,12 @@ impl ListenerAuthorizers {
 impl Authorizer {
     /// What is remembered of answers about this request; `None` if nothing is.
     pub(crate) fn cache_key(&self, route: &Route, asked: &RequestView<'_>) -> Option<Key> {
-        Key::of(self.id, self.policy.cache.as_ref()?, &route.name, asked)
+        // A name that is made of a number may be that of another path after a change.
+        let path = match &route.path {
+            PathMatcher::Prefix(path) | PathMatcher::Exact(path) => path.as_str(),
+            PathMatcher::Regex(regex) => regex.as_str(),
+        };
+        Key::of(self.id, self.policy.cache.as_ref()?, (&route.name, path), asked)
     }
 
     /// What the service has to be asked about this request. `body` is as much of its body as the service gets, and whether that is all.
