@@ -59,28 +59,13 @@ impl Reading<'_> {
                 self.tell("configuration-snippet", Verdict::Refused, &format!("{why}; nothing of it is served"));
                 Changes::default()
             }
-            Ok(changes) if self.unserved(&changes, paths).is_some() => {
-                let what = self.unserved(&changes, paths).unwrap_or_default();
-                self.refuse_snippet("configuration-snippet", &Refused { what, protects: true });
-                Changes::default()
-            }
-            Ok(changes) => {
-                match differences(&changes) {
-                    Some(says) => self.tell("configuration-snippet", Verdict::Differs, &says),
-                    None => self.tell("configuration-snippet", Verdict::Served, "all of it is understood"),
+            Ok(changes) => match self.unserved(&changes, paths) {
+                None => self.understood(changes),
+                Some(what) => {
+                    self.refuse_snippet("configuration-snippet", &Refused { what, protects: true });
+                    Changes::default()
                 }
-                for (field, time_ms) in
-                    [("responseTimeout", changes.grpc_read_ms), ("connectTimeout", changes.grpc_connect_ms)]
-                {
-                    if let Some(time_ms) = time_ms.filter(|_| self.is_grpc()) {
-                        self.cluster.insert(field.to_owned(), json!(format!("{time_ms}ms")));
-                    }
-                }
-                if let Some(addresses) = &changes.addresses {
-                    self.snippet_addresses(addresses);
-                }
-                changes
-            }
+            },
             Err(refused) => {
                 self.refuse_snippet("configuration-snippet", &refused);
                 Changes::default()
@@ -88,21 +73,39 @@ impl Reading<'_> {
         }
     }
 
+    /// Serves a snippet.
+    fn understood(&mut self, changes: Changes) -> Changes {
+        match differences(&changes) {
+            Some(says) => self.tell("configuration-snippet", Verdict::Differs, &says),
+            None => self.tell("configuration-snippet", Verdict::Served, "all of it is understood"),
+        }
+        for (field, time_ms) in [("responseTimeout", changes.grpc_read_ms), ("connectTimeout", changes.grpc_connect_ms)]
+        {
+            if let Some(time_ms) = time_ms.filter(|_| self.is_grpc()) {
+                self.cluster.insert(field.to_owned(), json!(format!("{time_ms}ms")));
+            }
+        }
+        if let Some(addresses) = &changes.addresses {
+            self.snippet_addresses(addresses);
+        }
+        changes
+    }
+
     /// What of a snippet cannot be served beside the rest of the Ingress.
     fn unserved(&self, changes: &Changes, paths: &[&str]) -> Option<String> {
-        // Those of the Ingress, one of which stands for all.
-        let header = changes
-            .headers()
-            .find(|name| name.contains('-') && self.globals.bool("enable-underscores-in-headers", false));
         let is_any = self.text("satisfy").is_some_and(|word| word.eq_ignore_ascii_case("any"));
-        match (header, changes.steps.len()) {
-            (Some(name), _) => Some(format!("an `if` with {name}, which clients may write with underscores here")),
-            _ if changes.methods.is_some() && is_any => Some("limit_except beside satisfy: any".to_owned()),
-            (_, steps) if steps * paths.len() > ROUTES_MAX => {
-                Some(format!("more than {ROUTES_MAX} steps, counted for each path"))
-            }
-            _ => elsewhere(changes, paths),
-        }
+        let beside = || (changes.methods.is_some() && is_any).then(|| "limit_except beside satisfy: any".to_owned());
+        let beyond = self.beyond(&changes.steps, (changes.steps.len(), "steps"), paths);
+        beyond.or_else(beside).or_else(|| elsewhere(changes, paths))
+    }
+
+    /// What goes beyond what routes of these paths may have. The steps are among `routes`, which messages call `what`.
+    fn beyond(&self, steps: &[Step], (routes, what): (usize, &str), paths: &[&str]) -> Option<String> {
+        let has_underscores = self.globals.bool("enable-underscores-in-headers", false);
+        let header = snippet::headers(steps).find(|name| has_underscores && name.contains('-'));
+        let header = header.map(|name| format!("an `if` with {name}, which clients may write with underscores here"));
+        let is_many = routes * paths.len() > ROUTES_MAX;
+        header.or_else(|| is_many.then(|| format!("more than {ROUTES_MAX} {what}, counted for each path")))
     }
 
     /// What the snippet of the hosts says, or why they are closed; neither if there is none, or if it keeps nobody out.
@@ -138,12 +141,9 @@ impl Reading<'_> {
             location.headers.iter().for_each(|(name, text)| own.set(name, text));
             changes(&own)?;
         }
-        let under = self.globals.bool("enable-underscores-in-headers", false);
-        if let Some(name) = snippet::headers(&server.steps).find(|name| under && name.contains('-')) {
-            return Err(refused(format!("an `if` with {name}, which clients may write with underscores here")));
-        }
-        if (server.steps.len() + server.locations.len()) * paths.len() > ROUTES_MAX {
-            return Err(refused(format!("more than {ROUTES_MAX} steps and locations, counted for each path")));
+        let routes = server.steps.len() + server.locations.len();
+        if let Some(what) = self.beyond(&server.steps, (routes, "steps and locations"), paths) {
+            return Err(refused(what));
         }
         let (add_header, more_headers) = (changes(&server.add_header)?, changes(&server.more_headers)?);
         Ok(Server { steps: server.steps, locations: server.locations, add_header, more_headers })

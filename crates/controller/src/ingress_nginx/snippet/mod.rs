@@ -66,11 +66,6 @@ impl Changes {
         self.request.names().chain(self.backend_headers.iter().map(|(name, _)| name.as_str()))
     }
 
-    /// The headers that an `if` looks at, in lower case.
-    pub fn headers(&self) -> impl Iterator<Item = &str> {
-        headers(&self.steps)
-    }
-
     /// The expressions that are looked for in paths.
     pub fn patterns(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().filter_map(|step| match step {
