@@ -157,6 +157,14 @@ status|reload|endpoint|maintenance|flows|trace|top)
         /usr/bin/curl -sf http://127.0.0.1:9900/readyz >/dev/null && break
         sleep 0.1
     done;;
+load)
+    # What it asks may have been started in the background by the command before: until its port accepts.
+    if [[ "$*" =~ (localhost|127\.[0-9.]+):([0-9]+) ]]; then
+        for _ in $(seq 300); do
+            (: <"/dev/tcp/${BASH_REMATCH[1]}/${BASH_REMATCH[2]}") 2>/dev/null && break
+            sleep 0.1
+        done
+    fi;;
 esac
 exec "$STEELYARD" "$@"
 "#;
