@@ -5,6 +5,7 @@
 //! harness. As root, such a line is a failure, because a test that does not run proves nothing.
 
 mod binaries;
+mod failed_output;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use binaries::Ended;
 pub use binaries::build_steelyard;
+use failed_output::FailedOutput;
 
 use crate::command::{cargo, is_root, root};
 use crate::setup;
@@ -95,7 +97,7 @@ fn time(time: Duration) -> String {
 fn judge(tally: &Tally, failed: &[String], scripts_min: u64) -> Result<(), String> {
     println!("\n{}", summary(tally));
     let problems = verdict(tally, failed, scripts_min, is_root());
-    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ") + &tally.failed_output.text()) }
 }
 
 /// The number of scripts. Each is one end-to-end test.
@@ -117,11 +119,13 @@ struct Tally {
     skipped: Vec<String>,
     /// The running binary.
     current: String,
+    failed_output: FailedOutput,
 }
 
 impl Tally {
     /// Reads one line of `cargo test`.
     fn handle_line(&mut self, line: &str) {
+        self.failed_output.handle_line(line);
         let line = line.trim();
         if let Some(skipped) = line.strip_prefix("SKIP ") {
             self.skipped.push(skipped.to_owned());
