@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use model::{Syslog, SyslogAddress};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::Shared;
 use super::entry::LogEntry;
@@ -22,6 +23,10 @@ const CUTS: [usize; 5] = [usize::MAX, 1024, 256, 64, 16];
 
 /// How long the writer waits for a server that does not read its socket. After that, it does not wait until a message is taken again.
 const SEND_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// A UDP server counts as away for this long after it has refused a message, in seconds. Hosts limit their ICMP messages: Linux sends one a second
+/// to each address (`icmp_ratelimit`), so single messages that are not refused mean nothing.
+const REFUSED_SECONDS: i64 = 3;
 
 /// Severities (RFC 5424 section 6.2.1).
 const WARNING: u8 = 4;
@@ -38,13 +43,24 @@ pub(super) struct SyslogSender {
     message: Vec<u8>,
 }
 
-enum Socket {
-    Udp(UdpSocket),
-    Unix {
-        socket: UnixDatagram,
-        /// The server does not read, so nothing waits for it.
-        is_stuck: bool,
-    },
+struct Socket {
+    kind: SocketKind,
+    /// Nothing is taken, so nothing waits for it.
+    is_stuck: bool,
+}
+
+enum SocketKind {
+    Udp(UdpSocket, Refusals),
+    Unix(UnixDatagram),
+}
+
+/// What is known of messages that were refused on their way (ICMP). UDP itself says nothing of those that are lost.
+#[derive(Default)]
+struct Refusals {
+    /// When the last one was refused, in seconds of the monotonic clock; `None` if none was for [`REFUSED_SECONDS`].
+    last: Option<i64>,
+    /// Messages since then.
+    sent: u64,
 }
 
 impl SyslogSender {
@@ -61,8 +77,9 @@ impl SyslogSender {
             self.write_message(&entry.with_texts_of(bytes_max));
             self.message.len() <= MESSAGE_BYTES_MAX
         });
-        let sent = if fits { self.send() } else { Err(io::ErrorKind::InvalidData.into()) };
+        let sent = if fits { self.send(monotonic_seconds()) } else { Err(io::ErrorKind::InvalidData.into()) };
         match sent {
+            Ok(()) if self.is_refused() => {}
             Ok(()) if self.shared.is_failing.swap(false, Relaxed) => {
                 tracing::info!("the syslog server takes messages again")
             }
@@ -90,28 +107,34 @@ impl SyslogSender {
         }
     }
 
-    fn send(&mut self) -> io::Result<()> {
-        // A server that was started again has another socket, and a UDP socket reports the failure of the message before.
-        for is_last in [false, true] {
-            if self.socket.is_none() {
-                self.socket = Some(self.open()?);
+    fn send(&mut self, now_s: i64) -> io::Result<()> {
+        let mut socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => self.open()?,
+        };
+        let sent = match socket.send(&self.message) {
+            Ok(()) => Ok(()),
+            // Nothing takes it, or there is no memory: the message is lost, and the socket is good.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) => Err(error),
+            // The kernel reports what became of earlier messages once, and sends nothing then.
+            Err(error) if socket.is_udp() && socket.send(&self.message).is_ok() => {
+                self.shared.failed.fetch_add(socket.handle_refused(now_s), Relaxed);
+                self.tell(&error);
+                Ok(())
             }
-            let Some(socket) = &mut self.socket else { continue };
-            match socket.send(&self.message) {
-                Ok(()) => return Ok(()),
-                // It does not read, or there is no memory: the message is lost, and the socket is good.
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) => {
-                    return Err(error);
-                }
-                Err(error) => {
-                    self.socket = None;
-                    if is_last {
-                        return Err(error);
-                    }
-                }
+            // A server that was started again has another socket, and this host may have another address.
+            Err(_) => {
+                socket = self.open()?;
+                // What is no good now is opened again for the next message.
+                socket.send(&self.message)?;
+                Ok(())
             }
+        };
+        if sent.is_ok() {
+            socket.handle_sent(now_s);
         }
-        Ok(())
+        self.socket = Some(socket);
+        sent
     }
 
     fn open(&self) -> io::Result<Socket> {
@@ -123,15 +146,21 @@ impl SyslogSender {
                 };
                 let socket = UdpSocket::bind(any)?;
                 socket.connect(to)?;
-                Ok(Socket::Udp(socket))
+                socket.set_write_timeout(Some(SEND_TIMEOUT))?;
+                Ok(Socket { kind: SocketKind::Udp(socket, Refusals::default()), is_stuck: false })
             }
             SyslogAddress::Unix(path) => {
                 let socket = UnixDatagram::unbound()?;
                 socket.connect(path)?;
                 socket.set_write_timeout(Some(SEND_TIMEOUT))?;
-                Ok(Socket::Unix { socket, is_stuck: false })
+                Ok(Socket { kind: SocketKind::Unix(socket), is_stuck: false })
             }
         }
+    }
+
+    /// Whether messages of the last seconds were refused, so that nobody knows whether the last one arrived.
+    fn is_refused(&self) -> bool {
+        matches!(&self.socket, Some(Socket { kind: SocketKind::Udp(_, Refusals { last: Some(_), .. }), .. }))
     }
 
     /// Logs the first of several failures.
@@ -148,19 +177,45 @@ impl SyslogSender {
 
 impl Socket {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Udp(socket) => socket.send(message).map(drop),
-            Self::Unix { socket, is_stuck } => {
-                let sent = socket.send(message).map(drop);
-                let now_stuck = sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-                if now_stuck != *is_stuck {
-                    socket.set_nonblocking(now_stuck)?;
-                    *is_stuck = now_stuck;
-                }
-                sent
+        let sent = match &self.kind {
+            SocketKind::Udp(socket, _) => socket.send(message),
+            SocketKind::Unix(socket) => socket.send(message),
+        };
+        let now_stuck = sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        if now_stuck != self.is_stuck {
+            match &self.kind {
+                SocketKind::Udp(socket, _) => socket.set_nonblocking(now_stuck)?,
+                SocketKind::Unix(socket) => socket.set_nonblocking(now_stuck)?,
             }
+            self.is_stuck = now_stuck;
         }
+        sent.map(drop)
     }
+
+    fn is_udp(&self) -> bool {
+        matches!(self.kind, SocketKind::Udp(..))
+    }
+
+    /// A message is on its way.
+    fn handle_sent(&mut self, now_s: i64) {
+        let SocketKind::Udp(_, refusals) = &mut self.kind else { return };
+        if refusals.last.is_some_and(|last| now_s - last >= REFUSED_SECONDS) {
+            refusals.last = None;
+        }
+        refusals.sent = refusals.sent.saturating_add(1);
+    }
+
+    /// A message was refused. Returns how many are lost: while nothing listens there, all since the one that was refused before.
+    fn handle_refused(&mut self, now_s: i64) -> u64 {
+        let SocketKind::Udp(_, refusals) = &mut self.kind else { return 0 };
+        let lost = if refusals.last.is_some() { refusals.sent.max(1) } else { 1 };
+        *refusals = Refusals { last: Some(now_s), sent: 0 };
+        lost
+    }
+}
+
+fn monotonic_seconds() -> i64 {
+    clock_gettime(ClockId::Monotonic).tv_sec
 }
 
 /// The name of this host, as RFC 5424 section 6.2.4 allows it: `-` if there is none.
@@ -249,6 +304,48 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(message.split_once(" - ").unwrap().1).unwrap();
         assert_eq!(json["status"], 200);
         assert_eq!(shared.failed.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn what_nobody_takes_at_a_udp_port_is_counted() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap();
+        let (mut lines, shared) = sender(SyslogAddress::Udp(address), &LogFormat::Text(None));
+        let lost = || (shared.failed.load(Relaxed), shared.is_failing.load(Relaxed));
+        entry_of(&request(), &[], |entry| lines.push(entry));
+        assert!(server.recv(&mut [0; 16]).is_ok());
+        assert_eq!(lost(), (0, false));
+        drop(server);
+        // On the loopback interface, the refusal of each is there before the next one is sent. Of the last one nothing is known yet.
+        for known in 0..4 {
+            entry_of(&request(), &[], |entry| lines.push(entry));
+            assert_eq!(lost(), (known, known > 0));
+        }
+        let server = UdpSocket::bind(address).unwrap();
+        entry_of(&request(), &[], |entry| lines.push(entry));
+        assert!(server.recv(&mut [0; 16]).is_ok());
+        assert_eq!(lost(), (4, true));
+        // It is believed to be back when nothing was refused for some seconds.
+        lines.message = b"x".to_vec();
+        let now_s = monotonic_seconds();
+        assert!(lines.send(now_s + REFUSED_SECONDS - 1).is_ok() && lines.is_refused());
+        assert!(lines.send(now_s + REFUSED_SECONDS + 60).is_ok() && !lines.is_refused());
+        entry_of(&request(), &[], |entry| lines.push(entry));
+        assert_eq!(lost(), (4, false));
+    }
+
+    #[test]
+    fn between_two_refusals_everything_is_lost() {
+        let kind = SocketKind::Udp(UdpSocket::bind("127.0.0.1:0").unwrap(), Refusals::default());
+        let mut socket = Socket { kind, is_stuck: false };
+        let send = |socket: &mut Socket, count, at| (0..count).for_each(|_| socket.handle_sent(at));
+        send(&mut socket, 1_000, 100);
+        // The server has stopped at some time. Which of the messages were lost is not known, except for one.
+        assert_eq!(socket.handle_refused(100), 1);
+        send(&mut socket, 50, 101);
+        assert_eq!(socket.handle_refused(101), 50);
+        send(&mut socket, 50, 101 + REFUSED_SECONDS);
+        assert_eq!(socket.handle_refused(105), 1);
     }
 
     #[test]
