@@ -5,7 +5,8 @@ mod support;
 #[path = "support/tls.rs"]
 mod tls;
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use support::network::{Family, Links, Vips, vip, within};
@@ -85,6 +86,67 @@ fn an_endpoint_that_is_checked_is_healthy_once_a_probe_said_so() {
         .replace("]}", "], health_check: {tcp: true, interval: 100ms}}");
     let mut steelyard = Steelyard::serve(&text, 1);
     steelyard.until("healthy", |status| status["clusters"][0]["endpoints"][0]["state"] == "healthy");
+    is_good(&steelyard);
+}
+
+/// Stops a thread as a debugger does, until a line comes in: `PTRACE_SEIZE`, `PTRACE_INTERRUPT`, `PTRACE_DETACH`.
+const HOLD: &str = "
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def ptrace(request):
+    if libc.ptrace(ctypes.c_long(request), ctypes.c_long(int(sys.argv[1])), None, None) != 0:
+        sys.exit(os.strerror(ctypes.get_errno()))
+ptrace(0x4206)
+ptrace(0x4207)
+libc.waitpid(int(sys.argv[1]), None, 0x40000000)
+print('held', flush=True)
+sys.stdin.readline()
+ptrace(17)
+";
+
+#[test]
+fn a_worker_that_stands_still() {
+    if !rustix::process::geteuid().is_root() {
+        return support::skip("a_worker_that_stands_still", "not root: the host may not allow ptrace");
+    }
+    let origin = Origin::start("x");
+    let listen = port();
+    let mut steelyard = Steelyard::serve(&config(listen, &format!("'{}'", origin.address)), 1);
+    let mut clients: Vec<_> = (0..3).map(|_| client::connect("client", local(listen), None).unwrap()).collect();
+    let ask = |client: &mut testkit::Conn| client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    for client in &mut clients {
+        ask(client);
+        assert_eq!(client.response(ResponseTo::Other).unwrap().status, 200);
+    }
+    is_good(&steelyard);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", steelyard.program.pid())).unwrap().flatten();
+    let is_worker =
+        |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap() == "worker-0\n";
+    let thread = tasks.filter(is_worker).map(|task| task.file_name()).next().unwrap();
+    let mut debugger = Command::new("python3");
+    debugger.args(["-c", HOLD]).arg(&thread).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut debugger = debugger.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(debugger.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "held\n");
+    ask(&mut clients[0]);
+    let because = format!("a debugger, process {}, has stopped it", debugger.id());
+    let status = steelyard.until("stalled", |status| {
+        let why = status["stalled_workers"][0]["why_no_stack"].as_str();
+        why.is_some_and(|why| why.contains(&because))
+    });
+    assert_eq!(status["stalled_workers"][0]["connections"], serde_json::json!({"web": 3}), "{status:#}");
+    assert_eq!(kinds(&status), ["worker_stalled"]);
+    let text =
+        "3 connections of it and their requests wait (web 3); there is no stack: it did not answer within 200 ms:";
+    is_wrong(&steelyard, &["worker 0 makes no progress since ", text, &because]);
+    let page = get(steelyard.admin, "/").unwrap();
+    assert!(String::from_utf8(page.body).unwrap().contains(text));
+    // It goes on, and so does the request.
+    debugger.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(debugger.wait().unwrap().success());
+    assert_eq!(clients[0].response(ResponseTo::Other).unwrap().status, 200);
+    steelyard.until("in progress", |status| status["stalled_workers"] == serde_json::json!([]));
     is_good(&steelyard);
 }
 

@@ -8,6 +8,7 @@ mod access_log;
 mod certificates;
 mod routes;
 mod services;
+mod workers;
 
 use std::collections::BTreeMap;
 
@@ -130,6 +131,7 @@ fn of_process(status: &Status, found: &mut Found) {
         );
         found.wrong("file_missing", file, text);
     }
+    workers::of_workers(status, found);
     certificates::of_certificates(status, found);
     access_log::of_access_log(status, found);
     if let (Some(used), Some(max)) = (status.open_files, status.open_files_max)

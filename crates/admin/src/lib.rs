@@ -54,8 +54,8 @@ pub use status::{
     AboutStatus, CertificateStatus, ChangesStatus, ClusterStatus, EndpointCause, EndpointRecent, EndpointState,
     EndpointStatus, InvalidCertificate, KeySetStatus, ListenerRecent, ListenerStatus, MaintenanceStatus, MethodStatus,
     PasswordStatus, ProbeStatus, Quantiles, RefusedObjectStatus, Reload, RouteRecent, RouteStatus, STATUS_VERSION,
-    ServiceFaultStatus, Status, Turn, ZoneStatus, listener_statuses, method_statuses, quantiles, route_statuses,
-    route_target,
+    ServiceFaultStatus, StalledWorkerStatus, Status, Turn, ZoneStatus, listener_statuses, method_statuses, quantiles,
+    route_statuses, route_target,
 };
 pub use vip::{
     AnnouncementState, AnnouncementStatus, ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, SocketsStatus,

@@ -103,9 +103,29 @@ pub struct Status {
     /// Why the kernel plane of this node refused what the cluster wants. It serves what it had before.
     #[serde(default)]
     pub kernel_refusal: Option<String>,
+    /// Workers that make no progress now.
+    #[serde(default)]
+    pub stalled_workers: Vec<StalledWorkerStatus>,
     /// For people.
     #[serde(default)]
     pub about: AboutStatus,
+}
+
+/// A worker that makes no progress: whatever it serves waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StalledWorkerStatus {
+    /// Its number, from 0.
+    pub worker: usize,
+    /// Since when, in seconds since 1970, to a second or so.
+    pub since_unix_seconds: u64,
+    /// How long ago that is.
+    pub seconds: u64,
+    /// Its open connections by listener. Listeners without any are absent.
+    pub connections: BTreeMap<String, u64>,
+    /// Where it stands, the innermost function first; empty if that is not known.
+    pub stack: Vec<String>,
+    /// Why there is no stack.
+    pub why_no_stack: Option<String>,
 }
 
 /// What a person wants to know besides what programs judge.

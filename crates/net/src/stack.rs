@@ -43,7 +43,7 @@ const STOP: c_int = 5;
 /// Returns the functions of this process's thread with this id, the innermost first, as `name` or as an address in the file of the program.
 ///
 /// # Errors
-/// There is no such thread, or it did not answer: it is in an uninterruptible call of the kernel, or gets no CPU time.
+/// Says why there is no stack: there is no such thread, it may not be sent a signal, or it did not answer, and what it does instead.
 pub fn of_thread(thread: u32) -> io::Result<Vec<String>> {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     install()?;
@@ -53,8 +53,9 @@ pub fn of_thread(thread: u32) -> io::Result<Vec<String>> {
     // SAFETY: tgkill takes three numbers and sends a signal to a thread of this process alone.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
     if sent != 0 {
+        let error = io::Error::last_os_error();
         WANTED.store(0, Ordering::Relaxed);
-        return Err(io::Error::last_os_error());
+        return Err(not_sent(&error));
     }
     let mut left = PATIENCE_MS;
     while DONE.load(Ordering::Acquire) == 0 && left > 0 {
@@ -65,18 +66,73 @@ pub fn of_thread(thread: u32) -> io::Result<Vec<String>> {
     // A late answer must not be mixed with the next one.
     WANTED.store(0, Ordering::Release);
     let Some(depth) = DONE.load(Ordering::Acquire).checked_sub(1) else {
-        return Err(io::Error::new(io::ErrorKind::TimedOut, "the thread did not answer"));
+        return Err(io::Error::new(io::ErrorKind::TimedOut, instead(thread)));
     };
     let frames: Vec<usize> = FRAMES.iter().take(depth).map(|frame| frame.load(Ordering::Relaxed)).collect();
     Ok(named(&frames))
 }
 
-/// The id of this process's thread with this name; `None` if there is none, or `/proc` is not there.
-pub fn thread_named(name: &str) -> Option<u32> {
-    fs::read_dir("/proc/self/task").ok()?.flatten().find_map(|task| {
+/// Why a signal cannot be sent. A process may send signals to its own threads, whatever its privileges and the limits on ptrace are, so only a filter of
+/// system calls or a security module can forbid that.
+fn not_sent(error: &io::Error) -> io::Error {
+    let why = match error.raw_os_error() {
+        Some(libc::ESRCH) => "the thread has ended".to_owned(),
+        Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => format!(
+            "a seccomp filter or a security module forbids the signal that asks for it (tgkill: {error}): allow tgkill in the seccomp profile of the \
+             container, or in SystemCallFilter= of the unit"
+        ),
+        _ => format!("the signal that asks for it cannot be sent (tgkill: {error})"),
+    };
+    io::Error::new(error.kind(), why)
+}
+
+/// What a thread does that did not answer.
+fn instead(thread: i32) -> String {
+    let read = |file: &str| fs::read_to_string(format!("/proc/self/task/{thread}/{file}")).ok();
+    let status = read("status").unwrap_or_default();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let waited = format!("it did not answer within {PATIENCE_MS} ms");
+    match field("State").and_then(|state| state.chars().next()) {
+        Some('R') => format!(
+            "{waited}: it could run and gets no CPU time; the host is busy, or the CPU quota of the cgroup is used up"
+        ),
+        Some('D') => {
+            let call = read("wchan").filter(|call| !matches!(call.as_str(), "" | "0"));
+            let place = call.map_or_else(|| "the kernel".to_owned(), |call| format!("{call} of the kernel"));
+            // Each line is `[<0>] function+0x1/0x2`. Reading it takes CAP_SYS_ADMIN.
+            let frames = read("stack").unwrap_or_default();
+            let frames: Vec<&str> =
+                frames.lines().filter_map(|line| line.split(' ').nth(1)?.split('+').next()).take(FRAMES_MAX).collect();
+            let frames = match frames.as_slice() {
+                [] => "with CAP_SYS_ADMIN, the stack of the kernel would be here".to_owned(),
+                frames => frames.join(" < "),
+            };
+            format!("{waited}: it waits in {place} and cannot be interrupted; {frames}")
+        }
+        Some('t') => {
+            let tracer = field("TracerPid").unwrap_or("?");
+            format!("{waited}: a debugger, process {tracer}, has stopped it")
+        }
+        Some('T') => format!("{waited}: a signal has stopped it; SIGCONT lets it continue"),
+        Some('Z' | 'X') => "the thread has ended".to_owned(),
+        Some(_) => format!("{waited}: it sleeps, and the signal that asks for it was blocked or held back"),
+        None => format!("{waited}, and /proc says nothing of it"),
+    }
+}
+
+/// The id of this process's thread with this name.
+///
+/// # Errors
+/// There is none, or `/proc` cannot be read.
+pub fn thread_named(name: &str) -> io::Result<u32> {
+    let tasks = fs::read_dir("/proc/self/task");
+    let tasks =
+        tasks.map_err(|error| io::Error::new(error.kind(), format!("/proc/self/task cannot be read: {error}")))?;
+    let found = tasks.flatten().find_map(|task| {
         let found = fs::read_to_string(task.path().join("comm")).ok()?;
         (found.trim_end() == name).then(|| task.file_name().to_str()?.parse().ok()).flatten()
-    })
+    });
+    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its thread is gone"))
 }
 
 fn install() -> io::Result<()> {
@@ -93,7 +149,11 @@ fn install() -> io::Result<()> {
         // SAFETY: `action` is complete, and the handler is safe in the context of a signal.
         unsafe { libc::sigaction(SIGNAL, &raw const action, ptr::null_mut()) == 0 }
     });
-    if is_installed { Ok(()) } else { Err(io::Error::other("the handler of a signal cannot be installed")) }
+    if is_installed {
+        Ok(())
+    } else {
+        Err(io::Error::other("the handler of a signal cannot be installed: a seccomp filter may forbid sigaction"))
+    }
 }
 
 extern "C" fn handler(_signal: c_int) {
@@ -259,7 +319,7 @@ mod tests {
     fn the_stack_of_a_thread_that_spins() {
         let spinning = thread::Builder::new().name("spins-77".to_owned()).spawn(spins_until_it_is_stopped).unwrap();
         let id = loop {
-            if let Some(id) = thread_named("spins-77") {
+            if let Ok(id) = thread_named("spins-77") {
                 break id;
             }
             thread::yield_now();
@@ -270,7 +330,24 @@ mod tests {
         spinning.join().unwrap();
         let stack = stack.unwrap();
         assert!(stack.iter().any(|name| name.contains("spins_until_it_is_stopped")), "{stack:#?}");
-        assert!(of_thread(id).is_err());
+        assert_eq!(of_thread(id).unwrap_err().to_string(), "the thread has ended");
+        assert_eq!(thread_named("spins-77").unwrap_err().to_string(), "its thread is gone");
+    }
+
+    #[test]
+    fn a_signal_that_is_forbidden() {
+        let why = not_sent(&io::Error::from_raw_os_error(libc::EPERM)).to_string();
+        assert!(why.starts_with("a seccomp filter or a security module forbids"), "{why}");
+    }
+
+    #[test]
+    fn what_a_thread_does_that_does_not_answer() {
+        // SAFETY: gettid needs nothing.
+        let own = unsafe { libc::gettid() };
+        let why = instead(own);
+        assert!(why.contains("it could run and gets no CPU time"), "{why}");
+        // There is no such thread here.
+        assert!(instead(i32::MAX).ends_with("/proc says nothing of it"));
     }
 
     #[test]

@@ -32,6 +32,7 @@ use crate::files;
 use crate::kernel::KernelPlane;
 use crate::otlp::Numbers;
 use crate::vips::VipPlan;
+use crate::stalls::Stalled;
 
 /// The routes whose requests are logged at a time.
 const DEBUGGED_MAX: usize = 16;
@@ -65,8 +66,8 @@ pub(crate) struct Control {
     admin_refused: [AtomicU64; admin::RefusedFor::ALL.len()],
     /// Connections to the admin address that ended for another, in the order of [`admin::MadeWayFor::ALL`].
     admin_made_way: [AtomicU64; admin::MadeWayFor::ALL.len()],
-    /// How often workers stood still.
-    stalls: Arc<AtomicU64>,
+    /// The workers that stand still.
+    stalled: Arc<Stalled>,
     /// Those who look at the stream of events.
     feed: admin::Feed,
     /// The counters are being written for them.
@@ -153,7 +154,7 @@ impl Control {
             waiting: AtomicBool::new(false),
             admin_refused: Default::default(),
             admin_made_way: Default::default(),
-            stalls: Arc::default(),
+            stalled: Arc::default(),
             feed: admin::Feed::default(),
             counting: AtomicBool::new(false),
             source,
@@ -387,9 +388,9 @@ impl Control {
         self.state().access_log = log;
     }
 
-    /// The counter of workers that stood still.
-    pub(crate) fn stalls(&self) -> Arc<AtomicU64> {
-        self.stalls.clone()
+    /// The workers that stand still.
+    pub(crate) fn stalled(&self) -> Arc<Stalled> {
+        self.stalled.clone()
     }
 
     /// Sets who may use the admin address from now on. The streams of those who no longer may end, and no others: a new certificate of the server

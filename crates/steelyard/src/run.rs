@@ -251,7 +251,9 @@ impl Running {
         let (orders_tx, orders) = mpsc::channel(ORDERS_MAX);
         let watch = Watch::new(source.file());
         let numbers = exporter.numbers();
-        let control = Arc::new(Control::new(registry, workers, numbers, orders_tx, source.name(), replicas));
+        let found = cluster.as_mut().and_then(Handle::take_replicas);
+        let replicas = found.map(Replicas::Found).or_else(|| replicas.map(|name| Replicas::Name(Name::new(name))));
+        let control = Arc::new(Control::new(registry.clone(), workers, numbers, orders_tx, source.name(), replicas));
         // The last minute starts here.
         control.sample();
         let mut collect = tokio::time::interval(COLLECT_EVERY);
@@ -269,7 +271,7 @@ impl Running {
             network: Network::new(),
             held: None,
             tidy,
-            stalls: Stalls::new(plane.progress(), control.stalls()),
+            stalls: Stalls::new(plane.progress(), registry, control.stalled()),
             control,
             plane,
             resolver: Resolver::idle(),

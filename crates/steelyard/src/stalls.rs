@@ -4,25 +4,50 @@
 //! after the second look in a row without a beat it reports the worker, with its stack.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
+use admin::StalledWorkerStatus;
+use net::clock;
 use proxy::Progress;
+use telemetry::Registry;
 
 /// Looks without a beat until a worker is reported. One is not enough: on a busy host a worker may not get its turn for so long.
 const LOOKS: u32 = 2;
+/// The time between two looks, about.
+const LOOK_MS: u64 = 1_000;
 
 /// The workers that stand still.
 pub(crate) struct Stalls {
     progress: Progress,
     /// How often in a row each was seen standing still.
     still: BTreeMap<usize, u32>,
-    total: Arc<AtomicU64>,
+    registry: Arc<Registry>,
+    told: Arc<Stalled>,
+}
+
+/// What the control API tells of workers that stand still.
+#[derive(Debug, Default)]
+pub(crate) struct Stalled {
+    total: AtomicU64,
+    now: Mutex<BTreeMap<usize, Stall>>,
+}
+
+/// A worker that stands still.
+#[derive(Debug)]
+struct Stall {
+    /// Its last beat, at the latest, in milliseconds of the monotonic clock.
+    since_ms: u64,
+    /// The connections that wait for it, by listener. They do not change meanwhile.
+    connections: BTreeMap<String, u64>,
+    /// Where it stands, the innermost function first, or why that is not known.
+    stack: Result<Vec<String>, String>,
 }
 
 impl Stalls {
-    pub(crate) fn new(progress: Progress, total: Arc<AtomicU64>) -> Self {
-        Self { progress, still: BTreeMap::new(), total }
+    pub(crate) fn new(progress: Progress, registry: Arc<Registry>, told: Arc<Stalled>) -> Self {
+        Self { progress, still: BTreeMap::new(), registry, told }
     }
 
     /// Looks at the workers. Call this about once a second.
@@ -30,12 +55,58 @@ impl Stalls {
         let now = self.progress.standing_still();
         let (begun, ended) = follow(&mut self.still, &now);
         for worker in begun {
-            self.total.fetch_add(1, Relaxed);
-            // The worker may not answer, and reading the symbols takes time.
-            std::thread::spawn(move || report(worker));
+            self.told.begin(worker, self.registry.open_connections(worker));
         }
         for (worker, looks) in ended {
+            self.told.now().remove(&worker);
             tracing::warn!(worker, seconds = looks, "a worker that stood still makes progress again");
+        }
+    }
+}
+
+impl Stalled {
+    /// How often workers stood still.
+    pub(crate) fn total(&self) -> u64 {
+        self.total.load(Relaxed)
+    }
+
+    /// The workers that stand still.
+    pub(crate) fn statuses(&self) -> Vec<StalledWorkerStatus> {
+        let now_ms = clock::now_ms();
+        let status = |(worker, stall): (&usize, &Stall)| {
+            let seconds = now_ms.saturating_sub(stall.since_ms) / 1000;
+            StalledWorkerStatus {
+                worker: *worker,
+                since_unix_seconds: crate::control::unix_seconds().saturating_sub(seconds),
+                seconds,
+                connections: stall.connections.clone(),
+                stack: stall.stack.clone().unwrap_or_default(),
+                why_no_stack: stall.stack.clone().err(),
+            }
+        };
+        self.now().iter().map(status).collect()
+    }
+
+    fn now(&self) -> MutexGuard<'_, BTreeMap<usize, Stall>> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(self: &Arc<Self>, worker: usize, connections: BTreeMap<String, u64>) {
+        self.total.fetch_add(1, Relaxed);
+        let since_ms = clock::now_ms().saturating_sub(u64::from(LOOKS) * LOOK_MS);
+        let stack = Err("it is being taken".to_owned());
+        self.now().insert(worker, Stall { since_ms, connections: connections.clone(), stack });
+        // The worker may not answer, and reading the symbols takes time.
+        let told = self.clone();
+        let report = move || {
+            let stack = report(worker, &connections);
+            // It may have made progress meanwhile, and stand still again.
+            if let Some(stall) = told.now().get_mut(&worker).filter(|stall| stall.since_ms == since_ms) {
+                stall.stack = stack;
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("stack".to_owned()).spawn(report) {
+            tracing::error!(worker, %error, "a worker makes no progress, and there is no thread to find out where");
         }
     }
 }
@@ -61,19 +132,22 @@ fn follow(still: &mut BTreeMap<usize, u32>, now: &[usize]) -> (Vec<usize>, Vec<(
     (begun, ended)
 }
 
-fn report(worker: usize) {
-    let thread = net::stack::thread_named(&format!("worker-{worker}"));
-    let stack = thread.ok_or_else(|| "its thread is gone".to_owned()).and_then(|thread| {
-        net::stack::of_thread(thread)
-            .map_err(|error| format!("no stack: {error}; it may wait in the kernel, or get no CPU time"))
-    });
-    match stack {
+/// Logs where a worker stands.
+fn report(worker: usize, connections: &BTreeMap<String, u64>) -> Result<Vec<String>, String> {
+    let stack = net::stack::thread_named(&format!("worker-{worker}")).and_then(net::stack::of_thread);
+    let stack = stack.map_err(|error| error.to_string());
+    let connections =
+        connections.iter().map(|(listener, open)| format!("{listener} {open}")).collect::<Vec<_>>().join(", ");
+    match &stack {
         Ok(frames) => {
             let stack = frames.join(" < ");
-            tracing::error!(worker, stack, "a worker makes no progress: its connections wait");
+            tracing::error!(worker, stack, connections, "a worker makes no progress: its connections wait");
         }
-        Err(why) => tracing::error!(worker, why, "a worker makes no progress: its connections wait"),
+        Err(why_no_stack) => {
+            tracing::error!(worker, why_no_stack, connections, "a worker makes no progress: its connections wait");
+        }
     }
+    stack
 }
 
 #[cfg(test)]
@@ -115,7 +189,7 @@ mod tests {
         let worker = 7701;
         let name = format!("worker-{worker}");
         let thread = std::thread::Builder::new().name(name.clone()).spawn(a_loop_without_end).unwrap();
-        testkit::until(testkit::PATIENCE, || net::stack::thread_named(&name)).unwrap();
+        testkit::until(testkit::PATIENCE, || net::stack::thread_named(&name).ok()).unwrap();
         let log = Log::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -123,7 +197,7 @@ mod tests {
         // On a host that is busy, the thread may get no CPU time for long, and the log says so.
         let reported = tracing::subscriber::with_default(subscriber, || {
             testkit::until(testkit::PATIENCE, || {
-                report(worker);
+                let _ = report(worker, &BTreeMap::new());
                 said().contains("stack=").then(said)
             })
         });

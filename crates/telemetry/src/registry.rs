@@ -185,6 +185,18 @@ impl Registry {
         }
     }
 
+    /// The open downstream connections of one worker, by listener. Listeners without any are missing.
+    pub fn open_connections(&self, worker: usize) -> BTreeMap<String, u64> {
+        let series = self.lock();
+        let open = |(name, workers): (&String, &Workers<ListenerCounters>)| {
+            let (_, counters) = workers.0.iter().find(|(of, _)| *of == worker)?;
+            let mut total = ListenerTotals::default();
+            counters.open.add_to(&mut total.open);
+            (total.open > 0).then(|| (name.clone(), total.open))
+        };
+        series.listeners.0.iter().filter_map(open).collect()
+    }
+
     /// The counters of the clusters alone.
     pub fn cluster_totals(&self) -> BTreeMap<Arc<str>, ClusterTotals> {
         self.lock().clusters.totals()

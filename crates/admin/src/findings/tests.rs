@@ -182,6 +182,39 @@ fn calls_that_fail() {
 }
 
 #[test]
+fn workers_that_make_no_progress() {
+    let stalled = |connections: &[(&str, u64)], stack: &[&str], why: Option<&str>| {
+        let mut status = status();
+        status.stalled_workers.push(crate::StalledWorkerStatus {
+            worker: 1,
+            since_unix_seconds: 1_795_651_207,
+            seconds: 62,
+            connections: counts(connections),
+            stack: stack.iter().map(|frame| (*frame).to_owned()).collect(),
+            why_no_stack: why.map(str::to_owned),
+        });
+        status
+    };
+    let begin = "worker 1 makes no progress since 00:00:07 UTC, for 1 min 2 s: ";
+    let text =
+        format!("{begin}12 connections of it and their requests wait (api 10, web 2); it stands in memchr < parse");
+    check(&stalled(&[("api", 10), ("web", 2)], &["memchr", "parse"], None), &[("worker_stalled", Wrong, &text)]);
+    let text = format!("{begin}it serves no connection; there is no stack: it is being taken");
+    check(&stalled(&[], &[], Some("it is being taken")), &[("worker_stalled", Wrong, &text)]);
+}
+
+#[test]
+fn responses_that_the_configuration_wants_are_no_failures() {
+    let with = |errors, intended_errors| {
+        let mut status = status();
+        status.routes[1].recent = RouteRecent { responses: 1_000, errors, intended_errors, ..RouteRecent::default() };
+        findings(&status).into_iter().map(|finding| finding.text).collect::<Vec<_>>()
+    };
+    assert_eq!(with(600, 600), [""; 0]);
+    assert_eq!(with(600, 500), ["a route answered with 5xx: / of web (100 of 1000 requests in the last minute)"]);
+}
+
+#[test]
 fn requests_that_fail_since_a_few_seconds() {
     let with = |requests, failures| {
         let mut status = status();

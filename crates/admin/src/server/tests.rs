@@ -193,6 +193,7 @@ fn status() -> Status {
         service_faults: Vec::new(),
         about: crate::AboutStatus::default(),
         kernel_refusal: None,
+        stalled_workers: Vec::new(),
     }
 }
 

@@ -102,6 +102,7 @@ pub(crate) fn status() -> Status {
         service_faults: Vec::new(),
         about: crate::AboutStatus::default(),
         kernel_refusal: None,
+        stalled_workers: Vec::new(),
     }
 }
 

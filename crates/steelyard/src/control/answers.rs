@@ -98,6 +98,7 @@ impl admin::Control for Control {
             service_faults: seen.service_faults,
             kernel_refusal: seen.kernel_refusal,
             about: admin::AboutStatus {
+            stalled_workers: self.stalled.statuses(),
                 host: host_name(),
                 source: self.source.clone(),
                 busiest_worker_percent: seen.busiest_worker_percent,
@@ -560,7 +561,7 @@ impl Control {
             help: "How often a worker made no progress for a second or longer; the log has the stack.",
             kind: Kind::Counter,
             labels: Vec::new(),
-            value: self.stalls.load(Relaxed) as f64,
+            value: self.stalled.total() as f64,
         });
         if has_users {
             samples.extend(operators::samples(&self.admin_refused));
