@@ -204,7 +204,13 @@ fn judge(grown: &Overall, span: &str) -> Verdict {
         (Who::Clients, format!("It is the clients: {} of what they sent in {span} was refused.", clients))
     } else {
         let failed = endpoints + own;
-        let text = if failed == 0 {
+        let intended = match grown.intended_errors {
+            0 => String::new(),
+            count => format!(" Of them, {count} got a 5xx that the configuration asks for."),
+        };
+        let text = if failed == 0 && !intended.is_empty() {
+            format!("All is well: {requests} requests in {span}, and no failure.{intended}")
+        } else if failed == 0 {
             format!("All is well: no request failed in {span}.")
         } else if failed * 100 >= requests * SHARE_PERCENT {
             format!("{failed} of {requests} requests failed in {span}: too few to judge.")
@@ -252,6 +258,16 @@ mod tests {
             }
         }
 
+        /// Responses that the configuration asks for.
+        fn respond(&self, count: u64, status: u16) {
+            let (listener, route) = (self.registry.listener(0, "web"), self.registry.route(0, "web", "/"));
+            for _ in 0..count {
+                listener.requests.inc();
+                route.responses.inc(status);
+                route.intended_errors.inc();
+            }
+        }
+
         fn fail(&self, count: u64, status: u16, reason: Reason) {
             let (listener, route) = (self.registry.listener(0, "web"), self.registry.route(0, "web", "/"));
             for _ in 0..count {
@@ -279,15 +295,17 @@ mod tests {
         assert_eq!(minute[59].added_us, None);
     }
 
+    #[track_caller]
+    fn check(happen: &dyn Fn(&Process), who: Who, text: &str) {
+        let mut process = Process::new();
+        happen(&process);
+        process.pass(1);
+        let verdict = process.history.verdict();
+        assert_eq!((verdict.who, verdict.text.as_str()), (who, text));
+    }
+
     #[test]
     fn who_is_to_blame() {
-        let check = |happen: &dyn Fn(&Process), who: Who, text: &str| {
-            let mut process = Process::new();
-            happen(&process);
-            process.pass(1);
-            let verdict = process.history.verdict();
-            assert_eq!((verdict.who, verdict.text.as_str()), (who, text));
-        };
         check(&|_| {}, Who::Quiet, "There was no request in the last minute.");
         check(
             &|process| process.serve(1000, 200, 8, 8000),
@@ -335,6 +353,39 @@ mod tests {
             },
             Who::Nobody,
             "All is well: 0.1 % of requests failed in the last minute. At p99, endpoints take 8.2 ms and Steelyard adds 8 us.",
+        );
+    }
+
+    #[test]
+    fn responses_that_the_configuration_asks_for_blame_nobody() {
+        // The route has `respond: {status: 503}`.
+        check(
+            &|process| {
+                process.serve(90, 200, 8, 8000);
+                process.respond(10, 503);
+            },
+            Who::Nobody,
+            "All is well: 100 requests in the last minute, and no failure. Of them, 10 got a 5xx that the configuration asks for. At p99, \
+             endpoints take 8.2 ms and Steelyard adds 8 us.",
+        );
+        // A route in maintenance.
+        check(
+            &|process| {
+                process.respond(10, 503);
+                let listener = process.registry.listener(0, "web");
+                (0..10).for_each(|_| listener.reasons.inc(Reason::Maintenance));
+            },
+            Who::Nobody,
+            "All is well: 10 requests in the last minute, and no failure. Of them, 10 got a 5xx that the configuration asks for.",
+        );
+        // An endpoint fails beside it.
+        check(
+            &|process| {
+                process.respond(90, 503);
+                process.serve(10, 503, 8, 8000);
+            },
+            Who::Endpoints,
+            "It is the endpoints: 10.0 % of requests failed there in the last minute. At p99, endpoints take 8.2 ms and Steelyard adds 8 us.",
         );
     }
 

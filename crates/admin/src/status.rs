@@ -362,6 +362,9 @@ pub struct RouteRecent {
     /// The calls among them.
     #[serde(default)]
     pub call_failures: u64,
+    /// Those of both that the configuration or an operator wants, such as the 503 of a `respond`. They are no problem.
+    #[serde(default)]
+    pub intended_errors: u64,
     /// Requests that were refused, failed or cut short, by reason. Reasons that did not occur are absent.
     #[serde(default)]
     pub refused: BTreeMap<String, u64>,
@@ -434,12 +437,17 @@ pub struct Turn {
 }
 
 impl RouteRecent {
+    /// Errors that nobody wants.
+    pub(crate) fn failures(&self) -> u64 {
+        self.errors.saturating_sub(self.intended_errors)
+    }
+
     /// What happened at the route with these names of listener and route.
     fn of(outcomes: &Outcomes, route: &(String, String)) -> Self {
-        let RouteOutcomes { responses, errors, call_failures } =
+        let RouteOutcomes { responses, errors, call_failures, intended_errors } =
             outcomes.routes.get(route).copied().unwrap_or_default();
         let refused = outcomes.route_reasons.get(route).map(by_name).unwrap_or_default();
-        Self { responses, errors: errors + call_failures, call_failures, refused }
+        Self { responses, errors: errors + call_failures, call_failures, intended_errors, refused }
     }
 }
 

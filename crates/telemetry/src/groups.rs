@@ -101,6 +101,8 @@ group! {
         retries: Counter => u64,
         /// gRPC calls that failed as 5xx does in HTTP, with another status of HTTP.
         call_failures: Counter => u64,
+        /// Responses with a status of 500 to 599 and failed gRPC calls that are no fault: `respond`, maintenance, the status of a limit, the drain.
+        intended_errors: Counter => u64,
         /// Requests that were refused, failed or cut short.
         reasons: OccurredReasons => BTreeMap<Reason, u64>,
     }

@@ -22,6 +22,8 @@ pub struct Overall {
     pub upstream: Distribution,
     /// gRPC calls that failed as 5xx does in HTTP.
     pub call_failures: u64,
+    /// Responses with a status of 500 to 599 and calls that failed, both counted above, that the configuration or an operator wants.
+    pub intended_errors: u64,
     /// Requests that wait for a connection.
     pub pending: u64,
     /// Requests sent again.
@@ -56,6 +58,7 @@ impl Overall {
         counters.responses.add_to(&mut total.responses);
         self.responses.iter_mut().zip(total.responses.0).for_each(|(sum, count)| *sum += count);
         self.call_failures += counters.call_failures.get();
+        self.intended_errors += counters.intended_errors.get();
         counters.added.add_to(&mut self.added);
         counters.upstream.add_to(&mut self.upstream);
     }
@@ -96,6 +99,7 @@ impl Overall {
             added: between(&self.added, &before.added),
             upstream: between(&self.upstream, &before.upstream),
             call_failures: grown(self.call_failures, before.call_failures),
+            intended_errors: grown(self.intended_errors, before.intended_errors),
             pending: self.pending,
             retries: grown(self.retries, before.retries),
             endpoint_failures: grown(self.endpoint_failures, before.endpoint_failures),
@@ -125,8 +129,9 @@ impl Overall {
                 ReasonGroup::Internal => blame.own += count,
             }
         }
-        // Those that have no reason come from endpoints.
-        blame.endpoints += self.errors().saturating_sub(blame.endpoints + blame.own);
+        // Those that have no reason, and that nobody wanted, come from endpoints.
+        let failed = self.errors().saturating_sub(self.intended_errors);
+        blame.endpoints += failed.saturating_sub(blame.endpoints + blame.own);
         blame
     }
 

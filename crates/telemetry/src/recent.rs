@@ -145,8 +145,8 @@ impl<const N: usize> Growth<N> {
 
 /// The counters of a listener that are judged.
 const OF_LISTENER: usize = 3 + Reason::COUNT;
-/// Responses by class, and failed gRPC calls.
-const OF_ROUTE: usize = 6;
+/// Responses by class, failed gRPC calls, and failures that are wanted.
+const OF_ROUTE: usize = 7;
 /// Requests, and failures by kind.
 const OF_ENDPOINT: usize = 5;
 
@@ -212,6 +212,8 @@ pub struct RouteOutcomes {
     pub errors: u64,
     /// gRPC calls that failed with another status of HTTP.
     pub call_failures: u64,
+    /// Those of both that the configuration or an operator wants.
+    pub intended_errors: u64,
 }
 
 /// The outcomes of an endpoint.
@@ -267,9 +269,9 @@ impl Recent {
         };
         let route = |(key, now): &((String, String), _)| {
             let grown = self.routes.growth_in(intervals, key, now);
-            let [.., errors, call_failures] = grown;
-            let responses = grown.iter().sum::<u64>() - call_failures;
-            (key.clone(), RouteOutcomes { responses, errors, call_failures })
+            let [.., errors, call_failures, intended_errors] = grown;
+            let responses = grown.iter().sum::<u64>() - call_failures - intended_errors;
+            (key.clone(), RouteOutcomes { responses, errors, call_failures, intended_errors })
         };
         let endpoint = |(key, now): &(EndpointKey, _)| {
             let [requests, unreachable, errors, resets, timeouts] = self.endpoints.growth_in(intervals, key, now);
@@ -299,7 +301,7 @@ fn of_listener(counters: &ListenerCounters, sums: &mut [u64; OF_LISTENER]) {
 }
 
 fn of_route(counters: &RouteCounters, sums: &mut [u64; OF_ROUTE]) {
-    let counters = counters.responses.counters().chain([&counters.call_failures]);
+    let counters = counters.responses.counters().chain([&counters.call_failures, &counters.intended_errors]);
     sums.iter_mut().zip(counters).for_each(|(sum, counter)| *sum += counter.get());
 }
 
@@ -382,6 +384,7 @@ mod tests {
             [200, 404, 502, 503].into_iter().for_each(|status| route.responses.inc(status));
             route.reasons.inc(Reason::ConnectRefused);
             route.call_failures.inc();
+            route.intended_errors.inc();
             let endpoint = registry.endpoint(worker, "app", address);
             endpoint.requests.add(4);
             endpoint.unreachable.add(1);
@@ -394,7 +397,7 @@ mod tests {
             assert_eq!((web.connections, web.requests, web.accept_failures), (4, 10, 2));
             assert_eq!(web.reasons.counted().collect::<Vec<_>>(), [(Reason::ConnectRefused, 2)]);
             let route = outcomes.routes[&("web".to_owned(), "/".to_owned())];
-            assert_eq!(route, RouteOutcomes { responses: 8, errors: 4, call_failures: 2 });
+            assert_eq!(route, RouteOutcomes { responses: 8, errors: 4, call_failures: 2, intended_errors: 2 });
             let refused = &outcomes.route_reasons[&("web".to_owned(), "/".to_owned())];
             assert_eq!(*refused, [(Reason::ConnectRefused, 2)].into());
             let endpoint = outcomes.endpoints[&("app".into(), address)];

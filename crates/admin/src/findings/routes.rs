@@ -12,20 +12,26 @@ pub(super) fn of_routes(status: &Status, found: &mut Found) {
         status.maintenance.iter().any(|of| of.route == route.name && of.listener == route.listener)
     };
     let failing = status.routes.iter().filter(|route| !in_maintenance(route)).filter_map(|route| {
-        let is_failing = |of: &&RouteRecent| is_worth_a_look(of.errors, of.responses);
+        let is_failing = |of: &&RouteRecent| is_worth_a_look(of.failures(), of.responses);
         Some((route, first_span([&route.recent, &route.latest], |of| Some(of).filter(is_failing))?))
     });
     let mut failing: Vec<_> = failing.collect();
-    failing.sort_by_key(|(_, (of, _))| std::cmp::Reverse(of.errors));
+    failing.sort_by_key(|(_, (of, _))| std::cmp::Reverse(of.failures()));
     let Some((first, _)) = failing.first() else { return };
     let each = failing.iter().map(|(route, (of, span))| {
         let reasons = only(&of.refused, is_failure);
         let why = if reasons.is_empty() { String::new() } else { format!(": {}", by_reason(&reasons)) };
-        format!("{} of {} ({} of {} requests in the {span}{why})", route.name, route.listener, of.errors, of.responses)
+        format!(
+            "{} of {} ({} of {} requests in the {span}{why})",
+            route.name,
+            route.listener,
+            of.failures(),
+            of.responses
+        )
     });
     let calls: u64 = failing.iter().map(|(_, (of, _))| of.call_failures).sum();
-    let errors: u64 = failing.iter().map(|(_, (of, _))| of.errors).sum();
-    let with = match (calls, errors - calls) {
+    let errors: u64 = failing.iter().map(|(_, (of, _))| of.failures()).sum();
+    let with = match (calls, errors.saturating_sub(calls)) {
         (0, _) => "5xx",
         (_, 0) => "gRPC errors",
         _ => "5xx and gRPC errors",

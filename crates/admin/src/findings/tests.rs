@@ -168,7 +168,7 @@ fn requests_that_clients_give_up() {
 fn calls_that_fail() {
     let with = |errors, call_failures| {
         let mut status = status();
-        status.routes[1].recent = RouteRecent { responses: 1_000, errors, call_failures, refused: BTreeMap::new() };
+        status.routes[1].recent = RouteRecent { responses: 1_000, errors, call_failures, ..RouteRecent::default() };
         findings(&status).into_iter().map(|finding| finding.text).collect::<Vec<_>>()
     };
     assert_eq!(
@@ -223,8 +223,9 @@ fn requests_that_fail_since_a_few_seconds() {
         (listener.recent.requests, listener.recent.refused) = (3_010, failed());
         (listener.latest.requests, listener.latest.refused) = (requests, failed());
         let route = &mut status.routes[1];
-        route.recent = RouteRecent { responses: 3_010, errors: failures, refused: failed(), call_failures: 0 };
-        route.latest = RouteRecent { responses: requests, errors: failures, refused: failed(), call_failures: 0 };
+        route.recent = RouteRecent { responses: 3_010, errors: failures, refused: failed(), ..RouteRecent::default() };
+        route.latest =
+            RouteRecent { responses: requests, errors: failures, refused: failed(), ..RouteRecent::default() };
         let endpoint = &mut status.clusters[0].endpoints[1];
         endpoint.recent = EndpointRecent { requests: 3_010, unreachable: failures, ..EndpointRecent::default() };
         endpoint.latest = EndpointRecent { requests, unreachable: failures, ..EndpointRecent::default() };

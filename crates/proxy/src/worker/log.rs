@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use net::clock;
-use telemetry::{Exemplar, HttpRecord, Reason, Record, RouteCounters};
+use telemetry::{Exemplar, HttpRecord, Reason, ReasonGroup, Record, RouteCounters};
 use wire::message::{Span, Version};
 
 use crate::exchange::record::AccessRecord;
@@ -45,8 +45,12 @@ fn count(counters: &RouteCounters, exchange: &Exchange) {
     if let Some(status) = record.status {
         counters.responses.inc(status);
         let code = exchange.call().and_then(|call| call.status);
-        if status < 500 && code.is_some_and(Status::is_failure) {
+        let is_failed_call = status < 500 && code.is_some_and(Status::is_failure);
+        if is_failed_call {
             counters.call_failures.inc();
+        }
+        if (status >= 500 || is_failed_call) && is_intended(record) {
+            counters.intended_errors.inc();
         }
     }
     record.reasons().for_each(|reason| counters.reasons.inc(reason));
@@ -68,6 +72,14 @@ fn count(counters: &RouteCounters, exchange: &Exchange) {
             counters.upstream_exemplars.record(Exemplar { trace_id, us: upstream_us, unix_ms });
         }
     }
+}
+
+/// Whether an error is a response of our own that the configuration or an operator wants. A response that replaces one of an endpoint is none.
+fn is_intended(record: &AccessRecord) -> bool {
+    let is_no_fault = |reason: Reason| {
+        reason == Reason::Draining || matches!(reason.group(), ReasonGroup::Downstream | ReasonGroup::Routing)
+    };
+    !record.is_of_endpoint && record.intercepted.is_none() && record.reason.is_none_or(is_no_fault)
 }
 
 impl Worker {
