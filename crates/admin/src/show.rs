@@ -46,6 +46,9 @@ pub fn render_status_text(status: &Status, color: bool) -> String {
         text += if notices == 1 { "1 thing to look at:\n" } else { "Things to look at:\n" };
         text += &listed(&status.findings, Severity::Notice, str::to_owned);
     }
+    if status.listeners.is_empty() && !status.vips.is_empty() {
+        text += "\nThere are no listeners: this process serves vips alone.\n";
+    }
     for table in [
         listeners(&status.listeners),
         routes(&status.routes),

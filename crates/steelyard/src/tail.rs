@@ -78,9 +78,9 @@ fn line(seen: &RequestSeen) -> String {
         "" => format!("TCP {}", seen.listener),
         method => format!("{method} {}{}", seen.host, seen.path),
     };
-    let ms = |us: u64| format!("{:.1}", us as f64 / 1000.0);
+    let ms = |us: u64| format!("{:.1}ms", us as f64 / 1000.0);
     format!(
-        "{time} {} {} {request} route={} endpoint={} tries={} added={}ms endpoint_took={}ms client={}{}{}",
+        "{time} {} {} {request} route={} endpoint={} tries={} added={} endpoint_took={} client={}{}{}",
         if seen.status == 0 { "-".to_owned() } else { seen.status.to_string() },
         dash(&seen.reason),
         dash(&seen.route),
@@ -152,6 +152,9 @@ mod tests {
         assert_eq!(line(&seen()), expect);
         let call = RequestSeen { grpc_status: "UNAVAILABLE".into(), request_id: "7".into(), ..seen() };
         assert_eq!(line(&call), format!("{expect} grpc_status=UNAVAILABLE id=7"));
+        // No endpoint was asked.
+        let own = RequestSeen { upstream_us: None, ..seen() };
+        assert_eq!(line(&own), expect.replace("endpoint_took=600.0ms", "endpoint_took=-"));
         let tcp = RequestSeen { method: String::new(), status: 0, path: "a\nb".into(), upstream_us: None, ..seen() };
         assert!(line(&tcp).contains(" - no_endpoint TCP web route="), "{}", line(&tcp));
         let malformed = RequestSeen { reason: "h2_field".into(), cluster: String::new(), ..tcp };

@@ -100,6 +100,7 @@ pub(super) fn questions(view: &View<'_>) -> Markup {
     html! {
         section id="questions" aria-label="Questions" {
             h2 { "Which route would take this request, and why not the others?" }
+            @if view.status.listeners.is_empty() { p { (super::tables::no_listeners(view.status)) } } @else {
             form method="get" action="/#questions" {
                 label { "Listener" select name="listener" { @for listener in &view.status.listeners {
                     @if listener.name == asked.listener { option selected { (visible(&listener.name)) } } @else { option { (visible(&listener.name)) } }
@@ -109,7 +110,7 @@ pub(super) fn questions(view: &View<'_>) -> Markup {
                 label { "Path and query" input name="path" value=(asked.path) placeholder="/cart?id=1" required; }
                 label { "Header fields, such as X-A: b" textarea name="headers" rows="1" { (asked.headers.join("\n")) } }
                 button { "Ask" }
-            }
+            } }
             @match &view.route {
                 Some(Ok(report)) => { (route_report(report)) }
                 Some(Err(why)) => { p class="bad" { (visible(why)) } }

@@ -203,6 +203,15 @@ fn causes(of: &EndpointStatus) -> Vec<String> {
     lines
 }
 
+/// What stands in place of a list of listeners.
+pub(super) fn no_listeners(status: &Status) -> &'static str {
+    if status.vips.is_empty() {
+        "There are no listeners."
+    } else {
+        "There are no listeners: this process serves vips alone."
+    }
+}
+
 pub(super) fn listeners(status: &Status) -> Markup {
     let row = |listener: &ListenerStatus| {
         html! { tr {
@@ -214,13 +223,13 @@ pub(super) fn listeners(status: &Status) -> Markup {
     };
     html! {
         h2 { "Listeners" }
-        div class="scroll" tabindex="0" { table {
+        @if status.listeners.is_empty() { p { (no_listeners(status)) } } @else { div class="scroll" tabindex="0" { table {
             thead { tr {
                 th scope="col" { "LISTENER" } th scope="col" { "BIND" } th scope="col" { "PROTOCOL" } th scope="col" class="n" { "OPEN" } th scope="col" class="n" { "CONNECTIONS" }
                 th scope="col" class="n" { "REQUESTS" } th scope="col" { "REFUSED, FAILED OR CLOSED" }
             } }
             tbody { @for listener in status.listeners.iter().take(ROWS) { (row(listener)) } }
-        } }
+        } } }
         @if status.listeners.len() > ROWS { p { "and " (status.listeners.len() - ROWS) " more" } }
     }
 }
@@ -345,7 +354,7 @@ pub(super) fn replicas(status: &Status, replicas: Option<&[Replica]>) -> Markup 
                         span class="dim" { " " (visible(&replica.address)) } }
                     td class="n" { (of.generation) } (figures(&of.point, of.so_far)) td { (of.verdict.text) }
                 }
-                Err(why) => { td class="name" { (visible(&replica.address)) } td colspan="11" { (mark(&visible(why), "bad")) } }
+                Err(why) => { td class="name" { (visible(&replica.address)) @if !replica.pod.is_empty() { span class="dim" { " " (visible(&replica.pod)) } } } td colspan="11" { (mark(&visible(why), "bad")) } }
             }
         } }
     };

@@ -237,19 +237,26 @@ fn admin_target(snapshot: &Snapshot, route: &Route) -> String {
     shares.iter().map(|share| format!("to {} {}\n", snapshot.cluster(share.cluster).name, share.weight)).collect()
 }
 
+/// Lists the names of what there is.
+pub(super) fn there_are<T: std::borrow::Borrow<str>>(known: &[T]) -> String {
+    if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) }
+}
+
 /// Answers which route would take a request.
 ///
 /// # Errors
 /// Says in a sentence that the question makes no sense.
 pub(super) fn explain(compiled: &Compiled, question: &RouteQuestion) -> Result<RouteReport, String> {
     let http = || compiled.listeners.iter().filter(|plan| matches!(plan.policy.protocol, Protocol::Http(_)));
-    let known = || http().map(|plan| plan.policy.name.as_str()).take(20).collect::<Vec<_>>().join(", ");
+    let known = || there_are(&http().map(|plan| plan.policy.name.as_str()).take(20).collect::<Vec<_>>());
     let plan: &ListenerPlan = match question.listener.as_str() {
+        // A host may have vips alone.
+        "" if http().next().is_none() => return Err("this process has no listener with routes".to_owned()),
         "" if http().count() == 1 => http().next().ok_or("there is no listener with routes")?,
-        "" => return Err(format!("name the listener: there are {}", known())),
+        "" => return Err(format!("name the listener: {}", known())),
         name => http()
             .find(|plan| plan.policy.name == name)
-            .ok_or_else(|| format!("no such listener: {name}; there are {}", known()))?,
+            .ok_or_else(|| format!("no such listener with routes: {name}; {}", known()))?,
     };
     let field = |line: &String| {
         let (name, value) =

@@ -19,7 +19,8 @@ use telemetry::{
 };
 use tokio::sync::oneshot;
 
-use super::{Control, Order, about, keys, operators, replicas, trace, unix_seconds};
+use super::about::there_are;
+use super::{Control, Order, about, keys, operators, trace, unix_seconds};
 use crate::exit::Exit;
 use crate::handover;
 use crate::kernel;
@@ -263,7 +264,7 @@ impl admin::Control for Control {
         let of_clusters = compiled.clusters.iter().flat_map(|plan| plan.state.endpoints()).map(|state| state.address());
         let of_vips = kernel.vips().iter().flat_map(|plan| plan.state.endpoints()).map(|state| state.address());
         let known: Vec<String> = of_clusters.chain(of_vips).map(vips::shown).take(KNOWN_MAX).collect();
-        Err(format!("no such endpoint: {endpoint}; there are {}", known.join(", ")))
+        Err(format!("no such endpoint: {endpoint}; {}", there_are(&known)))
     }
 
     fn set_maintenance(&self, listener: Option<&str>, route: &str, on: bool) -> Result<usize, String> {
@@ -286,13 +287,11 @@ impl admin::Control for Control {
         if let Some(name) = listener.filter(|name| compiled.listeners.iter().all(|plan| plan.policy.name != *name)) {
             let known: Vec<&str> =
                 compiled.listeners.iter().map(|plan| plan.policy.name.as_str()).take(KNOWN_MAX).collect();
-            return Err(format!("no such listener: {name}; there are {}", known.join(", ")));
+            return Err(format!("no such listener: {name}; {}", there_are(&known)));
         }
         let routes = compiled.listeners.iter().filter(asked).flat_map(|plan| plan.routes());
         let known: Vec<&str> = routes.map(|route| route.name.as_str()).take(KNOWN_MAX).collect();
-        let there =
-            if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) };
-        Err(format!("no such route: {route}; {there}"))
+        Err(format!("no such route: {route}; {}", there_are(&known)))
     }
 
     fn change_vips(&self, change: VipChange) -> Pin<Box<dyn Future<Output = Result<u64, ChangeRefused>> + Send + '_>> {
