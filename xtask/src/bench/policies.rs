@@ -1,15 +1,13 @@
 //! `cargo xtask bench policies`: what each policy of a route costs, in instructions of user space for each request, beside nginx where that does
 //! the same. It needs valgrind; without nginx its column is empty.
 //!
-//! Each figure is the difference of two runs under callgrind that differ only in the number of requests, so what the process does at its start is
-//! not in it. One client sends the requests one after the other on one connection, over HTTP/1.1, to one worker. An origin of ours answers them.
+//! Each figure is of one run under callgrind, whose counters begin after a warm-up and are read before the process ends, so what it does at its start and
+//! at its end is not in it. `--only` measures nothing that the chosen policies are not compared with. What is being measured is on standard error. One client sends the requests one after the other on one connection, over HTTP/1.1, to one worker. An origin of ours answers them.
 //! Only the thread counts that does most for the requests, the worker, and for the log and traces the next one, which formats them: others do something at intervals, which takes more of a run that takes longer, and made
 //! figures differ by 1,500 instructions on a busy host. They are no times: instructions in the kernel, and waits for memory, are not counted. Valgrind's CPU
 //! lacks some instructions of real ones, such as those for SHA-256, so what hashes is cheaper than it looks here. `--demo` builds Steelyard as `cargo xtask demo` does, which takes a few minutes; its figures
 //! are larger than those of a release. `--only` chooses policies by a part of their names. `--steelyard` may name an older build; a policy that it does not know has no figure.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -26,7 +24,7 @@ use crate::setup;
 
 const USAGE: &str = "usage: cargo xtask bench policies [--demo] [--requests N] [--only TEXT] [--steelyard PROGRAM]";
 
-/// The requests of the shorter run, and how many more the longer one has.
+/// The requests before the counters begin, and those that are counted.
 const WARM_UP: usize = 200;
 const REQUESTS_DEFAULT: usize = 1_000;
 
@@ -257,10 +255,9 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let nginx = find_program("nginx");
     println!("| policy | Steelyard | nginx |\n|---|---|---|");
     let mut without: [Option<[u64; 2]>; 2] = [None, None];
-    let wanted = |policy: &&Policy| policy.is_base() || policy.name.contains(&only);
-    for policy in POLICIES.iter().filter(wanted) {
+    for (policy, with_nginx) in chosen(&only) {
         let ours = if bench.knows(&steelyard, policy)? { Some(bench.steelyard(&steelyard, policy)?) } else { None };
-        let theirs = match (&nginx, policy.nginx) {
+        let theirs = match (&nginx, policy.nginx.filter(|_| with_nginx)) {
             (Some(nginx), Some(directives)) => Some(bench.nginx(nginx, policy, directives)?),
             _ => None,
         };
@@ -280,6 +277,18 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The policies whose names have this text, with what they are compared with, and whether nginx is compared. A start under valgrind takes long.
+fn chosen(only: &str) -> Vec<(&'static Policy, bool)> {
+    let mut all = Vec::new();
+    for group in POLICIES.chunk_by(|_, next| !next.is_base()) {
+        let wanted = |policy: &&Policy| policy.name.contains(only);
+        let with_nginx = group.iter().filter(wanted).any(|policy| policy.nginx.is_some());
+        let is_chosen = |policy: &&Policy| wanted(policy) || policy.is_base() && group.iter().any(|of| wanted(&of));
+        all.extend(group.iter().filter(is_chosen).map(|policy| (policy, with_nginx)));
+    }
+    all
 }
 
 fn build(is_demo: bool) -> Result<PathBuf, String> {
@@ -351,20 +360,14 @@ impl Bench {
 
     /// The instructions of one request: those of the thread that does most for it, and those of the next one.
     fn instructions(&self, program: &Path, arguments: &[&str], port: u16, policy: &Policy) -> Result<[u64; 2], String> {
-        let request = policy.request.bytes();
-        let count = |requests| {
-            let counts = self.directory.join("callgrind");
-            _ = fs::remove_dir_all(&counts);
-            fs::create_dir(&counts).map_err(|error| format!("cannot create {}: {error}", counts.display()))?;
-            collect(program, arguments, port, &request, requests, &counts)?;
-            by_thread(&counts)
-        };
-        let (few, many) = (count(WARM_UP)?, count(WARM_UP + self.requests)?);
-        let more =
-            |(thread, count): (&OsString, &u64)| count.saturating_sub(few.get(thread).copied().unwrap_or_default());
-        let mut more: Vec<u64> = many.iter().map(more).collect();
-        more.sort_unstable_by(|one, other| other.cmp(one));
-        let of = |place: usize| more.get(place).copied().unwrap_or_default() / self.requests as u64;
+        eprintln!("{}: {} requests to {}", policy.name, self.requests, program.display());
+        let counts = self.directory.join("callgrind");
+        _ = fs::remove_dir_all(&counts);
+        fs::create_dir(&counts).map_err(|error| format!("cannot create {}: {error}", counts.display()))?;
+        collect(program, arguments, port, &policy.request.bytes(), self.requests, &counts)?;
+        let mut all = by_thread(&counts)?;
+        all.sort_unstable_by(|one, other| other.cmp(one));
+        let of = |place: usize| all.get(place).copied().unwrap_or_default() / self.requests as u64;
         Ok([of(0), of(1)])
     }
 }
@@ -384,6 +387,7 @@ fn collect(
     server.arg(program).args(arguments);
     server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut server = server.spawn().map_err(|error| format!("cannot start valgrind: {error}"))?;
+    let pid = server.id().to_string();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let outcome = (|| {
         let mut starts = 0;
@@ -395,17 +399,22 @@ fn collect(
             }
             starts += 1;
         };
-        for _ in 0..requests {
-            connection.send(request).map_err(|failure| failure.to_string())?;
-            let response = connection.response(ResponseTo::Other).map_err(|failure| failure.to_string())?;
-            if response.status != 200 {
-                return Err(format!("a request was answered {}", response.status));
+        let mut ask = |requests| {
+            for _ in 0..requests {
+                connection.send(request).map_err(|failure| failure.to_string())?;
+                let response = connection.response(ResponseTo::Other).map_err(|failure| failure.to_string())?;
+                if response.status != 200 {
+                    return Err(format!("a request was answered {}", response.status));
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        };
+        ask(WARM_UP)?;
+        tell(&pid, "zero")?;
+        ask(requests)?;
+        tell(&pid, "dump")
     })();
     // Both end at once, as no request is in progress.
-    let pid = server.id().to_string();
     _ = command::succeeds(&mut command::command("kill", &["-TERM", &pid]));
     // A signal that comes just before it waits is seen when the wait ends, which takes nginx a minute: a connection ends it.
     while matches!(server.try_wait(), Ok(None)) {
@@ -415,12 +424,18 @@ fn collect(
     outcome
 }
 
-/// The instructions of each thread, by the name of the file that callgrind wrote for it: `totals: 123`.
-fn by_thread(counts: &Path) -> Result<BTreeMap<OsString, u64>, String> {
+/// Tells callgrind to set its counters to zero, or to write them down.
+fn tell(pid: &str, what: &str) -> Result<(), String> {
+    let mut vgdb = command::command("vgdb", &[&format!("--pid={pid}"), what]);
+    if command::succeeds(&mut vgdb) { Ok(()) } else { Err(format!("`vgdb --pid={pid} {what}` has failed")) }
+}
+
+/// The instructions of each thread when callgrind was told to write them down, which it does to `out.1-THREAD`: `totals: 123`.
+fn by_thread(counts: &Path) -> Result<Vec<u64>, String> {
     let files = fs::read_dir(counts).map_err(|error| format!("{}: {error}", counts.display()))?.flatten();
+    let files = files.filter(|file| file.file_name().to_string_lossy().starts_with("out.1"));
     let total = |text: String| text.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok());
-    let totals: BTreeMap<_, _> =
-        files.filter_map(|file| Some((file.file_name(), total(fs::read_to_string(file.path()).ok()?)?))).collect();
+    let totals: Vec<u64> = files.filter_map(|file| total(fs::read_to_string(file.path()).ok()?)).collect();
     if totals.is_empty() { Err(format!("callgrind has left no counts in {}", counts.display())) } else { Ok(totals) }
 }
 
@@ -480,5 +495,16 @@ mod tests {
     fn every_group_begins_without_a_policy() {
         assert!(POLICIES[0].name.starts_with("none"));
         assert_eq!(POLICIES.iter().filter(|policy| policy.name.starts_with("none")).count(), 3);
+    }
+
+    #[test]
+    fn only_what_is_compared_is_measured() {
+        let names =
+            |only| chosen(only).into_iter().map(|(policy, with_nginx)| (policy.name, with_nginx)).collect::<Vec<_>>();
+        let expect = ["none (GET)", "`tracing`, no sample", "`tracing`, 1 %", "`tracing`, 100 %"];
+        assert_eq!(names("tracing"), expect.map(|name| (name, false)));
+        assert_eq!(names("`buffer`"), [("none (POST, 1 KiB)", true), ("`buffer`", true)]);
+        assert_eq!(names("").len(), POLICIES.len());
+        assert_eq!(names("no such policy"), []);
     }
 }
