@@ -44,8 +44,10 @@ pub struct SoFar {
 /// One of the processes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replica {
-    /// Where it was asked.
+    /// Where it was asked; empty if that is not known.
     pub address: String,
+    /// The name of its pod; empty if that is not known.
+    pub pod: String,
     /// What it said, or why it said nothing.
     pub overview: Result<OverviewStatus, String>,
 }
@@ -90,6 +92,7 @@ mod tests {
     fn rates_are_added_up_and_the_worst_quantiles_count() {
         let replica = |requests_per_second, p99| Replica {
             address: "a".into(),
+            pod: String::new(),
             overview: Ok(OverviewStatus {
                 version: OVERVIEW_VERSION,
                 host: "h".into(),
@@ -107,7 +110,7 @@ mod tests {
                 so_far: SoFar { requests: 1_000, errors: 3 },
             }),
         };
-        let gone = Replica { address: "b".into(), overview: Err("no answer".into()) };
+        let gone = Replica { address: "b".into(), pod: String::new(), overview: Err("no answer".into()) };
         let replicas = [replica(10.0, 7.0), gone, replica(2.5, 9.0)];
         let all = sum(&replicas);
         assert_eq!(sum_so_far(&replicas), SoFar { requests: 2_000, errors: 6 });

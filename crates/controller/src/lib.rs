@@ -15,6 +15,7 @@ mod lease;
 mod objects;
 mod read;
 mod reconciler;
+mod replicas;
 mod settings;
 mod start;
 mod translate;
@@ -24,6 +25,7 @@ mod write;
 
 pub use read::{Seen, read_nginx};
 pub use reconciler::{Outcome, Refusal, Update};
+pub use replicas::FoundReplicas;
 pub use settings::{INGRESS_CONTROLLER, IngressNginx, Pool, Published, SecretRef, ServiceName, Settings};
 pub use start::{Handle, NodeLeases, Options, start};
 pub use translate::{DRAIN_TIMEOUT, FLOWS_MAX, RefusedObject, ServiceFault};

@@ -17,7 +17,8 @@ use tokio::task::JoinSet;
 use crate::addresses::{self, AddressLeases, Leases};
 use crate::lease::Claim;
 use crate::reconciler::{Reconciler, Update};
-use crate::settings::Settings;
+use crate::replicas::{self, FoundReplicas};
+use crate::settings::{ServiceName, Settings};
 use crate::watch::{self as watches, News, Watching};
 
 /// News that wait for the loop. When the queue is full the watches wait, and the API server keeps the rest. The queue is short, because
@@ -44,6 +45,8 @@ pub struct Options {
     pub lease_name: String,
     /// The identity of this process: the name of the pod.
     pub identity: String,
+    /// The Service of all processes that serve the same; `None` if they need not be known.
+    pub replicas: Option<ServiceName>,
 }
 
 /// The thread that follows the cluster. Dropping the handle ends the thread soon; [`Handle::end`] waits until it has ended.
@@ -51,6 +54,7 @@ pub struct Handle {
     updates: mpsc::Receiver<Update>,
     thread: JoinHandle<()>,
     leases: Option<NodeLeases>,
+    replicas: Option<watch::Receiver<FoundReplicas>>,
 }
 
 /// The Leases of addresses, as the node sees them: the addresses that it can serve, and those that it holds (false: not confirmed for a while).
@@ -65,6 +69,11 @@ impl Handle {
     /// The Leases of addresses, if they are announced on links. The first call gets them.
     pub fn take_leases(&mut self) -> Option<NodeLeases> {
         self.leases.take()
+    }
+
+    /// Where all processes that serve the same answer, if a Service says that. The first call gets it.
+    pub fn take_replicas(&mut self) -> Option<watch::Receiver<FoundReplicas>> {
+        self.replicas.take()
     }
 
     /// Releases the Leases and ends the thread. Blocks until then, for a few seconds at most.
@@ -102,11 +111,18 @@ pub fn start(options: Options) -> Result<Handle, String> {
     let is_on_links = options.settings.announce == Announce::L2;
     let addresses = is_on_links.then_some(AddressLeases { wanted: wanted.1, held: held.0 });
     let leases = is_on_links.then_some((wanted.0, held.1));
+    let (replicas_found, replicas) = match &options.replicas {
+        Some(service) => {
+            let (found, receiver) = watch::channel(Err(format!("{service}: the cluster has not answered yet")));
+            (Some(found), Some(receiver))
+        }
+        None => (None, None),
+    };
     let thread = std::thread::Builder::new().name("cluster".to_owned());
     let thread = thread
-        .spawn(move || work(&runtime, client, options, lease_namespace, (updates, addresses)))
+        .spawn(move || work(&runtime, client, options, lease_namespace, (updates, addresses, replicas_found)))
         .map_err(|error: io::Error| format!("cannot start a thread: {error}"))?;
-    Ok(Handle { updates: receiver, thread, leases })
+    Ok(Handle { updates: receiver, thread, leases, replicas })
 }
 
 /// An error of the client with its cause, which says more.
@@ -145,7 +161,11 @@ fn work(
     client: Client,
     options: Options,
     lease_namespace: String,
-    (updates, addresses): (mpsc::Sender<Update>, Option<AddressLeases>),
+    (updates, addresses, replicas_found): (
+        mpsc::Sender<Update>,
+        Option<AddressLeases>,
+        Option<watch::Sender<FoundReplicas>>,
+    ),
 ) {
     runtime.block_on(async {
         let expected = watches::expected(&options.namespaces);
@@ -167,6 +187,9 @@ fn work(
         let serves_nginx = options.settings.ingress_nginx.is_some();
         let watching = Watching { client: client.clone(), namespaces: options.namespaces, serves_nginx, news };
         watches::begin(&watching, &mut tasks);
+        if let Some((service, found)) = options.replicas.zip(replicas_found) {
+            tasks.spawn(replicas::follow(client.clone(), service, found));
+        }
         drop(watching);
         let lease = tokio::spawn(claim.hold(held));
         Reconciler::new(options.settings, expected, updates, client).run(news_receiver, leads).await;

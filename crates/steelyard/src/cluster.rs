@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-pub(crate) use controller::{Handle, NodeLeases, Update};
+pub(crate) use controller::{FoundReplicas, Handle, NodeLeases, Update};
 use controller::{IngressNginx, Options, Outcome, Refusal, Settings};
 use model::{AccessLog, Announce, Announcing, Dns, Generation, LogTarget, Snapshot};
 
@@ -118,6 +118,7 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         lease_namespace: args.lease_namespace,
         lease_name: args.lease_name,
         identity: args.identity.unwrap_or_else(own_name),
+        replicas: args.replicas_service,
     };
     (options, args.run)
 }

@@ -5,7 +5,7 @@ pub(crate) mod about;
 pub(crate) mod answers;
 mod keys;
 pub(crate) mod operators;
-mod replicas;
+pub(crate) mod replicas;
 mod trace;
 
 use std::collections::BTreeMap;
@@ -27,12 +27,13 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use self::replicas::Replicas;
 use crate::exit::Refused;
 use crate::files;
 use crate::kernel::KernelPlane;
 use crate::otlp::Numbers;
-use crate::vips::VipPlan;
 use crate::stalls::Stalled;
+use crate::vips::VipPlan;
 
 /// The routes whose requests are logged at a time.
 const DEBUGGED_MAX: usize = 16;
@@ -74,8 +75,8 @@ pub(crate) struct Control {
     counting: AtomicBool,
     /// Where the configuration comes from.
     source: String,
-    /// The name, with a port, at which all processes that serve the same tell their figures.
-    replicas: Option<String>,
+    /// Where all processes that serve the same tell their figures.
+    replicas: Option<Replicas>,
     state: Mutex<State>,
     kernel: Mutex<KernelPlane>,
 }
@@ -137,7 +138,7 @@ impl Control {
         traces: Numbers,
         orders: mpsc::Sender<Order>,
         source: String,
-        replicas: Option<String>,
+        replicas: Option<Replicas>,
     ) -> Self {
         let seed = u64::from(std::process::id()) ^ clock::now_us();
         Self {

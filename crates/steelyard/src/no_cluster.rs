@@ -16,7 +16,14 @@ pub(crate) type NodeLeases = (
     tokio::sync::watch::Receiver<std::collections::BTreeMap<std::net::IpAddr, bool>>,
 );
 
+/// Where all processes that serve the same answer, which only a cluster knows.
+pub(crate) type FoundReplicas = Result<Vec<(std::net::SocketAddr, String)>, String>;
+
 impl Handle {
+    pub(crate) fn take_replicas(&mut self) -> Option<tokio::sync::watch::Receiver<FoundReplicas>> {
+        match *self {}
+    }
+
     pub(crate) fn take_leases(&mut self) -> Option<NodeLeases> {
         match *self {}
     }

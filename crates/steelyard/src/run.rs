@@ -22,6 +22,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::cli::{ADMIN_DEFAULT, ProxyArgs, RunArgs, ServeArgs};
 use crate::cluster::{self, Handle, Update};
+use crate::control::replicas::{Name, Replicas};
 use crate::control::{Control, Listen, Order, about, operators};
 use crate::exit::{Exit, Refused};
 use crate::files::{self, Watch};
@@ -232,7 +233,7 @@ enum Event {
 impl Running {
     fn new(
         source: Source,
-        cluster: Option<Handle>,
+        mut cluster: Option<Handle>,
         snapshot: Snapshot,
         workers: usize,
         replicas: Option<String>,

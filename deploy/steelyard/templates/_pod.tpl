@@ -106,7 +106,7 @@ spec:
         {{- end }}
         - {{ printf "--lease-name=%s" (include "steelyard.name" .) | quote }}
         {{- if not $kernel }}
-        - {{ printf "--replicas=%s-replicas.%s:9902" (include "steelyard.name" .) .Release.Namespace | quote }}
+        - {{ printf "--replicas-service=%s/%s-replicas" .Release.Namespace (include "steelyard.name" .) | quote }}
         {{- end }}
         {{- range .Values.publishAddresses }}
         - {{ printf "--publish-address=%s" . | quote }}

@@ -9,6 +9,7 @@ mod certificates;
 mod deaths;
 mod load;
 mod node;
+mod replicas;
 mod rollouts;
 mod site;
 #[path = "../support/tls.rs"]

@@ -158,6 +158,13 @@ impl Site {
         self.run("kubectl", Command::new(self.programs.join("kubectl")).args(words))
     }
 
+    /// Starts `kubectl WORDS...`, which ends with the value.
+    pub fn start_kubectl(&self, words: &[&str]) -> Program {
+        let mut command = Command::new(self.programs.join("kubectl"));
+        command.args(words).env("KUBECONFIG", self.run.join("pki/admin.conf"));
+        self.client.inside(|| Program::spawn("kubectl", &mut command)).unwrap()
+    }
+
     /// Runs `helm WORDS...` in the same way.
     pub fn helm(&self, words: &[&str]) -> String {
         let mut command = Command::new(&self.helm);

@@ -1,13 +1,15 @@
 //! Several controllers of the same objects: each serves, one writes, and one that is killed is followed by another.
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 
 use serde_json::Value;
-use testkit::{Exit, PATIENCE, Signal};
+use testkit::{Exit, PATIENCE, Signal, until};
 
 use crate::edge::{Edge, answer, api_server, gateway, holds, origin, until_endpoints, within};
 use crate::harness::{ADDRESS, PORT, Relay};
-use crate::support::Steelyard;
+use crate::support::{Steelyard, get};
 
 /// Renewals that take longer than a Lease is valid: 5 of 4 s, and 15 s.
 const RENEWALS: usize = 5;
@@ -184,5 +186,67 @@ fn clocks_differ() {
         one.program.signal(Signal::KILL).unwrap();
         assert_eq!(one.program.exit_within(PATIENCE).unwrap(), Exit::Signal(9));
         edge.cluster.until("taken over", "Lease", "steelyard", |lease| lease["spec"]["holderIdentity"] == "two");
+    });
+}
+
+/// Each finds the other, and a pod whose name is markup and that does not answer as Steelyard does, by a Service.
+#[test]
+fn replicas_find_each_other() {
+    within("replicas_find_each_other", |edge| {
+        edge.web(&[origin(1).address]);
+        let service = format!("{}/all", edge.name);
+        let start = |identity, address: &str| {
+            let metrics = format!("{address}:9902");
+            let more = ["--listen-address", address, "--metrics", &metrics, "--replicas-service", &service];
+            edge.controller_with(identity, &more)
+        };
+        let both = [start("one", "10.244.0.1"), start("two", "10.244.0.2")];
+        edge.until_served("HTTPRoute", "web");
+        let shown = |of: &Steelyard| {
+            let page = String::from_utf8(get(of.admin, "/?replicas=1").unwrap().body).unwrap();
+            let section = page.split("<section id=\"replicas\"").nth(1).unwrap().split("</section>").next().unwrap();
+            section.to_owned()
+        };
+        assert!(shown(&both[0]).contains("the Service has no endpoints, or does not exist"), "{}", shown(&both[0]));
+        // What a stranger among the endpoints hears.
+        let stranger = TcpListener::bind("10.244.0.3:9902").unwrap();
+        let heard = std::thread::spawn(move || {
+            let (mut stream, _) = stranger.accept().unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.extend(byte);
+            }
+            stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n<b>").unwrap();
+            String::from_utf8(head).unwrap()
+        });
+        edge.cluster.apply(
+            "
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: all-a, labels: {kubernetes.io/service-name: all}}
+addressType: IPv4
+ports: [{name: metrics, port: 9902}]
+endpoints:
+  - {addresses: [10.244.0.1]}
+  - {addresses: [10.244.0.2], conditions: {ready: false}}
+  - {addresses: [10.244.0.3], targetRef: {kind: Pod, name: '<img src=x>'}}
+",
+        );
+        let rows = until(PATIENCE, || {
+            let rows = shown(&both[0]);
+            rows.contains("10.244.0.3:9902").then_some(rows)
+        });
+        let rows = rows.unwrap_or_else(|| shown(&both[0]));
+        assert!(rows.contains("10.244.0.1:9902") && rows.contains("10.244.0.2:9902"), "{rows}");
+        assert!(rows.contains("All 2 that answered"), "{rows}");
+        assert!(rows.contains("what answers there is no Steelyard of this version"), "{rows}");
+        assert!(rows.contains("&lt;img src=x&gt;") && !rows.contains("<img"), "{rows}");
+        assert_eq!(heard.join().unwrap(), "GET /overview HTTP/1.0\r\nHost: 10.244.0.3:9902\r\n\r\n");
+        // One is no longer of the Service.
+        edge.endpoints("all", &["10.244.0.2:9902".parse().unwrap()]);
+        let is_alone = || shown(&both[1]).contains("All 1 that answered").then_some(());
+        until(PATIENCE, is_alone).unwrap_or_else(|| panic!("{}", shown(&both[1])));
     });
 }

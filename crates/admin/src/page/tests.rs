@@ -18,7 +18,7 @@ fn render(status: &Status, wish: &Wish, user: &User) -> String {
         wish,
         route: None,
         packet: None,
-        replicas: Some(Some(&[Replica { address: NASTY.into(), overview: Err(NASTY.into()) }])),
+        replicas: Some(Some(&[Replica { address: NASTY.into(), pod: NASTY.into(), overview: Err(NASTY.into()) }])),
         form_token: "t0k3n",
         drop_meaning: &|reason| (reason == "rate_limited").then_some("The vip has a limit."),
         pages: list_of_pages(&[("/status", false, "the status")]),

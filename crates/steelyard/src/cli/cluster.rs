@@ -75,6 +75,10 @@ pub(crate) struct ControllerArgs {
     /// repeat it for several
     #[arg(long, value_name = "IP|NAME", value_delimiter = ',')]
     pub(crate) publish_address: Vec<controller::Published>,
+    /// The page at the admin address adds up the figures of all pods of this Service, which answer /overview at its port named metrics, or its only
+    /// one. Its EndpointSlices are watched, so no DNS is needed
+    #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "replicas")]
+    pub(crate) replicas_service: Option<controller::ServiceName>,
     /// Report the addresses of this Service in these statuses: those that the cluster gives it as a LoadBalancer, or its
     /// external IPs, or its cluster IPs
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "publish_address")]

@@ -98,8 +98,8 @@ impl admin::Control for Control {
             clusters: plans.map(|plan| cluster_status(plan, &totals, outcomes, &probes)).collect(),
             service_faults: seen.service_faults,
             kernel_refusal: seen.kernel_refusal,
-            about: admin::AboutStatus {
             stalled_workers: self.stalled.statuses(),
+            about: admin::AboutStatus {
                 host: host_name(),
                 source: self.source.clone(),
                 busiest_worker_percent: seen.busiest_worker_percent,
@@ -177,7 +177,7 @@ impl admin::Control for Control {
     fn replicas(&self) -> Pin<Box<dyn Future<Output = Vec<admin::Replica>> + Send + '_>> {
         Box::pin(async {
             match &self.replicas {
-                Some(name) => replicas::ask(name).await,
+                Some(replicas) => replicas.ask().await,
                 None => Vec::new(),
             }
         })
