@@ -47,6 +47,7 @@ pub mod raw;
 pub mod record;
 pub mod reference;
 pub mod report;
+pub mod requests;
 pub mod run;
 pub mod scenario;
 pub mod schedule;

@@ -113,7 +113,7 @@ Examples:
       Replay what a browser has saved
 
 A file of requests is a list with a method and a URL on each line (and headers after tabs), an access log
-(of nginx, of ingress-nginx, or with a JSON object on each line), or a HAR file. With --ingresses, the hosts of
+(of nginx, ingress-nginx, HAProxy or Steelyard, or with a JSON object on each line), or a HAR file. With --ingresses, the hosts of
 the log of ingress-nginx are found by the Services that it names. Over TLS, the name of the host is sent (SNI).
 
 Exit codes: 0 if no difference matters, 1 if one does, 64 if the input cannot be read.";

@@ -1,8 +1,10 @@
 //! `steelyard migrate compare`: sends the same requests to two servers and reports what is different.
 
-use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::io::{BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Request, header};
 use hyper_util::rt::TokioIo;
+use lab::requests::{Entry, Form, Recorded, Wish};
 use proxy::ClientKeys;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -18,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::difference::{Answer, Difference, differences};
-use super::requests::{self, Upstreams, Wanted};
+use super::requests::{self, Upstreams};
 use crate::cli::{CompareArgs, CompareFormat};
 use crate::exit::Exit;
 
@@ -40,7 +43,7 @@ struct Side {
 
 /// What became of one request.
 struct Compared {
-    wanted: Wanted,
+    wanted: Recorded,
     /// The statuses of both; `None` without a response.
     statuses: [Option<u16>; 2],
     differences: Vec<Difference>,
@@ -79,11 +82,8 @@ fn run(args: &CompareArgs) -> Result<Exit, String> {
     Ok(if matters { Exit::Failed } else { Exit::Good })
 }
 
-/// The largest file of requests.
-const FILE_BYTES_MAX: u64 = 256 << 20;
-
 /// The requests of all files, without those that may change something.
-fn wanted(args: &CompareArgs) -> Result<Vec<Wanted>, String> {
+fn wanted(args: &CompareArgs) -> Result<Vec<Recorded>, String> {
     let ingresses = match args.ingresses.is_empty() {
         true => Vec::new(),
         false => super::of_files(&args.ingresses)?,
@@ -91,24 +91,7 @@ fn wanted(args: &CompareArgs) -> Result<Vec<Wanted>, String> {
     let upstreams = Upstreams::of(&ingresses);
     let mut all = Vec::new();
     for file in &args.requests {
-        let name = file.display();
-        let told = |error: std::io::Error| format!("{name}: {error}");
-        let size = std::fs::metadata(file).map_err(told)?.len();
-        if size > FILE_BYTES_MAX {
-            return Err(format!(
-                "{name} has {size} bytes; {FILE_BYTES_MAX} are the most: take a part of it, such as `tail -n 10000`"
-            ));
-        }
-        // A log may have bytes that are no UTF-8.
-        let text = String::from_utf8_lossy(&std::fs::read(file).map_err(told)?).into_owned();
-        let read = requests::read(&text, args.host.as_deref(), &upstreams).map_err(|why| format!("{name}: {why}"))?;
-        if read.skipped > 0 {
-            eprintln!(
-                "steelyard: {}",
-                admin::visible(&format!("{name}: {} entries are left out; {}", read.skipped, read.first))
-            );
-        }
-        all.extend(read.wanted);
+        all.extend(recorded(file, args, &upstreams).map_err(|error| format!("{}: {error}", file.display()))?);
     }
     all.extend(match ingresses.is_empty() {
         true => Vec::new(),
@@ -116,7 +99,7 @@ fn wanted(args: &CompareArgs) -> Result<Vec<Wanted>, String> {
     });
     let before = all.len();
     if !args.all_methods {
-        all.retain(Wanted::is_safe);
+        all.retain(Recorded::is_safe);
     }
     if all.len() < before {
         eprintln!(
@@ -131,7 +114,41 @@ fn wanted(args: &CompareArgs) -> Result<Vec<Wanted>, String> {
     if all.is_empty() { Err("there are no requests: give --requests or --ingresses".to_owned()) } else { Ok(all) }
 }
 
-async fn both(old: &Side, new: &Side, wanted: &Wanted, args: &CompareArgs) -> ([Option<u16>; 2], Vec<Difference>) {
+/// The most memory that the requests of a file may take.
+const REQUEST_BYTES_MAX: usize = 256 << 20;
+
+/// The requests of a file. A log has the same request again and again, which is sent once.
+fn recorded(file: &Path, args: &CompareArgs, upstreams: &Upstreams) -> std::io::Result<Vec<Recorded>> {
+    let host_of = |line: &str, target: &str| upstreams.host_of(line, target);
+    let wish = Wish {
+        host: args.host.as_deref(),
+        host_of: Some(&host_of),
+        without_host: Some("it names no host: give --host, or --ingresses for the log of ingress-nginx"),
+    };
+    let (mut all, mut seen, mut bytes) = (Vec::new(), HashSet::new(), 0);
+    let mut take = |Entry { mut request, form, .. }: Entry| {
+        if form == Form::Saved {
+            // The two servers may compress the same body in two ways.
+            request.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("accept-encoding"));
+        }
+        if form != Form::Logged || seen.insert((request.method.clone(), request.url())) {
+            bytes += request.bytes();
+            all.push(request);
+        }
+        bytes < REQUEST_BYTES_MAX
+    };
+    let read = lab::requests::read(BufReader::new(File::open(file)?), wish, &mut take)?;
+    if read.skipped > 0 {
+        let what = format!("{}: {} entries are left out; {}", file.display(), read.skipped, read.first);
+        eprintln!("steelyard: {}", admin::visible(&what));
+    }
+    if bytes >= REQUEST_BYTES_MAX {
+        eprintln!("steelyard: the first {} requests of {} are read, which take 256 MiB", all.len(), file.display());
+    }
+    Ok(all)
+}
+
+async fn both(old: &Side, new: &Side, wanted: &Recorded, args: &CompareArgs) -> ([Option<u16>; 2], Vec<Difference>) {
     let (one, other) = tokio::join!(old.ask(wanted, None), new.ask(wanted, None));
     let statuses = [&one, &other].map(|answer| answer.as_ref().ok().map(|answer| answer.status));
     let (one, other) = match (one, other) {
@@ -162,7 +179,7 @@ async fn both(old: &Side, new: &Side, wanted: &Wanted, args: &CompareArgs) -> ([
 
 impl Side {
     /// Whether a client that sends back the cookies of a response gets the same endpoint again; `None` if there are no cookies.
-    async fn stays(&self, wanted: &Wanted, first: &Answer, marker: &str) -> Option<bool> {
+    async fn stays(&self, wanted: &Recorded, first: &Answer, marker: &str) -> Option<bool> {
         let of = |answer: &Answer, name: &str| -> Vec<String> {
             answer
                 .headers
@@ -180,7 +197,7 @@ impl Side {
         Some(of(&again, marker) == of(first, marker))
     }
 
-    async fn ask(&self, wanted: &Wanted, cookie: Option<&str>) -> Result<Answer, String> {
+    async fn ask(&self, wanted: &Recorded, cookie: Option<&str>) -> Result<Answer, String> {
         let asked = async {
             let address = if wanted.is_https { self.https } else { self.http };
             let tcp =
@@ -205,7 +222,7 @@ fn name_of(host: &str) -> &str {
 
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    wanted: &Wanted,
+    wanted: &Recorded,
     cookie: Option<&str>,
 ) -> Result<Answer, String> {
     let mut request =
@@ -251,7 +268,7 @@ fn text(compared: &[Compared]) {
             let _ = writeln!(page, "  {what}\n    old: {old}\n    new: {new}");
         }
     }
-    let mut others: BTreeMap<&str, Vec<(&Wanted, &Difference)>> = BTreeMap::new();
+    let mut others: BTreeMap<&str, Vec<(&Recorded, &Difference)>> = BTreeMap::new();
     for one in compared {
         for difference in one.differences.iter().filter(|difference| !difference.matters) {
             others.entry(&difference.what).or_default().push((&one.wanted, difference));
