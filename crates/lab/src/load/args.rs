@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueHint};
@@ -15,11 +16,12 @@ use super::grpc::{self, GrpcLoadArgs};
 use super::http::{HttpLoad, Version};
 use super::mix;
 use super::reach::{Attempt, Reached, reach};
+use super::replay::ReplayArgs;
 use super::search::Objective;
 use super::shape::{Shape, Until};
-use super::socket::{Offer, Trust};
+use super::socket::{Offer, Tls, Trust};
 use super::stream::{Direction, StreamLoad};
-use super::target::{self, Url};
+use super::target::{self, Target, Url};
 use super::tcp::TcpLoad;
 use super::threshold::Thresholds;
 use super::websocket::{self, WebSocketLoadArgs};
@@ -68,6 +70,8 @@ Examples:
       2000 requests per second over 100 connections
   steelyard load http://localhost:8080/ -n 1000 --data @order.json -H 'content-type: application/json'
       1000 POST requests with the file as the body
+  steelyard load http://localhost:8080 --replay access.log --speed 2
+      The requests of an access log, twice as fast as they were recorded
   steelyard load http://localhost:8080/ --max-p99 50ms --max-errors 0.1%
       Exit with 99 if the service is too slow or fails too often
 
@@ -230,10 +234,14 @@ pub struct HttpLoadArgs {
     #[arg(short, long, value_name = "BYTES", default_value = "0", value_parser = units::size)]
     pub body: u64,
 
-    /// Send the requests of this file to the server of the URL, in random order. Its lines are a weight, a method, a path, and perhaps a file with
-    /// the body: `3 GET /search?q=1`, `1 POST /orders @order.json`
+    /// Send the requests of this file in random order. Its lines are a weight, a method, a path at the server of the URL or a whole URL, and perhaps
+    /// a file with the body: `3 GET /search?q=1`, `1 POST https://shop.example/orders @order.json`. At most 64 servers
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["method", "data", "body", "same_length"])]
     pub mix: Option<PathBuf>,
+
+    /// The recorded requests to send.
+    #[command(flatten)]
+    pub replay: ReplayArgs,
 
     /// Which certificates to accept.
     #[command(flatten)]
@@ -319,10 +327,6 @@ impl CommonArgs {
 
     /// Connects once, to find out whether the server accepts connections and which protocols it speaks.
     pub(super) async fn reach(&self, url: &Url, tls: &TlsArgs, offer: Offer, files: &Files) -> io::Result<Reached> {
-        if !url.is_secure && (tls.insecure || tls.cacert.is_some()) {
-            let why = "--insecure and --cacert are for https, but the URL is for http";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
         let authorities = tls.authorities(files)?;
         let trust = match (&tls.cacert, &authorities) {
             _ if tls.insecure => Trust::Anything,
@@ -334,6 +338,15 @@ impl CommonArgs {
 }
 
 impl TlsArgs {
+    /// Checks that an option for https has a use.
+    pub(super) fn check(&self, is_any_secure: bool) -> io::Result<()> {
+        if !is_any_secure && (self.insecure || self.cacert.is_some()) {
+            let why = "--insecure and --cacert are for https, but the URL is for http";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        Ok(())
+    }
+
     /// The file of `--cacert`.
     pub(super) fn authorities(&self, files: &Files) -> io::Result<Option<bytes::Bytes>> {
         self.cacert.as_deref().map(|file| files.read(file)).transpose()
@@ -382,9 +395,9 @@ impl LoadCommand {
     pub(super) fn read_files(&mut self, files: &Files) -> io::Result<()> {
         match self {
             Self::Http(args) => {
-                Url::parse(&args.url)?;
+                let url = Url::parse(&args.url)?;
                 args.data.as_deref().map(|text| files.data(text)).transpose()?;
-                args.mix.as_deref().map(|file| mix::read(file, files)).transpose()?;
+                args.mix.as_deref().map(|file| mix::read(file, &url, files)).transpose()?;
                 args.tls.authorities(files)?;
             }
             Self::Grpc(args) => args.read_files(files)?,
@@ -400,30 +413,74 @@ impl HttpLoadArgs {
     pub(super) async fn to_load(&self, files: &Files) -> io::Result<HttpLoad> {
         let url = Url::parse(&self.url)?;
         let data = self.data.as_deref().map(|text| files.data(text)).transpose()?;
-        let mix = self.mix.as_deref().map(|file| mix::read(file, files)).transpose()?.unwrap_or_default();
-        let offer = match self.version {
-            Some(Version::Http2) => Offer::Http2,
-            // --close is only for HTTP/1.
-            None if !self.close => Offer::Both,
-            _ => Offer::Http1,
+        let mix = self.mix.as_deref().map(|file| mix::read(file, &url, files)).transpose()?.unwrap_or_default();
+        let has_rate = self.operations.rate.is_some();
+        let recording = self.replay.read(&url, self.operations.requests, has_rate)?.map(Arc::new);
+        let shape = self.operations.shape(&self.common, self.streams);
+        let shape = match &recording {
+            None => shape,
+            Some(recording) => {
+                let until = Until::Requests(recording.schedule.len());
+                Shape { until, replay: Some(recording.schedule.clone()), ..shape }
+            }
         };
-        let reached = self.common.reach(&url, &self.tls, offer, files).await?;
-        let chosen = if reached.chose_http2 { Version::Http2 } else { Version::Http11 };
+        let (version, servers) = self.reach_all(url, mix.uses_url(), &mix.servers, files).await?;
+        let mut servers = servers.into_iter();
+        let (target, tls) = servers.next().ok_or_else(|| io::Error::other("no server was reached"))?;
         let default_method = if data.is_some() { "POST" } else { "GET" };
         Ok(HttpLoad {
-            target: url.at(reached.address),
-            tls: reached.tls,
-            version: self.version.unwrap_or(chosen),
+            target,
+            tls,
+            version,
             close: self.close,
             method: self.method.clone().unwrap_or_else(|| default_method.to_owned()),
             headers: self.headers.clone(),
             data,
             body_bytes: self.body,
-            mix,
+            mix: mix.entries,
+            others: servers.collect(),
+            replay: recording,
+            keep_host: self.replay.keep_host,
             same_length: self.same_length,
-            shape: self.operations.shape(&self.common, self.streams),
+            shape,
             mark: Default::default(),
         })
+    }
+
+    /// Connects once to each server, that of the URL first, and finds out which version of HTTP all of them speak. If the URL is not used, the
+    /// first of the others stands in its place and nothing is sent to it there.
+    async fn reach_all(
+        &self,
+        url: Url,
+        uses_url: bool,
+        others: &[Url],
+        files: &Files,
+    ) -> io::Result<(Version, Vec<(Target, Option<Tls>)>)> {
+        let first = others.first().filter(|_| !uses_url).unwrap_or(&url);
+        let all: Vec<&Url> = [first].into_iter().chain(others).collect();
+        self.tls.check(all.iter().any(|url| url.is_secure))?;
+        let mut offer = match self.version {
+            Some(Version::Http2) => Offer::Http2,
+            // --close is only for HTTP/1. Over http, there is no choice.
+            None if !self.close && all.iter().all(|url| url.is_secure) => Offer::Both,
+            _ => Offer::Http1,
+        };
+        loop {
+            let mut reached = Vec::new();
+            for url in &all {
+                reached.push(self.common.reach(url, &self.tls, offer, files).await?);
+            }
+            let chose_http2 = reached.iter().filter(|server| server.chose_http2).count();
+            // A load has one version.
+            if offer == Offer::Both && chose_http2 > 0 && chose_http2 < all.len() {
+                offer = Offer::Http1;
+                continue;
+            }
+            let chosen = if chose_http2 > 0 { Version::Http2 } else { Version::Http11 };
+            let servers =
+                all.iter().zip(reached).map(|(url, Reached { address, tls, .. })| ((*url).clone().at(address), tls));
+            return Ok((self.version.unwrap_or(chosen), servers.collect()));
+        }
     }
 }
 

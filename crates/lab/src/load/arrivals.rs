@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::replay::Schedule;
 use super::shape::Shape;
 use crate::record::Pacing;
 use crate::stats::Rng;
@@ -98,15 +99,32 @@ pub(super) struct Arrivals {
     /// How many operations are due on average when it is: its number, unless arrivals are random.
     count: f64,
     rng: Rng,
+    /// The times of recorded requests instead of those of `clock`: of every `step`th operation of the schedule, from `first` on.
+    recorded: Option<Recorded>,
+}
+
+#[derive(Clone, Debug)]
+struct Recorded {
+    schedule: Arc<Schedule>,
+    first: u64,
+    step: u64,
 }
 
 impl Arrivals {
     pub(super) fn new(clock: Clock, pacing: Pacing, seed: u64) -> Self {
-        let mut arrivals = Self { clock: Arc::new(clock), pacing, index: 0, count: 0.0, rng: Rng::new(seed) };
+        let mut arrivals =
+            Self { clock: Arc::new(clock), pacing, index: 0, count: 0.0, rng: Rng::new(seed), recorded: None };
         if pacing == Pacing::Poisson {
             arrivals.count = arrivals.gap();
         }
         arrivals
+    }
+
+    /// The times of thread `first` of `threads`, as recorded.
+    pub(super) fn recorded(schedule: Arc<Schedule>, first: u64, threads: u64) -> Self {
+        let clock = Clock { pieces: Vec::new() };
+        let recorded = Some(Recorded { schedule, first, step: threads });
+        Self { recorded, ..Self::new(clock, Pacing::Uniform, 0) }
     }
 
     /// The number of the next operation.
@@ -116,6 +134,9 @@ impl Arrivals {
 
     /// When the next operation is due, after the first moment of the load. `None` if it never is.
     pub(super) fn time(&self) -> Option<Duration> {
+        if let Some(Recorded { schedule, first, step }) = &self.recorded {
+            return schedule.due(first + self.index * step);
+        }
         let seconds = self.clock.time(self.count);
         let seconds = match self.pacing {
             Pacing::Uniform | Pacing::Poisson => seconds,

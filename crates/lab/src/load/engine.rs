@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use super::arrivals::{Arrivals, Clock};
 use super::generators::Part;
 use super::pace::{Pacer, paced};
+use super::replay::Schedule;
 use super::report::LoadReport;
 use super::shape::{Shape, Timeline, Until, share_of};
 use super::tally::{Met, Outcome, Tally, ThreadCost, Times};
@@ -29,8 +30,9 @@ pub(super) trait Lane: Send + 'static {
     /// Connects before the first operation of an open loop. If that fails, the first operation connects again and counts the failure.
     fn prepare(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Runs one operation. If it times out, the future is dropped, and the lane must then be ready for the next operation.
-    fn operate(&mut self, met: &mut Met) -> impl Future<Output = Outcome> + Send;
+    /// Runs one operation: with a recording, that at this place of its requests. If it times out, the future is dropped, and the lane must then
+    /// be ready for the next operation.
+    fn operate(&mut self, place: Option<usize>, met: &mut Met) -> impl Future<Output = Outcome> + Send;
 
     /// Whether the lane has an open connection, which [`Shape::hold`] may keep open.
     fn is_open(&self) -> bool;
@@ -201,16 +203,29 @@ async fn loops<P: Protocol>(thread: Thread, protocol: P) -> io::Result<()> {
             connection,
             met: Met::default(),
             operations_left: match thread.run.shape.until {
-                Until::Elapsed(_) => u64::MAX,
-                Until::Requests(count) => share_of(count, number, lanes_in_all).1,
+                Until::Requests(count) if thread.run.shape.replay.is_none() => share_of(count, number, lanes_in_all).1,
+                Until::Requests(_) | Until::Elapsed(_) => u64::MAX,
             },
         })
     });
-    match shape.rate {
-        None => all(workers.map(Worker::closed_loop)).await,
-        Some(rate) => open_loops(&thread, rate, workers).await?,
+    match (shape.rate, &shape.replay) {
+        (Some(rate), _) => open_loops(&thread, rate, workers).await?,
+        (None, Some(schedule)) if schedule.has_times() => recorded_loops(&thread, schedule, workers).await?,
+        (None, _) => all(workers.map(Worker::closed_loop)).await,
     }
     Ok(())
+}
+
+/// Sends recorded requests at their times. Each thread has its share of them.
+async fn recorded_loops<L: Lane>(
+    thread: &Thread,
+    schedule: &Arc<Schedule>,
+    workers: impl Iterator<Item = Worker<L>>,
+) -> io::Result<()> {
+    let threads = thread.run.shape.threads() as u64;
+    let planned = share_of(schedule.len(), thread.index, threads).1;
+    let arrivals = Arrivals::recorded(schedule.clone(), thread.index, threads);
+    on_schedule(thread, Pacer::new(thread.run.timeline.ramped, arrivals, planned, None), workers).await
 }
 
 async fn open_loops<L: Lane>(thread: &Thread, rate: f64, workers: impl Iterator<Item = Worker<L>>) -> io::Result<()> {
@@ -237,10 +252,18 @@ async fn open_loops<L: Lane>(thread: &Thread, rate: f64, workers: impl Iterator<
     let clock = Clock::new(shape, rate, threads as f64);
     let arrivals = Arrivals::new(clock, shape.pacing, shape.seed.wrapping_add(thread.index));
     let end = lasts.filter(|_| shape.pacing == Pacing::Poisson);
-    let pacer = Arc::new(Pacer::new(timeline.ramped + turn, arrivals, planned, end));
+    on_schedule(thread, Pacer::new(timeline.ramped + turn, arrivals, planned, end), workers).await
+}
+
+async fn on_schedule<L: Lane>(
+    thread: &Thread,
+    pacer: Pacer,
+    workers: impl Iterator<Item = Worker<L>>,
+) -> io::Result<()> {
+    let pacer = Arc::new(pacer);
     let _noted_at_the_end = Planned { thread, pacer: &pacer };
     let takers = all(workers.map(|worker| worker.open_loop(pacer.clone())));
-    paced(&pacer, timeline.deadline, takers).await
+    paced(&pacer, thread.run.timeline.deadline, takers).await
 }
 
 /// Records how many operations of a thread were due, and the age of those that never began. This happens on drop, because a load that is stopped is dropped.
@@ -290,7 +313,12 @@ impl<L: Lane> Worker<L> {
         let mut now = Instant::now();
         while self.operations_left > 0 && self.thread.run.may_begin(now) {
             self.operations_left -= 1;
-            now = self.operate(None, now).await;
+            let recorded = self.thread.run.shape.replay.as_ref().map(|schedule| schedule.take());
+            // All of the recording is taken.
+            if recorded == Some(None) {
+                break;
+            }
+            now = self.operate(recorded.flatten(), None, now).await;
         }
         self.end().await;
     }
@@ -304,20 +332,24 @@ impl<L: Lane> Worker<L> {
                 pacer.end();
                 return;
             }
-            self.operate(Some((due.at, due.was_lane_free)), Instant::now()).await;
+            let Run { shape, .. } = &*self.thread.run;
+            // The threads take turns.
+            let operation = due.index * shape.threads() as u64 + self.thread.index;
+            let place = shape.replay.as_ref().and_then(|schedule| schedule.place(operation));
+            self.operate(place, Some((due.at, due.was_lane_free)), Instant::now()).await;
         }
         self.end().await;
     }
 
     /// Runs one operation, and returns the time at which the next one may start.
-    async fn operate(&mut self, due: Option<(Instant, bool)>, begun: Instant) -> Instant {
+    async fn operate(&mut self, place: Option<usize>, due: Option<(Instant, bool)>, begun: Instant) -> Instant {
         let run = &*self.thread.run;
         burn(run.shape.work);
         let mut origin = std::mem::take(&mut self.met.origin);
         origin.clear();
         self.met = Met { origin, ..Met::default() };
         let is_after_mark = run.mark.load(Ordering::Relaxed);
-        let outcome = match tokio::time::timeout(run.shape.timeout, self.lane.operate(&mut self.met)).await {
+        let outcome = match tokio::time::timeout(run.shape.timeout, self.lane.operate(place, &mut self.met)).await {
             Ok(outcome) => outcome,
             Err(_) => {
                 self.met.why = Some(format!("no response within {:?}", run.shape.timeout));

@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::engine::{self, Lane, Protocol};
 use super::grpc::{Calls, Counted};
-use super::http::{FirstLength, HttpLoad, is_success};
+use super::http::{Addressed, FirstLength, HttpLoad, Sent, Server, is_success};
 use super::mix::Mix;
 use super::payload::Payload;
 use super::report::LoadReport;
@@ -34,11 +34,10 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
 /// The request that is sent on each stream, and how its response is judged.
 pub(super) struct Exchange {
-    pub address: SocketAddr,
-    pub tls: Option<Tls>,
+    pub servers: Vec<Server>,
     pub shape: Shape,
     /// What is sent, with its body; empty for gRPC, which sends messages instead.
-    pub requests: Mix<(http::Request<()>, Payload)>,
+    pub requests: Mix<Addressed<(http::Request<()>, Payload)>>,
     /// For gRPC: creates the messages, and judges the responses.
     pub calls: Option<Calls>,
     pub body: FirstLength,
@@ -56,24 +55,23 @@ pub(super) async fn run(load: &HttpLoad) -> io::Result<LoadReport> {
     // A `host` header of the user becomes `:authority`. If both were sent and differed, a server would refuse the request (RFC 9113
     // section 8.3.1).
     let is_host = |(name, _): &&(String, String)| name.eq_ignore_ascii_case("host");
-    let host = load.headers.iter().find(is_host).map_or(&load.target.host, |(_, value)| value);
-    let scheme = if load.tls.is_some() { "https" } else { "http" };
-    let has_length = load.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-length"));
-    let requests = load.requests(|method, target, payload| {
+    let requests = load.requests(|Sent { method, target, is_secure, headers, payload }| {
+        let host = headers.iter().find(is_host).map_or(&target.host, |(_, value)| value);
+        let scheme = if *is_secure { "https" } else { "http" };
+        let has_length = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-length"));
         let uri = format!("{scheme}://{host}{}", target.path);
-        let mut request = http::Request::builder().method(method).uri(uri).version(http::Version::HTTP_2);
-        for (name, value) in load.headers.iter().filter(|header| !is_host(header)) {
+        let mut request = http::Request::builder().method(*method).uri(&uri).version(http::Version::HTTP_2);
+        for (name, value) in headers.iter().filter(|header| !is_host(header)) {
             request = request.header(name, value);
         }
         if payload.len() > 0 && !has_length {
             request = request.header("content-length", payload.len());
         }
-        let request = request.body(()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        Ok((request, payload))
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, format!("{method} {uri}: {error}"));
+        Ok((request.body(()).map_err(invalid)?, payload.clone()))
     })?;
     let exchange = Exchange {
-        address: load.target.address,
-        tls: load.tls.clone(),
+        servers: load.servers(),
         shape: load.shape.clone(),
         requests,
         calls: None,
@@ -87,17 +85,17 @@ impl Protocol for Arc<Exchange> {
     type Lane = Stream;
 
     fn lanes(&self, number: u64, streams: usize) -> Vec<Stream> {
-        let link = Arc::new(Link {
-            address: self.address,
-            tls: self.tls.clone(),
+        let link = |Server { address, tls }: &Server| Link {
+            address: *address,
+            tls: tls.clone(),
             source: self.shape.source(number),
             current: tokio::sync::Mutex::default(),
             traffic: Arc::default(),
-        });
+        };
+        let links: Vec<_> = self.servers.iter().map(|server| Arc::new(link(server))).collect();
         let lane = |stream: usize| Stream {
             exchange: self.clone(),
-            link: link.clone(),
-            sender: None,
+            links: links.iter().map(|link| Handle { link: link.clone(), sender: None }).collect(),
             calls: self.calls.as_ref().map(|calls| calls.seeded(number * streams as u64 + stream as u64)),
             rng: Rng::new(self.shape.seed.wrapping_add(number * streams as u64 + stream as u64)),
         };
@@ -157,11 +155,18 @@ impl Link {
     }
 }
 
+/// What a lane has of the connection to a server.
+struct Handle {
+    link: Arc<Link>,
+    /// The number of the connection, and its sender.
+    sender: Option<(u64, SendRequest<Bytes>)>,
+}
+
 /// A lane, which uses one stream after the other.
 pub(super) struct Stream {
     exchange: Arc<Exchange>,
-    link: Arc<Link>,
-    sender: Option<(u64, SendRequest<Bytes>)>,
+    /// One for each server.
+    links: Vec<Handle>,
     calls: Option<Calls>,
     /// Draws the requests of a mix.
     rng: Rng,
@@ -169,16 +174,21 @@ pub(super) struct Stream {
 
 impl Lane for Stream {
     async fn prepare(&mut self) {
-        self.sender = self.link.connect(None, &mut Met::default()).await.ok();
+        for Handle { link, sender } in &mut self.links {
+            *sender = link.connect(None, &mut Met::default()).await.ok();
+        }
     }
 
-    async fn operate(&mut self, met: &mut Met) -> Outcome {
-        let place = self.exchange.requests.draw(&mut self.rng);
+    async fn operate(&mut self, place: Option<usize>, met: &mut Met) -> Outcome {
+        let place = place.unwrap_or_else(|| self.exchange.requests.draw(&mut self.rng));
+        let Addressed { server, counted, .. } = self.exchange.requests.at(place);
+        let server = *server;
+        met.target.clone_from(counted);
         let outcome = loop {
-            if !self.get_ready(met).await {
+            if !self.get_ready(server, met).await {
                 break Outcome::NoConnection;
             }
-            match self.exchange_once(place, met).await {
+            match self.exchange_once(place, server, met).await {
                 Ok(outcome) => break outcome,
                 // RFC 9113 section 8.7: a request that the server has not started to process may be sent again.
                 Err(error) if is_unprocessed(&error) && met.resent == 0 => met.resent += 1,
@@ -188,28 +198,30 @@ impl Lane for Stream {
                 }
             }
         };
-        met.received_bytes = self.link.traffic.received.swap(0, Ordering::Relaxed);
-        met.sent_bytes = self.link.traffic.sent.swap(0, Ordering::Relaxed);
+        let traffic = &self.links[server].link.traffic;
+        met.received_bytes = traffic.received.swap(0, Ordering::Relaxed);
+        met.sent_bytes = traffic.sent.swap(0, Ordering::Relaxed);
         outcome
     }
 
     fn is_open(&self) -> bool {
-        self.sender.is_some()
+        self.links.iter().any(|handle| handle.sender.is_some())
     }
 }
 
 impl Stream {
     /// Waits for a connection that accepts another stream. Returns false if connecting fails.
-    async fn get_ready(&mut self, met: &mut Met) -> bool {
+    async fn get_ready(&mut self, server: usize, met: &mut Met) -> bool {
+        let Handle { link, sender: own } = &mut self.links[server];
         let mut dead = None;
-        if let Some((generation, sender)) = &mut self.sender {
+        if let Some((generation, sender)) = own {
             match poll_fn(|context| sender.poll_ready(context)).await {
                 Ok(()) => return true,
                 Err(_) => dead = Some(*generation),
             }
         }
-        self.sender = None;
-        let (generation, mut sender) = match self.link.connect(dead, met).await {
+        *own = None;
+        let (generation, mut sender) = match link.connect(dead, met).await {
             Ok(connected) => connected,
             Err(error) => {
                 met.failed("connect", &error);
@@ -220,15 +232,15 @@ impl Stream {
             met.failed("connect", &error);
             return false;
         }
-        self.sender = Some((generation, sender));
+        *own = Some((generation, sender));
         true
     }
 
     /// Sends the request at this place of the mix.
-    async fn exchange_once(&mut self, place: usize, met: &mut Met) -> Result<Outcome, h2::Error> {
-        let Some((_, sender)) = &mut self.sender else { return Ok(Outcome::NoConnection) };
+    async fn exchange_once(&mut self, place: usize, server: usize, met: &mut Met) -> Result<Outcome, h2::Error> {
+        let Some((_, sender)) = &mut self.links[server].sender else { return Ok(Outcome::NoConnection) };
         let message = self.calls.as_mut().map(Calls::next_message);
-        let (request, payload) = self.exchange.requests.at(place);
+        let (request, payload) = &self.exchange.requests.at(place).request;
         // A long message is sent like the body of a request, as fast as flow control allows.
         let (message, long) = match message {
             Some(message) if message.len() > PIECE_BYTES_MAX => (None, Some(Payload::of(message))),

@@ -6,6 +6,7 @@ use std::path::Path;
 use bytes::Bytes;
 
 use super::files::Files;
+use super::target::Url;
 use crate::stats::Rng;
 
 /// The most requests in a file.
@@ -13,6 +14,9 @@ const ENTRIES_MAX: usize = 10_000;
 
 /// The greatest weight of a request.
 const WEIGHT_MAX: u32 = 1_000_000;
+
+/// The most servers of a load. Each connection of the load becomes one to each.
+pub(super) const SERVERS_MAX: usize = 64;
 
 /// The longest file of requests, without the bodies that it names.
 const FILE_BYTES_MAX: usize = 16 << 20;
@@ -26,6 +30,8 @@ pub struct Entry {
     pub method: String,
     /// The path and the query.
     pub path: String,
+    /// The place of the server among those of the load: 0 is that of its URL.
+    pub server: usize,
     /// The body; `None` for that of the load.
     pub data: Option<Bytes>,
 }
@@ -71,46 +77,66 @@ impl<T> Mix<T> {
     }
 }
 
-/// Reads a file of requests, and the bodies that it names.
+/// A file of requests.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    pub entries: Vec<Entry>,
+    /// The servers that it names besides that of the load, in the order of their places, from 1 on. Their paths mean nothing.
+    pub servers: Vec<Url>,
+}
+
+impl Listed {
+    /// Whether a request is for the server of the load.
+    pub(super) fn uses_url(&self) -> bool {
+        self.entries.is_empty() || self.entries.iter().any(|entry| entry.server == 0)
+    }
+}
+
+/// Reads a file of requests, and the bodies that it names. `url` is that of the load.
 ///
 /// # Errors
 /// If it cannot be read or is empty, and for the first line that is wrong, with its number.
-pub(super) fn read(file: &Path, files: &Files) -> io::Result<Vec<Entry>> {
+pub(super) fn read(file: &Path, url: &Url, files: &Files) -> io::Result<Listed> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
     let bytes = files.read(file)?;
     if bytes.len() > FILE_BYTES_MAX {
         return Err(named(invalid("it is longer than 16 MiB".to_owned())));
     }
     let text = str::from_utf8(&bytes).map_err(|_| named(invalid("it is not UTF-8".to_owned())))?;
-    parse(text, |name| files.data(name)).map_err(named)
+    parse(text, url, |name| files.data(name)).map_err(named)
 }
 
-fn parse(text: &str, body: impl Fn(&str) -> io::Result<Bytes>) -> io::Result<Vec<Entry>> {
-    let mut entries = Vec::new();
+fn parse(text: &str, url: &Url, body: impl Fn(&str) -> io::Result<Bytes>) -> io::Result<Listed> {
+    let mut listed = Listed::default();
     for (number, line) in (1_usize..).zip(text.lines()) {
         if line.trim().is_empty() || line.trim_start().starts_with('#') {
             continue;
         }
-        let entry = entry(line, &body).map_err(|why| invalid(format!("line {number}: {why}")))?;
-        entries.push(entry);
-        if entries.len() > ENTRIES_MAX {
+        let entry = entry(line, url, &mut listed.servers, &body);
+        listed.entries.push(entry.map_err(|why| invalid(format!("line {number}: {why}")))?);
+        if listed.entries.len() > ENTRIES_MAX {
             return Err(invalid(format!("more than {ENTRIES_MAX} requests")));
         }
     }
-    if entries.is_empty() {
+    if listed.entries.is_empty() {
         return Err(invalid("there is no request in it; write lines such as `3 GET /path`".to_owned()));
     }
-    Ok(entries)
+    Ok(listed)
 }
 
-fn entry(line: &str, body: impl Fn(&str) -> io::Result<Bytes>) -> Result<Entry, String> {
+fn entry(
+    line: &str,
+    url: &Url,
+    servers: &mut Vec<Url>,
+    body: impl Fn(&str) -> io::Result<Bytes>,
+) -> Result<Entry, String> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let (weight, method, path, data) = match words.as_slice() {
         [weight, method, path] => (weight, method, path, None),
         [weight, method, path, data] if data.starts_with('@') => (weight, method, path, Some(data)),
         _ => {
             return Err(
-                "write a weight, a method and a path, and a body if there is one: `1 POST /orders @order.json`"
+                "write a weight, a method, and a path or a URL, and a body if there is one: `1 POST /orders @order.json`"
                     .to_owned(),
             );
         }
@@ -118,13 +144,39 @@ fn entry(line: &str, body: impl Fn(&str) -> io::Result<Bytes>) -> Result<Entry, 
     let weight = weight.parse().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight));
     let weight = weight.ok_or_else(|| format!("the weight must be a number from 1 to {WEIGHT_MAX}"))?;
     let method = super::args::method(method).map_err(|why| format!("{method:?}: {why}"))?;
+    let (path, server) = match path.contains("://") && !path.starts_with('/') {
+        true => {
+            let named = Url::parse(path).map_err(|error| error.to_string())?;
+            (named.path.clone(), place_of(named, url, servers)?)
+        }
+        false => ((*path).to_owned(), 0),
+    };
     if !path.starts_with('/') || !path.bytes().all(|byte| (0x21..0x7f).contains(&byte)) {
         return Err(format!(
             "{path:?} is not a path: it begins with a slash, and everything outside ASCII is percent-encoded"
         ));
     }
     let data = data.map(|data| body(data).map_err(|error| error.to_string())).transpose()?;
-    Ok(Entry { weight, method, path: (*path).to_owned(), data })
+    Ok(Entry { weight, method, path, server, data })
+}
+
+/// The place of a server, which is added to these if it is new.
+fn place_of(named: Url, url: &Url, servers: &mut Vec<Url>) -> Result<usize, String> {
+    let is_same = |other: &Url| {
+        (named.is_secure, named.port) == (other.is_secure, other.port) && named.name.eq_ignore_ascii_case(&other.name)
+    };
+    if is_same(url) {
+        return Ok(0);
+    }
+    if let Some(known) = servers.iter().position(is_same) {
+        return Ok(known + 1);
+    }
+    servers.push(named);
+    // The server of the URL is one of them.
+    match servers.len() < SERVERS_MAX {
+        true => Ok(servers.len()),
+        false => Err(format!("there are more than {SERVERS_MAX} servers, with that of the URL")),
+    }
 }
 
 fn invalid(why: String) -> io::Error {
@@ -153,22 +205,36 @@ mod tests {
             "@order.json" => Ok(Bytes::from_static(b"{}")),
             _ => Err(io::Error::from(io::ErrorKind::NotFound)),
         };
-        let entries = parse("# a shop\n3 GET /?q=1\n\n 1 POST /orders @order.json\n", body).unwrap();
-        let entry = |weight, method: &str, path: &str, data: Option<&'static [u8]>| Entry {
+        let url = Url::parse("http://a.example/x").unwrap();
+        let text = "# a shop\n3 GET /?q=1\n\n 1 POST /orders @order.json\n2 GET https://b:1/2\n1 GET HTTP://A.example:80\n1 GET https://B:1?3\n";
+        let Listed { entries, servers } = parse(text, &url, body).unwrap();
+        let entry = |weight, method: &str, path: &str, data: Option<&'static [u8]>, server| Entry {
             weight,
             method: method.to_owned(),
             path: path.to_owned(),
+            server,
             data: data.map(Bytes::from_static),
         };
-        assert_eq!(entries, [entry(3, "GET", "/?q=1", None), entry(1, "POST", "/orders", Some(b"{}"))]);
+        let expect = [
+            entry(3, "GET", "/?q=1", None, 0),
+            entry(1, "POST", "/orders", Some(b"{}"), 0),
+            entry(2, "GET", "/2", None, 1),
+            entry(1, "GET", "/", None, 0),
+            entry(1, "GET", "/?3", None, 1),
+        ];
+        assert_eq!(entries, expect);
+        assert_eq!(servers.iter().map(|url| url.authority.as_str()).collect::<Vec<_>>(), ["b:1"]);
+        let many: String = (1..=SERVERS_MAX).map(|port| format!("1 GET http://b:{port}/\n")).collect();
+        assert!(parse(&many, &url, body).unwrap_err().to_string().contains("line 64: there are more than 64 servers"));
         let check = |text: &str, expect: &str| {
-            let why = parse(text, body).unwrap_err().to_string();
+            let why = parse(text, &url, body).unwrap_err().to_string();
             assert!(why.contains(expect), "{text:?}: {why}");
         };
         check("", "no request in it");
         check("1 GET /\nGET /\n", "line 2: write a weight");
         check("0 GET /", "line 1: the weight");
-        check("1 GET http://x/", "is not a path");
+        check("1 GET ftp://x/", "the scheme is");
+        check("1 GET x", "is not a path");
         check("1 CONNECT /", "CONNECT is not supported");
         check("1 POST / @no", "not found");
         check("1 POST / body", "write a weight");

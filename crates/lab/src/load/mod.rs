@@ -20,6 +20,7 @@ mod pace;
 mod payload;
 mod prometheus;
 mod reach;
+mod replay;
 mod report;
 mod search;
 mod shape;
@@ -35,6 +36,7 @@ mod websocket;
 use std::fmt::Display;
 use std::future::Future;
 use std::io::{self, Write};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -50,7 +52,8 @@ pub use latency::Latencies;
 pub(crate) use latency::micros;
 pub use live::Progress;
 pub use mix::Entry;
-pub use report::{Generator, LoadReport, Outside, REPORT_VERSION, Remote};
+pub use replay::{Recording, ReplayArgs, Replayed, Speed};
+pub use report::{Generator, LoadReport, OfTarget, Outside, REPORT_VERSION, Remote};
 pub use search::{CapacityReport, Objective, RateStep, find_capacity};
 pub use shape::{Shape, Stop, Until};
 pub use socket::{Tls, Trust};
@@ -65,7 +68,7 @@ use files::Files;
 use generators::Share;
 
 use crate::command::Outcome;
-use crate::host;
+use crate::{host, schedule};
 
 /// Runs a load and prints its report to standard output. Returns `Failed` if no operation succeeded or no capacity was found, and
 /// `GateDoesNotHold` if a threshold was missed. SIGINT and SIGTERM end the load early, and it reports the results so far.
@@ -83,6 +86,11 @@ pub fn run(mut command: LoadCommand) -> io::Result<Outcome> {
         return driven(&command, files);
     }
     run_as(command, &Files::Here, Role::Alone)
+}
+
+/// Whether a replay takes so long that its user should know before. A log may have a gap of days.
+fn is_long(span: &Duration) -> bool {
+    *span >= Duration::from_secs(60)
 }
 
 /// Whether this process puts a whole load on, or a part of one.
@@ -106,6 +114,9 @@ fn run_as(command: LoadCommand, files: &Files, role: Role) -> io::Result<Outcome
     match command {
         LoadCommand::Http(args) => {
             let load = host::runtime()?.block_on(args.to_load(files))?;
+            if let Some(span) = load.shape.replay.as_ref().and_then(|schedule| schedule.span()).filter(is_long) {
+                eprintln!("the recorded requests take {} to send; --speed changes that", schedule::clock(span));
+            }
             let shaped = |shape: Shape| HttpLoad { shape, ..load.clone() };
             operate(role, &args.operations, &args.common, &load.shape, async |shape| run_http(&shaped(shape)).await)
         }

@@ -43,6 +43,8 @@ pub(super) struct Due {
     pub at: Instant,
     /// Whether a lane was free for it. If so, the load itself caused any delay since then.
     pub was_lane_free: bool,
+    /// Its number, counted over the operations of this schedule.
+    pub index: u64,
 }
 
 impl Pacer {
@@ -116,9 +118,10 @@ impl Pacer {
         if next.index() >= self.due.load(Ordering::Relaxed) {
             return Some(None);
         }
+        let index = next.index();
         next.step();
         let was_lane_free = has_waited || self.idle.load(Ordering::Relaxed) > 0;
-        Some(Some(Due { at, was_lane_free }))
+        Some(Some(Due { at, was_lane_free, index }))
     }
 
     /// When the next of these is due. `None` if it is not planned.

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::grpc::status_name;
 use super::latency::{Latencies, columns, in_columns};
+use super::replay::Replayed;
 use super::shape::{Shape, Timeline};
-use super::tally::Tally;
+use super::tally::{Tally, TargetTally};
 use super::threshold::Judged;
 use crate::record::{Distribution, Errors, Pacing, Second};
 
@@ -36,6 +37,9 @@ pub struct LoadReport {
     pub rate: Option<f64>,
     /// Open loop: how the operations are spread over each second.
     pub pacing: Option<Pacing>,
+    /// What was replayed, if the requests come from a recording.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Replayed>,
     /// The length of the window.
     #[serde(rename = "window_s", with = "in_seconds")]
     pub elapsed: Duration,
@@ -105,6 +109,9 @@ pub struct LoadReport {
     /// The generators of the load, if there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub generators: Vec<Remote>,
+    /// The requests of a mix, one by one, or by server if there are more than 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<OfTarget>,
     /// Responses by the value of `x-origin`, to operations that started before the mark.
     pub origins: BTreeMap<String, u64>,
     /// Responses by the value of `x-origin`, to operations that started after the mark.
@@ -125,6 +132,21 @@ pub struct Remote {
     pub ok: u64,
     /// As in [`Generator`].
     pub busiest_thread: f64,
+}
+
+/// The results of one request of a mix, or of one server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OfTarget {
+    /// The method and the URL, or the URL of the server.
+    pub name: String,
+    /// Requests that succeeded.
+    pub ok: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Latency, from when a request was due if the load has a rate, to two significant digits. `None` if there were no responses.
+    pub p50_us: Option<f64>,
+    /// The same.
+    pub p99_us: Option<f64>,
 }
 
 /// Operations outside the window.
@@ -148,7 +170,7 @@ pub struct Generator {
 impl LoadReport {
     pub(super) fn new(protocol: &str, shape: &Shape, timeline: &Timeline, tally: &Tally) -> Self {
         // An open loop lasts until its deadline, even if its last operation ended a little earlier.
-        let planned_end = timeline.deadline.filter(|_| shape.rate.is_some());
+        let planned_end = timeline.deadline.filter(|_| shape.is_open_loop());
         let end = timeline.window_end.or(tally.end.max(planned_end)).unwrap_or_else(Instant::now);
         let elapsed = end.saturating_duration_since(timeline.window_start);
         let distribution = |of: &Option<Latencies>| of.as_ref().map(Latencies::distribution);
@@ -168,9 +190,10 @@ impl LoadReport {
                 false => Some(per_second(tally.planned, elapsed)),
             },
             pacing: shape.rate.map(|_| shape.pacing),
+            replay: shape.replay.as_ref().map(|schedule| schedule.about.clone()),
             elapsed,
             window_after: timeline.window_start - timeline.start,
-            planned: shape.rate.map(|_| tally.planned),
+            planned: shape.is_open_loop().then_some(tally.planned),
             sent: tally.sent,
             ok: tally.ok,
             ok_per_s: per_second(tally.ok, elapsed),
@@ -192,7 +215,7 @@ impl LoadReport {
             waiting: distribution(&tally.waiting),
             delivery: distribution(&tally.delivery),
             lateness_p99_us: tally.lateness.as_ref().map(|lateness| lateness.percentile(99.0).as_secs_f64() * 1e6),
-            queued: shape.rate.map(|_| tally.queued),
+            queued: shape.is_open_loop().then_some(tally.queued),
             outside: Outside { ok: tally.outside.0, errors: tally.outside.1 },
             bytes_per_connection: tally.streams.iter().min().copied().zip(tally.streams.iter().max().copied()),
             generator: Generator {
@@ -200,6 +223,7 @@ impl LoadReport {
                 busiest_thread: tally.busiest_thread(),
             },
             generators: Vec::new(),
+            targets: tally.targets.iter().map(TargetTally::figures).collect(),
             origins,
             origins_after_mark,
             series: tally.series(timeline),
@@ -272,6 +296,27 @@ impl LoadReport {
         Ok(())
     }
 
+    fn write_replay(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = self.replay.as_ref().map(Replayed::lines).unwrap_or_default();
+        let names = ["replay"].into_iter().chain(std::iter::repeat(""));
+        // A line of the file may be in it.
+        lines.iter().zip(names).try_for_each(|(line, name)| writeln!(to, "{name:<12}{}", visible(line.as_bytes())))
+    }
+
+    /// A line for each request of a mix, if there are several.
+    fn write_targets(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.targets.len() < 2 {
+            return Ok(());
+        }
+        writeln!(to, "{:<10}{:>10}{:>10}{:>10}{:>10}", "request", "ok", "failed", "p50", "p99")?;
+        for of in &self.targets {
+            let [p50, p99] = [of.p50_us, of.p99_us].map(|us| us.map_or("-".to_owned(), super::micros));
+            let name = visible(of.name.as_bytes());
+            writeln!(to, "{:<10}{:>10}{:>10}{p50:>10}{p99:>10}  {name}", "", of.ok, of.failed)?;
+        }
+        Ok(())
+    }
+
     /// The share of the planned operations that were started before the end, from 0 to 1; 1 for a closed loop.
     pub fn sent_share(&self) -> f64 {
         self.planned.filter(|&planned| planned > 0).map_or(1.0, |planned| self.sent as f64 / planned as f64)
@@ -283,6 +328,7 @@ impl fmt::Display for LoadReport {
         let seconds = self.elapsed.as_secs_f64();
         let ended = if self.interrupted { ", interrupted" } else { "" };
         writeln!(to, "{}", self.title())?;
+        self.write_replay(to)?;
         writeln!(to, "succeeded   {} in {seconds:.2} s, {:.0}/s{ended}", self.ok, self.ok_per_s)?;
         writeln!(to, "failed      {}", self.failed_by_kind())?;
         self.write_answers(to)?;
@@ -325,6 +371,7 @@ impl fmt::Display for LoadReport {
                 writeln!(to, "{}", in_columns(name, distribution))?;
             }
         }
+        self.write_targets(to)?;
         let Generator { cpu_s, busiest_thread } = self.generator;
         writeln!(to, "generator   {cpu_s:.2} s of CPU, busiest thread {:.0} %", busiest_thread * 100.0)?;
         for Remote { host, ok, busiest_thread } in &self.generators {

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::arrivals::Stage;
 use super::generators::Part;
 use super::live::Progress;
+use super::replay::Schedule;
 use crate::record::Pacing;
 
 /// When a load ends.
@@ -61,6 +62,8 @@ pub struct Shape {
     pub pacing: Pacing,
     /// Open loop: how the rate changes after the warm-up; empty if it does not.
     pub stages: Vec<Stage>,
+    /// The recorded requests of the load, and when they are due if the file says so.
+    pub(super) replay: Option<Arc<Schedule>>,
     /// The seed of random arrivals and of the order of a mix.
     pub seed: u64,
     /// The time over which the connections are opened, one after the other.
@@ -99,6 +102,7 @@ impl Shape {
             rate: None,
             pacing: Pacing::Uniform,
             stages: Vec::new(),
+            replay: None,
             seed: 1,
             ramp: Duration::ZERO,
             warm_up: Duration::ZERO,
@@ -129,6 +133,11 @@ impl Shape {
             seed: self.seed.wrapping_add(index << 32),
             ..self.clone()
         }
+    }
+
+    /// Whether operations are due at set times, whether or not the earlier ones have ended.
+    pub(super) fn is_open_loop(&self) -> bool {
+        self.rate.is_some() || self.replay.as_ref().is_some_and(|schedule| schedule.has_times())
     }
 
     pub(super) fn threads(&self) -> usize {

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::latency::{CoarseLatencies, Latencies};
+use super::report::OfTarget;
 use super::shape::Timeline;
 use crate::record::{Errors, Second};
 
@@ -18,6 +20,9 @@ const REASONS_MAX: usize = 16;
 
 /// The maximum number of seconds that are counted separately. Later seconds are counted in the last of them.
 const SECONDS_MAX: usize = 3_600;
+
+/// The most requests or servers that are counted separately.
+pub(super) const TARGETS_MAX: usize = 64;
 
 /// The results of one operation, which its lane fills in. Each lane reuses one for all its operations.
 #[derive(Debug, Default)]
@@ -42,6 +47,8 @@ pub(super) struct Met {
     pub origin: Vec<u8>,
     /// Why there is no response.
     pub why: Option<String>,
+    /// What the operation is counted under besides the whole: its place in the list of these, and its name.
+    pub target: Option<(usize, Arc<str>)>,
 }
 
 impl Met {
@@ -121,6 +128,26 @@ pub(super) struct Tally {
     pub costs: Vec<ThreadCost>,
     pub streams: Vec<u64>,
     pub seconds: Vec<SecondTally>,
+    /// Parts of the whole, if there is more than one.
+    #[serde(default)]
+    pub targets: Vec<TargetTally>,
+}
+
+/// The results of one request of a mix, or of one server.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct TargetTally {
+    /// Empty if nothing was counted.
+    name: String,
+    ok: u64,
+    failed: u64,
+    latencies: CoarseLatencies,
+}
+
+impl TargetTally {
+    pub(super) fn figures(&self) -> OfTarget {
+        let at = |percent| self.latencies.percentile_us(percent);
+        OfTarget { name: self.name.clone(), ok: self.ok, failed: self.failed, p50_us: at(50.0), p99_us: at(99.0) }
+    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -147,6 +174,7 @@ impl Tally {
             return;
         }
         self.count_outcome(outcome, met);
+        self.count_target(latency, outcome, is_good, times.due.is_some(), met);
         if let Some(connected) = met.connected {
             self.connect.get_or_insert_default().record(connected);
         }
@@ -201,6 +229,23 @@ impl Tally {
         self.resent += met.resent;
         self.received_bytes += met.received_bytes;
         self.sent_bytes += met.sent_bytes;
+    }
+
+    fn count_target(&mut self, latency: Duration, outcome: Outcome, is_good: bool, is_open: bool, met: &Met) {
+        let Some((place, name)) = met.target.as_ref().filter(|(place, _)| *place < TARGETS_MAX) else { return };
+        if self.targets.len() <= *place {
+            self.targets.resize_with(place + 1, TargetTally::default);
+        }
+        let target = &mut self.targets[*place];
+        if target.name.is_empty() {
+            target.name = name.to_string();
+        }
+        *(if is_good { &mut target.ok } else { &mut target.failed }) += 1;
+        // As for the whole.
+        let has_waited = outcome == Outcome::TimedOut && is_open;
+        if has_waited || matches!(outcome, Outcome::Good | Outcome::Refused) {
+            target.latencies.record(latency);
+        }
     }
 
     fn count_second(&mut self, timeline: &Timeline, at: Instant, latency: Duration, is_good: bool) {
@@ -338,6 +383,7 @@ impl Tally {
             }
         }
         self.add_seconds(&other.seconds);
+        self.add_targets(&other.targets);
     }
 
     fn add_errors(&mut self, other: &Errors) {
@@ -357,6 +403,21 @@ impl Tally {
         for (mine, other) in self.seconds.iter_mut().zip(others) {
             mine.ok += other.ok;
             mine.errors += other.errors;
+            mine.latencies.add(&other.latencies);
+        }
+    }
+
+    fn add_targets(&mut self, others: &[TargetTally]) {
+        let others = &others[..others.len().min(TARGETS_MAX)];
+        if self.targets.len() < others.len() {
+            self.targets.resize_with(others.len(), TargetTally::default);
+        }
+        for (mine, other) in self.targets.iter_mut().zip(others) {
+            if mine.name.is_empty() {
+                mine.name.clone_from(&other.name);
+            }
+            mine.ok += other.ok;
+            mine.failed += other.failed;
             mine.latencies.add(&other.latencies);
         }
     }

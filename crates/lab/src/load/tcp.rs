@@ -69,7 +69,7 @@ impl Lane for Connection {
         }
     }
 
-    async fn operate(&mut self, met: &mut Met) -> Outcome {
+    async fn operate(&mut self, _: Option<usize>, met: &mut Met) -> Outcome {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => {

@@ -576,6 +576,7 @@ fn the_requests_of_a_mix_are_all_sent() {
         weight,
         method: method.to_owned(),
         path: "/".to_owned(),
+        server: 0,
         data: data.map(Bytes::from_static),
     };
     for close in [false, true] {

@@ -21,7 +21,7 @@ pub(super) fn read(line: &str, wish: Wish<'_>) -> Result<Entry, String> {
     let Some((method, target)) = request else {
         return pairs(line).map_or_else(|| Err("it has no request line".to_owned()), |entry| of_object(&entry, wish));
     };
-    let named = || wish.host_of.and_then(|host_of| host_of(line, &target));
+    let named = || wish.hosts.and_then(|hosts| hosts.host_of(line, &target));
     let host = wish.host.map(|host| (false, host.to_owned())).or_else(named).or_else(|| {
         // In the text of Steelyard.
         let host = pairs(line)?.get("host")?.as_str()?.to_owned();

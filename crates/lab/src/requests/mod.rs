@@ -60,16 +60,19 @@ pub struct Entry {
     pub form: Form,
 }
 
-/// Finds the scheme and the host of a line of a log that names none, by the line and the target of its request.
-pub type HostOf<'a> = &'a dyn Fn(&str, &str) -> Option<(bool, String)>;
+/// Knows the hosts of a log that does not name them.
+pub trait Hosts {
+    /// Whether a line is of https, and its host: by the line and the target of its request.
+    fn host_of(&self, line: &str, target: &str) -> Option<(bool, String)>;
+}
 
 /// What a reader needs to know besides the file.
 #[derive(Clone, Copy, Default)]
 pub struct Wish<'a> {
     /// The host of requests that name none, as in an access log. Of a HAR file, only requests to it are read.
     pub host: Option<&'a str>,
-    /// Finds the hosts of lines without one.
-    pub host_of: Option<HostOf<'a>>,
+    /// Knows the hosts of lines that name none.
+    pub hosts: Option<&'a dyn Hosts>,
     /// Why a request without a host cannot be used; `None` if it can.
     pub without_host: Option<&'a str>,
 }

@@ -119,10 +119,9 @@ const REQUEST_BYTES_MAX: usize = 256 << 20;
 
 /// The requests of a file. A log has the same request again and again, which is sent once.
 fn recorded(file: &Path, args: &CompareArgs, upstreams: &Upstreams) -> std::io::Result<Vec<Recorded>> {
-    let host_of = |line: &str, target: &str| upstreams.host_of(line, target);
     let wish = Wish {
         host: args.host.as_deref(),
-        host_of: Some(&host_of),
+        hosts: Some(upstreams),
         without_host: Some("it names no host: give --host, or --ingresses for the log of ingress-nginx"),
     };
     let (mut all, mut seen, mut bytes) = (Vec::new(), HashSet::new(), 0);

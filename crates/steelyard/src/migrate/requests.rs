@@ -2,7 +2,7 @@
 //!
 //! `lab::requests` reads the files.
 
-use lab::requests::Recorded;
+use lab::requests::{Hosts, Recorded};
 use serde_json::Value;
 
 /// The hosts behind the names by which the log of ingress-nginx calls Services: `NAMESPACE-SERVICE-PORT`.
@@ -43,9 +43,11 @@ impl Upstreams {
         }
         Self(all)
     }
+}
 
-    /// Scheme and host of a line of the log for this target: of the longest path that leads to a Service that the line names.
-    pub(crate) fn host_of(&self, line: &str, target: &str) -> Option<(bool, String)> {
+impl Hosts for Upstreams {
+    /// That of the longest path that leads to a Service that the line names.
+    fn host_of(&self, line: &str, target: &str) -> Option<(bool, String)> {
         let Self(all) = self;
         let fits = all.iter().filter(|one| target.starts_with(&one.path) && line.contains(&one.name));
         fits.max_by_key(|one| one.path.len()).map(|one| (one.is_https, one.host.clone()))

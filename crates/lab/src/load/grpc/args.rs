@@ -127,6 +127,7 @@ impl GrpcLoadArgs {
         let sent = |method: &MethodDescriptor| messages::encode(method, data.as_deref().unwrap_or(b"{}"));
         let mut described = from_files.map(|method| sent(&method).map(|sent| (method, sent))).transpose()?;
 
+        self.tls.check(url.is_secure)?;
         let reached = self.common.reach(&url, &self.tls, Offer::Grpc, files).await?;
         if described.is_none() && data.is_some() {
             let method = self.reflected(&url, &reached).await?;

@@ -21,7 +21,7 @@ pub(super) use messages::Counted;
 
 use super::engine;
 use super::h2c::Exchange;
-use super::http::FirstLength;
+use super::http::{Addressed, FirstLength, Server};
 use super::mix::Mix;
 use super::payload::Payload;
 use super::report::LoadReport;
@@ -83,10 +83,9 @@ pub async fn run_grpc(load: &GrpcLoad) -> io::Result<LoadReport> {
     let scheme = if load.tls.is_some() { "https" } else { "http" };
     let request = request(scheme, &load.target.host, path, &load.metadata)?;
     let exchange = Exchange {
-        address: load.target.address,
-        tls: load.tls.clone(),
+        servers: vec![Server { address: load.target.address, tls: load.tls.clone() }],
         shape: load.shape.clone(),
-        requests: Mix::new((1, (request, Payload::default())), []),
+        requests: Mix::new((1, Addressed::to_first((request, Payload::default()))), []),
         calls: Some(Calls::new(load)),
         body: FirstLength::when(false),
     };

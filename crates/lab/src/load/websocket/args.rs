@@ -97,6 +97,7 @@ impl WebSocketLoadArgs {
     pub(in crate::load) async fn to_load(&self, files: &Files) -> io::Result<WebSocketLoad> {
         let url = url(&self.url)?;
         let message = self.message(files)?;
+        self.tls.check(url.is_secure)?;
         let reached = self.common.reach(&url, &self.tls, Offer::Http1, files).await?;
         let load = WebSocketLoad {
             target: url.at(reached.address),

@@ -96,7 +96,7 @@ impl Lane for Connection {
         self.has_connected = self.client.is_some();
     }
 
-    async fn operate(&mut self, met: &mut Met) -> Outcome {
+    async fn operate(&mut self, _: Option<usize>, met: &mut Met) -> Outcome {
         let Some(mut client) = self.take_client(met).await else { return Outcome::NoConnection };
         let sent = self.load.message.as_ref().filter(|_| self.load.answers != Answers::Unasked);
         let outcome = client.exchange(sent, self.load.answers).await;
