@@ -3,11 +3,12 @@
 //!
 //! Each figure is of one run under callgrind, whose counters begin after a warm-up and are read before the process ends, so what it does at its start and
 //! at its end is not in it. `--only` measures nothing that the chosen policies are not compared with. What is being measured is on standard error. One client sends the requests one after the other on one connection, over HTTP/1.1, to one worker. An origin of ours answers them.
-//! Only the thread counts that does most for the requests, the worker, and for the log and traces the next one, which formats them: others do something at intervals, which takes more of a run that takes longer, and made
+//! Only the worker counts, which is the first thread that the process starts, and for the log and traces the busiest other one, which formats or sends them: others do something at intervals, which takes more of a run that takes longer, and made
 //! figures differ by 1,500 instructions on a busy host. They are no times: instructions in the kernel, and waits for memory, are not counted. Valgrind's CPU
 //! lacks some instructions of real ones, such as those for SHA-256, so what hashes is cheaper than it looks here. `--demo` builds Steelyard as `cargo xtask demo` does, which takes a few minutes; its figures
 //! are larger than those of a release. `--only` chooses policies by a part of their names. `--steelyard` may name an older build; a policy that it does not know has no figure.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,10 @@ const USAGE: &str = "usage: cargo xtask bench policies [--demo] [--requests N] [
 /// The requests before the counters begin, and those that are counted.
 const WARM_UP: usize = 200;
 const REQUESTS_DEFAULT: usize = 1_000;
+
+/// The threads that serve requests, as callgrind numbers them: Steelyard starts its worker first, and nginx has no other.
+const WORKER: u32 = 2;
+const MAIN: u32 = 1;
 
 /// Under valgrind, a start takes seconds.
 const STARTS_WITHIN: usize = 1_200;
@@ -313,7 +318,7 @@ impl Bench {
     fn steelyard(&self, program: &Path, policy: &Policy) -> Result<[u64; 2], String> {
         let port = free_port()?;
         let file = self.configuration(port, policy)?;
-        self.instructions(program, &["serve", "-c", &file, "--workers", "1"], port, policy)
+        self.instructions(program, &["serve", "-c", &file, "--workers", "1"], port, policy, WORKER)
     }
 
     fn configuration(&self, port: u16, policy: &Policy) -> Result<String, String> {
@@ -349,7 +354,7 @@ impl Bench {
             policy.nginx_http
         );
         let file = self.write("policy.conf", &config)?;
-        self.instructions(program, &["-c", &file, "-e", "stderr"], port, policy)
+        self.instructions(program, &["-c", &file, "-e", "stderr"], port, policy, MAIN)
     }
 
     fn write(&self, name: &str, text: &str) -> Result<String, String> {
@@ -358,17 +363,24 @@ impl Bench {
         Ok(path.display().to_string())
     }
 
-    /// The instructions of one request: those of the thread that does most for it, and those of the next one.
-    fn instructions(&self, program: &Path, arguments: &[&str], port: u16, policy: &Policy) -> Result<[u64; 2], String> {
+    /// The instructions of one request: those of the thread that serves it, and those of the busiest other one.
+    fn instructions(
+        &self,
+        program: &Path,
+        arguments: &[&str],
+        port: u16,
+        policy: &Policy,
+        serving: u32,
+    ) -> Result<[u64; 2], String> {
         eprintln!("{}: {} requests to {}", policy.name, self.requests, program.display());
         let counts = self.directory.join("callgrind");
         _ = fs::remove_dir_all(&counts);
         fs::create_dir(&counts).map_err(|error| format!("cannot create {}: {error}", counts.display()))?;
         collect(program, arguments, port, &policy.request.bytes(), self.requests, &counts)?;
-        let mut all = by_thread(&counts)?;
-        all.sort_unstable_by(|one, other| other.cmp(one));
-        let of = |place: usize| all.get(place).copied().unwrap_or_default() / self.requests as u64;
-        Ok([of(0), of(1)])
+        let mut threads = by_thread(&counts)?;
+        let served = threads.remove(&serving).ok_or_else(|| format!("callgrind has not seen thread {serving}"))?;
+        let other = threads.into_values().max().unwrap_or_default();
+        Ok([served, other].map(|count| count / self.requests as u64))
     }
 }
 
@@ -431,11 +443,14 @@ fn tell(pid: &str, what: &str) -> Result<(), String> {
 }
 
 /// The instructions of each thread when callgrind was told to write them down, which it does to `out.1-THREAD`: `totals: 123`.
-fn by_thread(counts: &Path) -> Result<Vec<u64>, String> {
+fn by_thread(counts: &Path) -> Result<BTreeMap<u32, u64>, String> {
     let files = fs::read_dir(counts).map_err(|error| format!("{}: {error}", counts.display()))?.flatten();
-    let files = files.filter(|file| file.file_name().to_string_lossy().starts_with("out.1"));
     let total = |text: String| text.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok());
-    let totals: Vec<u64> = files.filter_map(|file| total(fs::read_to_string(file.path()).ok()?)).collect();
+    let of = |file: fs::DirEntry| {
+        let thread = file.file_name().to_str()?.strip_prefix("out.1-")?.parse().ok()?;
+        Some((thread, total(fs::read_to_string(file.path()).ok()?)?))
+    };
+    let totals: BTreeMap<u32, u64> = files.filter_map(of).collect();
     if totals.is_empty() { Err(format!("callgrind has left no counts in {}", counts.display())) } else { Ok(totals) }
 }
 
