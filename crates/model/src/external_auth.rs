@@ -106,6 +106,8 @@ pub enum AuthProtocol {
 pub struct HttpAuth {
     /// What it asks for.
     pub target: AuthTarget,
+    /// Its method for a [`AuthTarget::Path`]; `None` means GET, or POST if it has a body.
+    pub method: Option<AuthMethod>,
     /// Its `Host`; `None` means that of the client's request.
     pub host: Option<String>,
     /// Headers that it has in addition, each in place of the client's: names in lower case, and what the value is made of. If nothing comes out, it
@@ -115,10 +117,52 @@ pub struct HttpAuth {
     pub query: Box<[RequestPart]>,
 }
 
+/// The method of a question. CONNECT opens a tunnel and TRACE sends the request back, so neither can be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AuthMethod {
+    /// GET.
+    Get,
+    /// HEAD.
+    Head,
+    /// POST.
+    Post,
+    /// PUT.
+    Put,
+    /// PATCH.
+    Patch,
+    /// DELETE.
+    Delete,
+    /// OPTIONS.
+    Options,
+}
+
+impl AuthMethod {
+    /// All of them.
+    pub const ALL: [Self; 7] = [Self::Get, Self::Head, Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Options];
+
+    /// As on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+            Self::Options => "OPTIONS",
+        }
+    }
+
+    /// Whether servers expect a body with it. RFC 9110 sections 9.3.1, 9.3.2 and 9.3.5 give one no meaning in GET, HEAD and DELETE.
+    pub fn has_body(self) -> bool {
+        matches!(self, Self::Post | Self::Put | Self::Patch | Self::Options)
+    }
+}
+
 /// What the HTTP request asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AuthTarget {
-    /// Always this path, without a query, by GET, or by POST if it has a body. Any status from 200 to 299 is a yes.
+    /// Always this path, without a query. Any status from 200 to 299 is a yes.
     Path(String),
     /// The method and the path of the client's request, with this in front of the path (GEP-1494). Only 200 is a yes.
     Prefix(String),

@@ -82,8 +82,8 @@ pub use compression::{Compression, Encoding, MediaRange};
 pub use cors::{Cors, CorsNames, CorsOrigins, Origin, OriginHost, OriginMatcher};
 pub use credentials::{Credential, WrongLine, parse_credentials};
 pub use external_auth::{
-    AnswerHeaders, AuthBody, AuthCache, AuthCacheKey, AuthCacheTtl, AuthProtocol, AuthTarget, ExternalAuth, GrpcAuth,
-    HttpAuth, SetCookie, SignIn,
+    AnswerHeaders, AuthBody, AuthCache, AuthCacheKey, AuthCacheTtl, AuthMethod, AuthProtocol, AuthTarget, ExternalAuth,
+    GrpcAuth, HttpAuth, SetCookie, SignIn,
 };
 pub use field_value::{FieldPart, FieldValue, Variable};
 pub use global_rate_limit::{DescriptorEntry, DescriptorSource, GlobalRateLimit};

@@ -396,6 +396,7 @@ fn mask_external_auth(auth: &mut ExternalAuth) {
     match protocol {
         AuthProtocol::Http(HttpAuth {
             target: AuthTarget::Path(path) | AuthTarget::Prefix(path),
+            method: _,
             host: _,
             headers,
             query,

@@ -77,6 +77,7 @@ fn every_field_is_read() {
                 // Beside others, these have no effect.
                 value.as_object_mut().unwrap().remove("cache");
                 value["http"].as_object_mut().unwrap().remove("prefix");
+                value["http"]["method"] = json!("POST");
             }
             if field.name == "rateLimit" {
                 value["by"] = json!({"clientIp": true});

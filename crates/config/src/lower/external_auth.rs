@@ -102,6 +102,7 @@ fn service(raw: &RawExternalAuthObject, ids: &ClusterIds, report: &mut Report) -
         let bytes_max = count(body.value.bytes.as_ref()?.value.0);
         Some(AuthBody { bytes_max, partial: is_set(&body.value.partial) })
     });
+    refuse_body(raw, report);
     if let (Some(set_cookie), Some(_)) = (&raw.set_cookie, &raw.grpc) {
         let wrong = Wrong::new("`set_cookie` has no effect beside `grpc`: cookies are those of an answer over HTTP");
         report.add(set_cookie.location, wrong.hint("remove it"));
@@ -134,6 +135,7 @@ fn by_http(raw: &RawHttpAuth, report: &mut Report) -> HttpAuth {
     };
     HttpAuth {
         target: target(raw, report),
+        method: raw.method.as_ref().map(|method| method.value.0),
         host: raw.host.as_ref().map(|host| host.value.0.clone()),
         headers: headers.filter_map(header).collect(),
         query: raw.query.as_ref().map_or_else(Box::default, |query| query.value.0.clone().into()),
@@ -146,6 +148,7 @@ fn target(raw: &RawHttpAuth, report: &mut Report) -> AuthTarget {
     };
     let beside = [
         ("path", raw.path.as_ref().map(|path| path.location)),
+        ("method", raw.method.as_ref().map(|method| method.location)),
         ("query", raw.query.as_ref().map(|query| query.location)),
     ];
     for (name, location) in beside {
@@ -184,6 +187,18 @@ fn sends_back_anywhere(url: &[RequestPart], param: &str) -> bool {
     let url: String = url.iter().map(shown).collect();
     let pairs = url.split_once('?').map_or("", |(_, query)| query).split('&');
     pairs.filter_map(|pair| pair.split_once('=')).any(|(name, value)| name == param && value.contains('\n'))
+}
+
+/// With some methods no question has a body.
+fn refuse_body(raw: &RawExternalAuthObject, report: &mut Report) {
+    let method = raw.http.as_ref().and_then(|http| http.value.method.as_ref());
+    if let (Some(method), Some(_)) = (method, &raw.body)
+        && !method.value.0.has_body()
+    {
+        let name = method.value.0.name();
+        let wrong = Wrong::new(format!("a question by {name} has no body, and `body` wants to send one"));
+        report.add(method.location, wrong.hint("write `method: POST`, or remove one of the two"));
+    }
 }
 
 /// The service would never see the cookies that it decides by.

@@ -1,6 +1,6 @@
 //! The keys of external authorization.
 
-use model::SetCookie;
+use model::{AuthMethod, SetCookie};
 
 use super::Off;
 use crate::defaults;
@@ -49,10 +49,12 @@ keys! {
 }
 
 keys! {
-    /// The HTTP request to the service. Its method is GET, or POST if it has a body.
+    /// The HTTP request to the service.
     pub struct RawHttpAuth as "the HTTP request of an external authorization" {
         /// The path, without a query. Path and query of the client's request are in `X-Forwarded-Uri`.
         optional path: HttpPath, default "/";
+        /// Its method. It has no body unless `body` says so, whatever the method is.
+        optional method: OneOf<AuthMethod>, default "GET, or POST with `body`";
         /// The query behind `path`. It may have the variables of a hash key, whose values are percent-encoded.
         optional query: QueryTemplate, default "none";
         /// Instead of `path`: ask with the method and the path of the client's request, and this in front of the path, as the filter `ExternalAuth`
@@ -121,6 +123,18 @@ keys! {
         /// `Set-Cookie` or `Vary` is not remembered. Only with `http`.
         optional statuses: Named<AuthStatus, Wait>;
     }
+}
+
+impl Choice for AuthMethod {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("GET", Self::Get, "as nginx's `auth_request` asks"),
+        ("HEAD", Self::Head, "the answer has no body"),
+        ("POST", Self::Post, "for services that take nothing else"),
+        ("PUT", Self::Put, "the same"),
+        ("PATCH", Self::Patch, "the same"),
+        ("DELETE", Self::Delete, "the same"),
+        ("OPTIONS", Self::Options, "the same"),
+    ];
 }
 
 impl Choice for SetCookie {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use model::{AuthBody, AuthCache, AuthCacheKey, AuthCacheTtl, AuthProtocol, AuthTarget, RequestPart, SetCookie};
+use model::{
+    AuthBody, AuthCache, AuthCacheKey, AuthCacheTtl, AuthMethod, AuthProtocol, AuthTarget, RequestPart, SetCookie,
+};
 
 use super::refused::routes;
 use super::{http, load};
@@ -133,8 +135,37 @@ fn a_prefix_stands_instead_of_a_path() {
         &[
             "to: web, external_auth: {to: web, http: {path: /a, prefix: /b}}",
             "to: web, external_auth: {to: web, http: {prefix: '/b?c'}}",
+            "to: web, external_auth: {to: web, http: {method: PUT, prefix: /b}}",
         ],
         "7:54: `path` has no effect beside `prefix`; remove one of the two\n\
-         8:56: `prefix`: \"/b?c\" is not a path; a path has no query and no fragment: match the query with `query`; clients never send a fragment",
+         8:56: `prefix`: \"/b?c\" is not a path; a path has no query and no fragment: match the query with `query`; clients never send a fragment\n\
+         9:56: `method` has no effect beside `prefix`; remove one of the two",
+    );
+}
+
+#[test]
+fn a_service_is_asked_by_a_method() {
+    let check = |written: &str, expect: Option<AuthMethod>| {
+        let external = format!("http: {{{written}}}");
+        let text = format!(
+            "clusters: {{web: {{endpoints: ['a:1']}}}}\nlisteners: {{l: {{bind: ':1', protocol: http, to: web, external_auth: {{to: web, {external}}}}}}}"
+        );
+        let snapshot = load(&text);
+        let service = http(&snapshot).routes[0].policy.external_auth.clone().unwrap();
+        assert!(matches!(&service.protocol, AuthProtocol::Http(http) if http.method == expect), "{written}");
+    };
+    check("", None);
+    AuthMethod::ALL.into_iter().for_each(|method| check(&format!("method: {}", method.name()), Some(method)));
+    routes(
+        &[
+            "to: web, external_auth: {to: web, http: {method: TRACE}}",
+            "to: web, external_auth: {to: web, http: {method: CONNECT}}",
+            "to: web, external_auth: {to: web, http: {method: get}}",
+            "to: web, external_auth: {to: web, http: {method: DELETE}, body: {bytes: 1KiB}}",
+        ],
+        "7:56: `method`: \"TRACE\" is not valid; it must be GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS\n\
+         8:56: `method`: \"CONNECT\" is not valid; it must be GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS\n\
+         9:56: `method`: \"get\" is not valid; it must be GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS; did you mean GET?\n\
+         10:56: a question by DELETE has no body, and `body` wants to send one; write `method: POST`, or remove one of the two",
     );
 }

@@ -523,7 +523,13 @@ pub const KEYS: &[Key] = &[
         "the URL must be that of a Service, `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`, or of a path of the same host, `https://$host/PATH`. Its query may have variables, which are escaped. A redirect of the service reaches the client, and ingress-nginx makes it 500",
         "ingress-nginx-access",
     )),
-    secures(served("auth-method", Token, Closes, "GET; another method is refused", "ingress-nginx-access")),
+    secures(served(
+        "auth-method",
+        Token,
+        Closes,
+        "GET if it is not set; the question has no body, whatever its method is",
+        "ingress-nginx-access",
+    )),
     served(
         "auth-signin",
         Url,

@@ -12,9 +12,8 @@ use crate::ingress_nginx::{KEYS, Key, PREFIX, Verdict};
 use crate::translate::{Memory, translate};
 
 /// Annotations that ask for what is done in any case. Their sentences in the catalogue say so.
-const DONE_ANYWAY: [&str; 9] = [
+const DONE_ANYWAY: [&str; 8] = [
     "affinity-canary-behavior",
-    "auth-method",
     "auth-secret-type",
     "auth-tls-verify-depth",
     "proxy-ssl-verify-depth",

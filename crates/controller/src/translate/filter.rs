@@ -200,6 +200,7 @@ fn external_auth(wanted: &ExternalAuthFilter, route: &mut Route, with: &mut Lowe
         let prefix = http.as_ref().map_or("", |http| http.path.as_str());
         AuthProtocol::Http(HttpAuth {
             target: AuthTarget::Prefix(auth_prefix(prefix)?),
+            method: None,
             host: None,
             query: [].into(),
             headers: Vec::new(),

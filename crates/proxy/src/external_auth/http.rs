@@ -16,7 +16,7 @@
 //! 200 to 299 is a yes (of GEP-1494 only 200), and 300 to 499 a no. Everything else is no answer: nginx calls it an error, too, and a service that fails should not
 //! look as if it refused.
 
-use model::{AuthProtocol, AuthTarget, ExternalAuth, ForwardedHeaders, HeaderChanges, HttpAuth};
+use model::{AuthMethod, AuthProtocol, AuthTarget, ExternalAuth, ForwardedHeaders, HeaderChanges, HttpAuth};
 use telemetry::Reason;
 use wire::message::{Body, Field, FieldId, Method, RequestHead, Span};
 
@@ -80,19 +80,20 @@ pub(super) fn question(
         let (name, value) = (append(name.as_bytes()), append(value));
         fields.push(Field { id: FieldId::Identity, name, value, never_indexed: false });
     }
-    if matches!(http.target, AuthTarget::Prefix(_))
-        && body.is_none()
-        && !matches!(from.method, Method::Get | Method::Head)
-    {
-        // The client's method may promise a body (RFC 9110 section 8.6).
+    let (method, method_name) = match (&http.target, http.method) {
+        (AuthTarget::Prefix(_), _) => (from.method, from.method_name),
+        (AuthTarget::Path(_), method) => {
+            let usual = if body.is_some() { AuthMethod::Post } else { AuthMethod::Get };
+            let name = method.unwrap_or(usual).name().as_bytes();
+            (Method::of(name), append(name))
+        }
+    };
+    let path = append(&target);
+    if body.is_none() && !matches!(method, Method::Get | Method::Head) {
+        // The method may promise a body (RFC 9110 section 8.6).
         let (name, value) = (append(b"content-length"), append(b"0"));
         fields.push(Field { id: FieldId::ContentLength, name, value, never_indexed: false });
     }
-    let (method, method_name, path) = match &http.target {
-        AuthTarget::Path(_) if body.is_some() => (Method::Post, append(b"POST"), append(&target)),
-        AuthTarget::Path(_) => (Method::Get, append(b"GET"), append(&target)),
-        AuthTarget::Prefix(_) => (from.method, from.method_name, append(&target)),
-    };
     let head = RequestHead {
         method,
         method_name,
@@ -229,6 +230,7 @@ mod tests {
     fn policy() -> ExternalAuth {
         of(model::AuthProtocol::Http(HttpAuth {
             target: AuthTarget::Path("/".into()),
+            method: None,
             host: None,
             query: [].into(),
             headers: Vec::new(),
@@ -295,6 +297,7 @@ mod tests {
     fn only_200_is_a_yes_for_the_gateway_api() {
         let policy = of(AuthProtocol::Http(HttpAuth {
             target: AuthTarget::Prefix(String::new()),
+            method: None,
             host: None,
             query: [].into(),
             headers: Vec::new(),
@@ -333,6 +336,7 @@ mod tests {
         let header = |name: &str, part: RequestPart| (name.to_owned(), [part].into());
         let http = HttpAuth {
             target: AuthTarget::Path("/".into()),
+            method: None,
             host: None,
             headers: vec![
                 header("x-uri", RequestPart::Target),

@@ -397,6 +397,7 @@ mod tests {
         let authorizer = Authorizer {
             policy: Arc::new(policy(AuthProtocol::Http(model::HttpAuth {
                 target: model::AuthTarget::Path("/".into()),
+                method: None,
                 host: None,
                 query: [].into(),
                 headers: Vec::new(),

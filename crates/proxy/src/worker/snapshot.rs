@@ -600,6 +600,7 @@ pub(crate) mod fixture {
             to: ClusterId(0),
             protocol: AuthProtocol::Http(HttpAuth {
                 target: model::AuthTarget::Path("/".into()),
+                method: None,
                 host: None,
                 query: [].into(),
                 headers: Vec::new(),

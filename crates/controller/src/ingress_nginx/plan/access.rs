@@ -1,6 +1,7 @@
 //! Who may use the routes of an Ingress: addresses, passwords, and a service that is asked.
 
 use ipnet::IpNet;
+use model::AuthMethod;
 use serde_json::{Map, Value, json};
 
 use super::super::header_map::HeaderMap;
@@ -177,11 +178,7 @@ impl Reading<'_> {
             return self.idle_false(&OF_URL, "without auth-url, it has no effect");
         };
         let (url, name) = (url.to_owned(), if is_own { "auth-url" } else { "global-auth-url of the ConfigMap" });
-        let method = if is_own { self.text("auth-method") } else { self.globals.text("global-auth-method") };
-        if method.is_some_and(|method| !method.eq_ignore_ascii_case("GET")) {
-            self.close("auth-method is refused: the service is asked by GET");
-            self.tell("auth-method", Verdict::Refused, "the service is asked by GET");
-        }
+        let method = self.question_method(is_own);
         let asked = match on_host(&url) {
             Some((path, query)) => {
                 let to = json!({"name": OF_HOST, "port": 80});
@@ -197,6 +194,9 @@ impl Reading<'_> {
         let (to, mut request, path) = match asked {
             Ok(asked) => asked,
             Err(why) => {
+        if let Some(method) = method {
+            request["method"] = json!(method.name());
+        }
                 self.close(&format!("{name} is refused: {why}"));
                 self.tell("auth-url", Verdict::Refused, &why);
                 return true;
@@ -207,6 +207,24 @@ impl Reading<'_> {
         if !additional.is_empty() {
             request["headers"] = Value::Object(additional);
         }
+    /// The method of the question, unless it is GET.
+    fn question_method(&mut self, is_own: bool) -> Option<AuthMethod> {
+        let (key, written) = match is_own {
+            true => ("auth-method", self.text("auth-method")),
+            false => ("global-auth-method", self.globals.text("global-auth-method")),
+        };
+        let written = written?;
+        // Case matters, as there.
+        let method = AuthMethod::ALL.into_iter().find(|method| method.name() == written);
+        if method.is_none() {
+            let all = AuthMethod::ALL.map(AuthMethod::name).join(", ");
+            let why = format!("a service cannot be asked by {}: write one of {all}", value::cut(written));
+            self.close(&format!("{key} is refused: {why}"));
+            self.tell("auth-method", Verdict::Refused, &why);
+        }
+        method.filter(|method| *method != AuthMethod::Get)
+    }
+
         let asked = json!({"backendRef": to, "http": request, "timeout": "60s", "failureStatus": 500});
         let asked = self.of_answers(asked, is_own);
         self.route.insert("externalAuth".to_owned(), asked);

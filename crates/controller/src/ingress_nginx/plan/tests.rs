@@ -325,7 +325,8 @@ fn what_closes_a_route_and_what_drops_an_ingress() {
     check(&[("auth-url", "https://$host")], Some("in the clear"), None);
     check(&[("auth-url", "http://login.example.com/")], Some("no Service"), None);
     check(&[("auth-url", "http://a.login.svc/")], Some("another namespace"), None);
-    check(&[("auth-url", "http://a.shop.svc/"), ("auth-method", "POST")], Some("GET"), None);
+    check(&[("auth-url", "http://a.shop.svc/"), ("auth-method", "TRACE")], Some("asked by TRACE"), None);
+    check(&[("auth-url", "http://a.shop.svc/"), ("auth-method", "post")], Some("asked by post"), None);
     check(&[("auth-url", "http://a.shop.svc/"), ("auth-request-redirect", "$uri")], Some("$uri is not known"), None);
     let [asks, by] = [("auth-url", "http://a.shop.svc/"), ("auth-cache-key", "$cookie_a")];
     check(&[asks, ("auth-cache-key", "abc")], Some("all clients would get"), None);
