@@ -4,6 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
 use crate::{Jwks, JwtAuth};
 
 /// What a request must prove before a route serves it. A request that does not is answered 401.
@@ -105,7 +108,7 @@ impl Auth {
 }
 
 /// A text that nothing prints.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(pub String);
 
 impl Secret {
@@ -139,15 +142,26 @@ pub enum PasswordHash {
     Bcrypt(String),
     /// `$argon2id$v=19$m=19456,t=2,p=1$...`: the whole text.
     Argon2(String),
-    /// `$apr1$salt$hash`: Apache's variant of the MD5-based crypt(3).
-    Apr1 {
+    /// `$1$salt$hash`, the MD5-based crypt(3), or `$apr1$salt$hash`, Apache's variant of it.
+    Md5 {
+        /// What the hash begins with.
+        magic: &'static str,
         /// 1 to 8 characters.
         salt: String,
         /// 22 characters.
         hash: String,
     },
-    /// `{SHA}` and the SHA-1 of the password in base64, 28 characters.
-    Sha1(String),
+    /// `$5$salt$hash`, `$6$rounds=10000$salt$hash`: the whole text.
+    ShaCrypt(String),
+    /// `{SHA}`, or `{SSHA}` with a salt: the SHA-1 of the password with the salt behind it.
+    Sha1 {
+        /// What must come out.
+        sum: [u8; 20],
+        /// Empty for `{SHA}`.
+        salt: Box<[u8]>,
+    },
+    /// `{PLAIN}` and the password itself.
+    Plain(Secret),
 }
 
 impl fmt::Debug for PasswordHash {
@@ -169,6 +183,15 @@ impl PasswordHash {
     /// The largest number of passes and of lanes of argon2.
     pub const ARGON2_LANES_MAX: u32 = 16;
 
+    /// The smallest number of rounds of SHA-crypt, for which crypt(3) makes no hash with fewer.
+    pub const SHA_CRYPT_ROUNDS_MIN: u32 = 1000;
+
+    /// The largest number of rounds of SHA-crypt. A check with it takes a second or more.
+    pub const SHA_CRYPT_ROUNDS_MAX: u32 = 1_000_000;
+
+    /// Bytes of a password for MD5 and SHA-crypt. crypt(3) of libxcrypt takes no longer one for right. Each round reads the whole password.
+    pub const CRYPT_PASSWORD_BYTES_MAX: usize = 511;
+
     /// The memory that a check needs, in bytes; 0 if that is next to nothing.
     pub fn memory_bytes(&self) -> u64 {
         let Self::Argon2(text) = self else { return 0 };
@@ -182,18 +205,43 @@ impl PasswordHash {
     /// # Errors
     /// What is wrong, without any part of the text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        if let Some(rest) = text.strip_prefix("$apr1$") {
-            let (salt, hash) = rest.split_once('$').ok_or("an apr1 hash has the form $apr1$SALT$HASH")?;
-            if salt.is_empty() || salt.len() > 8 || hash.len() != 22 || !is_crypt(salt) || !is_crypt(hash) {
-                return Err("an apr1 hash has a salt of 1 to 8 characters and a hash of 22".to_owned());
+        let md5 = ["$apr1$", "$1$"].into_iter().find_map(|magic| Some((magic, text.strip_prefix(magic)?)));
+        if let Some((magic, rest)) = md5 {
+            let (salt, hash) =
+                rest.split_once('$').ok_or_else(|| format!("such a hash has the form {magic}SALT$HASH"))?;
+            if salt.is_empty() || salt.len() > 8 || !is_crypt(salt) || !is_sum(hash, 16) {
+                return Err(format!(
+                    "a hash that begins with {magic} has a salt of 1 to 8 characters and a hash of 22"
+                ));
             }
-            return Ok(Self::Apr1 { salt: salt.to_owned(), hash: hash.to_owned() });
+            return Ok(Self::Md5 { magic, salt: salt.to_owned(), hash: hash.to_owned() });
         }
-        if let Some(hash) = text.strip_prefix("{SHA}") {
-            let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-            let is_right = hash.strip_suffix('=').is_some_and(|hash| hash.len() == 27 && hash.bytes().all(is_base64));
-            let wrong = "the base64 text after {SHA} has 28 characters and ends with `=`";
-            return if is_right { Ok(Self::Sha1(hash.to_owned())) } else { Err(wrong.to_owned()) };
+        if text.starts_with("$5$") || text.starts_with("$6$") {
+            return sha_crypt(text).map(|()| Self::ShaCrypt(text.to_owned()));
+        }
+        if let Some(sum) = text.strip_prefix("{SHA}") {
+            let decoded = STANDARD.decode(sum).ok().and_then(|sum| <[u8; 20]>::try_from(sum).ok());
+            let sum =
+                decoded.ok_or("after {SHA} follow 20 bytes in base64: 28 characters, of which the last is `=`")?;
+            return Ok(Self::Sha1 { sum, salt: Box::default() });
+        }
+        if let Some(sum) = text.strip_prefix("{SSHA}") {
+            let decoded = STANDARD.decode(sum).ok().filter(|decoded| decoded.len() <= 20 + SSHA_SALT_BYTES_MAX);
+            let wrong =
+                || format!("after {{SSHA}} follow 20 bytes and a salt of up to {SSHA_SALT_BYTES_MAX}, in base64");
+            let decoded = decoded.ok_or_else(wrong)?;
+            let (sum, salt) = decoded.split_first_chunk().ok_or_else(wrong)?;
+            return Ok(Self::Sha1 { sum: *sum, salt: salt.into() });
+        }
+        if let Some(password) = text.strip_prefix("{PLAIN}") {
+            let is_one = !password.is_empty() && password.len() <= Self::CRYPT_PASSWORD_BYTES_MAX;
+            if !is_one || password.chars().any(char::is_control) {
+                let max = Self::CRYPT_PASSWORD_BYTES_MAX;
+                return Err(format!(
+                    "after {{PLAIN}} follows a password of 1 to {max} bytes without control characters"
+                ));
+            }
+            return Ok(Self::Plain(Secret(password.to_owned())));
         }
         if ["$2y$", "$2b$", "$2a$"].iter().any(|prefix| text.starts_with(prefix)) {
             let is_number = |cost: &&str| cost.bytes().all(|byte| byte.is_ascii_digit());
@@ -211,13 +259,51 @@ impl PasswordHash {
         if text.starts_with("$argon2") {
             return argon2(text).map(|()| Self::Argon2(text.to_owned()));
         }
-        Err("the hash must be bcrypt ($2y$), argon2 ($argon2id$), apr1 ($apr1$) or {SHA}".to_owned())
+        Err("the hash must be bcrypt ($2y$), argon2 ($argon2id$), SHA-crypt ($5$ or $6$), MD5 ($apr1$ or $1$), {SSHA}, {SHA} or {PLAIN}"
+            .to_owned())
     }
 }
 
-/// The alphabet of crypt(3).
+/// Bytes of the salt of `{SSHA}`. OpenLDAP and Dovecot make 4 and 8.
+const SSHA_SALT_BYTES_MAX: usize = 64;
+
+/// The digits of crypt(3).
+const DIGITS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
 fn is_crypt(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'/'))
+    text.bytes().all(|byte| DIGITS.contains(&byte))
+}
+
+/// Whether it is this many bytes in the base 64 of crypt(3), whose last digit has the highest bits: those that no byte has are 0.
+fn is_sum(text: &str, bytes: usize) -> bool {
+    let bits = bytes * 8;
+    let used = bits - bits / 6 * 6;
+    let is_last = |byte: u8| DIGITS.iter().position(|digit| *digit == byte).is_some_and(|digit| digit < 1 << used);
+    text.len() == bits.div_ceil(6) && is_crypt(text) && text.bytes().last().is_some_and(is_last)
+}
+
+/// Checks the limits of a hash such as `$6$rounds=10000$SALT$HASH`.
+fn sha_crypt(text: &str) -> Result<(), String> {
+    let is_256 = text.starts_with("$5$");
+    let (bytes, digits) = if is_256 { (32, 43) } else { (64, 86) };
+    let mut parts = text.split('$').skip(2).peekable();
+    let (min, max) = (PasswordHash::SHA_CRYPT_ROUNDS_MIN, PasswordHash::SHA_CRYPT_ROUNDS_MAX);
+    if let Some(rounds) = parts.next_if(|part| part.starts_with("rounds=")) {
+        let rounds = rounds.trim_start_matches("rounds=");
+        // crypt(3) writes no zero in front, and a number in another form would be another hash to it.
+        let is_number = !rounds.starts_with('0') && rounds.bytes().all(|byte| byte.is_ascii_digit());
+        let rounds = rounds.parse::<u32>().ok().filter(|_| is_number);
+        if !rounds.is_some_and(|rounds| (min..=max).contains(&rounds)) {
+            return Err(format!("the rounds of a hash of SHA-crypt must be from {min} to {max}, such as rounds=10000"));
+        }
+    }
+    let (salt, hash, end) = (parts.next(), parts.next(), parts.next());
+    let is_salt = salt.is_some_and(|salt| (1..=16).contains(&salt.len()) && is_crypt(salt));
+    if !is_salt || !hash.is_some_and(|hash| is_sum(hash, bytes)) || end.is_some() {
+        let start = text.get(..3).unwrap_or_default();
+        return Err(format!("a hash that begins with {start} has a salt of 1 to 16 characters and a hash of {digits}"));
+    }
+    Ok(())
 }
 
 /// Checks the limits of a hash such as `$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ$aGFzaA`.
@@ -262,25 +348,30 @@ fn argon2(text: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
+    #[track_caller]
+    fn check(text: &str, expect: Result<&str, &str>) {
+        let kind = PasswordHash::parse(text).map(|hash| match hash {
+            PasswordHash::Bcrypt(_) => "bcrypt",
+            PasswordHash::Argon2(_) => "argon2",
+            PasswordHash::Md5 { magic, .. } => magic,
+            PasswordHash::ShaCrypt(_) => "sha-crypt",
+            PasswordHash::Sha1 { salt, .. } if salt.is_empty() => "sha",
+            PasswordHash::Sha1 { .. } => "ssha",
+            PasswordHash::Plain(_) => "plain",
+        });
+        match (kind, expect) {
+            (Ok(kind), Ok(expect)) => assert_eq!(kind, expect, "{text}"),
+            (Err(message), Err(part)) => {
+                assert!(message.contains(part), "{text}: {message}");
+                // No part of a hash appears in a message.
+                assert!(!message.contains("sEcReT"), "{message}");
+            }
+            (found, _) => panic!("{text}: {found:?}"),
+        }
+    }
+
     #[test]
     fn hashes_are_known_by_their_form() {
-        let check = |text: &str, expect: Result<&str, &str>| {
-            let kind = PasswordHash::parse(text).map(|hash| match hash {
-                PasswordHash::Bcrypt(_) => "bcrypt",
-                PasswordHash::Argon2(_) => "argon2",
-                PasswordHash::Apr1 { .. } => "apr1",
-                PasswordHash::Sha1(_) => "sha",
-            });
-            match (kind, expect) {
-                (Ok(kind), Ok(expect)) => assert_eq!(kind, expect, "{text}"),
-                (Err(message), Err(part)) => {
-                    assert!(message.contains(part), "{text}: {message}");
-                    // No part of a hash appears in a message.
-                    assert!(!message.contains("sEcReT"), "{message}");
-                }
-                (found, _) => panic!("{text}: {found:?}"),
-            }
-        };
         let bcrypt = |cost: &str| format!("$2y${cost}${}", "sEcReT".repeat(9).get(..53).unwrap());
         check(&bcrypt("10"), Ok("bcrypt"));
         check(&bcrypt("16"), Err("from 4 to 15"));
@@ -290,10 +381,13 @@ mod tests {
         check("$2x$10$sEcReT", Err("must be bcrypt"));
         check("$apr1$salt$sEcReTsEcReTsEcReTsEc", Err("22"));
         check("$apr1$salt$sEcReTsEcReTsEcReTsEcRe", Err("22"));
-        check("$apr1$salt$ABCDEFGHIJKLMNOPQRSTUV", Ok("apr1"));
+        check("$apr1$salt$ABCDEFGHIJKLMNOPQRSTU0", Ok("$apr1$"));
+        check("$1$salt$ABCDEFGHIJKLMNOPQRSTU1", Ok("$1$"));
+        // The last of 22 digits has two bits of the 16 bytes.
+        check("$1$salt$ABCDEFGHIJKLMNOPQRSTU2", Err("22"));
+        check("$1$longersalt$ABCDEFGHIJKLMNOPQRSTU1", Err("1 to 8"));
+        check("$1$$ABCDEFGHIJKLMNOPQRSTU1", Err("1 to 8"));
         check("$apr1$ABCDEFGHIJKLMNOPQRSTUV", Err("form"));
-        check("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", Ok("sha"));
-        check("{SHA}sEcReT", Err("28"));
         check("sEcReT", Err("must be bcrypt"));
         check("", Err("must be bcrypt"));
         let argon2 = |settings: &str| format!("$argon2id$v=19${settings}$c2FsdHNhbHQ$sEcReTsEcReTsEcReT");
@@ -312,6 +406,53 @@ mod tests {
     }
 
     #[test]
+    fn hashes_of_sha_crypt() {
+        let sha = |start: &str, digits: usize, last: &str| {
+            format!("{start}{}{last}", "sEcReT".repeat(20).get(..digits - 1).unwrap())
+        };
+        check(&sha("$5$salt$", 43, "D"), Ok("sha-crypt"));
+        check(&sha("$5$salt$", 43, "E"), Err("43"));
+        check(&sha("$6$salt$", 86, "1"), Ok("sha-crypt"));
+        check(&sha("$6$salt$", 86, "2"), Err("86"));
+        check(&sha("$6$salt$", 43, "D"), Err("86"));
+        check(&sha("$6$saltsaltsaltsalts$", 86, "1"), Err("1 to 16"));
+        check(&sha("$6$$", 86, "1"), Err("1 to 16"));
+        check(&sha("$6$a+b$", 86, "1"), Err("1 to 16"));
+        check(&(sha("$6$salt$", 86, "1") + "$"), Err("86"));
+        for (rounds, expect) in [
+            ("1000", Ok("sha-crypt")),
+            ("1000000", Ok("sha-crypt")),
+            ("999", Err("from 1000 to 1000000")),
+            ("1000001", Err("from 1000 to 1000000")),
+            ("99999999999", Err("from 1000 to 1000000")),
+            ("05000", Err("from 1000 to 1000000")),
+            ("+5000", Err("from 1000 to 1000000")),
+            ("", Err("from 1000 to 1000000")),
+        ] {
+            check(&sha(&format!("$6$rounds={rounds}$salt$"), 86, "1"), expect);
+        }
+    }
+
+    #[test]
+    fn hashes_of_ldap() {
+        check("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", Ok("sha"));
+        check("{SHA}sEcReT", Err("28"));
+        // Bits that no byte has, a byte less, a byte more, and no padding.
+        check("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9h=", Err("28"));
+        check("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mjw==", Err("28"));
+        check("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9gA", Err("28"));
+        check("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g", Err("28"));
+        check("{SSHA}8JjO5abJ2dOJVfScRiNVNfoxM3xzYWx0c2FsdA==", Ok("ssha"));
+        check("{SSHA}8JjO5abJ2dOJVfScRiNVNfoxM3xzYWx0c2FsdB==", Err("in base64"));
+        check("{SSHA}W6ph5Mm5Pz8GgiULbPgzG37mjw==", Err("20 bytes and a salt"));
+        check(&format!("{{SSHA}}{}", "AAAA".repeat(29)), Err("up to 64"));
+        check("{PLAIN}sEcReT", Ok("plain"));
+        check("{PLAIN}", Err("1 to 511"));
+        check("{PLAIN}sEcReT\t", Err("control"));
+        check(&format!("{{PLAIN}}{}", "sEcReT".repeat(100)), Err("1 to 511"));
+    }
+
+    #[test]
     fn only_argon2_needs_memory() {
         let bytes = |text: &str| PasswordHash::parse(text).unwrap().memory_bytes();
         assert_eq!(bytes("$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ$aGFzaGhhc2hoYXNo"), 19456 * 1024);
@@ -321,7 +462,7 @@ mod tests {
     #[test]
     fn nothing_prints_a_secret() {
         let key = Secret("hunter2".to_owned());
-        let hash = PasswordHash::Sha1("hunter2".to_owned());
+        let hash = PasswordHash::parse("{PLAIN}hunter2").unwrap();
         assert_eq!(format!("{key:?} {hash:?}"), "(secret) (password hash)");
     }
 }

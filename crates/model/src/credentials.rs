@@ -27,7 +27,8 @@ impl Credential for PasswordHash {
     const UNIQUE: &'static str = "name";
 
     fn read(text: &str) -> Result<Self, String> {
-        Self::parse(text)
+        // nginx and Apache take what follows another `:` for a comment. No hash has one.
+        Self::parse(text.split_once(':').map_or(text, |(hash, _)| hash))
     }
 
     fn unique<'l>(&'l self, name: &'l str) -> &'l str {
@@ -133,6 +134,8 @@ mod tests {
             ]),
         );
         check::<PasswordHash>(&format!("\u{feff}joe:{sha}\r\n"), Ok(&["joe"]));
+        check::<PasswordHash>(&format!("joe:{sha}:Joe of staff\nann:{{PLAIN}}a:b"), Ok(&["joe", "ann"]));
+        check::<PasswordHash>("joe:{PLAIN}:hunter2", Err(&[(1, "1 to 511")]));
         check::<PasswordHash>("# nobody\n", Err(&[(1, "no entry")]));
         check::<PasswordHash>(
             &"x\n".repeat(100),

@@ -12,7 +12,17 @@ use crate::tls::Pki;
 use crate::{AUTH, GONE, MAIN, OTHER, SECURE};
 
 /// `ann:secret`.
-pub const USERS: &str = "ann:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n";
+pub const USERS: &str = "\
+ann:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=
+md5:$1$zxA9Rk1p$DbQiAYrT8Cr.j5W6aUS8S/
+apr1:$apr1$zxA9Rk1p$JPNA07iFHbvyoh973Nbxf/
+sha256:$5$zxA9Rk1p$zUVjAhUwC4telqwwkuIUbjXO18wPQyhOZnS8kHfZvO6
+sha512:$6$rounds=1000$zxA9Rk1p$YSDcZtUQ6Z.2jqYWfNQWgpGkMNfowqrv5yDStKycr1aE8m.qavPqxXxn7.On6jq6b0zvwehsoDNzms7eXHpwu1
+ssha:{SSHA}gVK8WC9YyFT1gMsQHTGCgT3sSv5zYWx0
+plain:{PLAIN}secret:Joe of staff
+twice:{PLAIN}first
+twice:{PLAIN}second
+";
 
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 

@@ -26,7 +26,8 @@ keys! {
     pub struct RawBasic as "the basic authentication", one of [users, file] {
         /// What browsers show when they ask.
         optional realm: Realm, default crate::defaults::REALM;
-        /// Names, each with the hash of the password: bcrypt (`$2y$`), argon2, apr1 or `{SHA}`.
+        /// Names, each with [the hash of the password](authentication.md#passwords): bcrypt (`$2y$`), argon2, SHA-crypt (`$5$`, `$6$`), MD5 (`$apr1$`,
+        /// `$1$`), `{SSHA}`, `{SHA}` or `{PLAIN}`.
         optional users: Named<UserName, HashText>;
         /// A file with such users, one `name:hash` a line, as `htpasswd` writes it. At most 1MiB.
         optional file: FileName;

@@ -39,7 +39,7 @@ fn no_message_shows_a_secret() {
         ],
         r#"7:32: `auth: off` has no effect: the listener has no `auth`; remove it
 8:32: an authentication needs `basic`, `api_key` or `jwt`
-9:54: `joe`: the hash must be bcrypt ($2y$), argon2 ($argon2id$), apr1 ($apr1$) or {SHA}; `htpasswd -nB NAME` makes one of bcrypt
+9:54: `joe`: the hash must be bcrypt ($2y$), argon2 ($argon2id$), SHA-crypt ($5$ or $6$), MD5 ($apr1$ or $1$), {SSHA}, {SHA} or {PLAIN}; `htpasswd -nB NAME` makes one of bcrypt
 9:64: the basic authentication has both `file` and `users`; keep one of them
 10:42: the API key authentication does not say where a request has its key; add `header: x-api-key`, `query: key` or `cookie: key`
 10:72: the clients `shop` and `bank` have the same key; a key must belong to one client, and appear once

@@ -80,7 +80,7 @@ impl Read for HashText {
         Kind::Text(Form {
             noun: "the hash of a password",
             example,
-            pattern: Some("^(\\$(2[aby]|apr1|argon2(id|i|d))\\$|\\{SHA\\}).+$"),
+            pattern: Some("^(\\$(2[aby]|apr1|1|5|6|argon2(id|i|d))\\$|\\{(SHA|SSHA|PLAIN)\\}).+$"),
         })
     }
 

@@ -1,6 +1,7 @@
 //! What the index keeps of core objects: Ingresses, Services, Secrets.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -511,6 +512,41 @@ impl IndexEntry for SecretEntry {
     }
 }
 
+/// The part of a Secret that Ingresses of ingress-nginx read users from.
+const AUTH: &str = "auth";
+
+/// The text with the first line of each user alone. Later ones become empty, so that the lines keep their numbers.
+fn once(text: &str) -> String {
+    let mut seen = BTreeSet::new();
+    let kept = |line: &str| match line.split_once(':') {
+        Some((name, _)) if !seen.insert(name.to_owned()) => "\n".to_owned(),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(kept).collect()
+}
+
+/// The parts of a Secret as users. ingress-nginx makes a line of a file of each.
+fn users_of_map(data: &BTreeMap<String, k8s_openapi::ByteString>) -> Result<Arc<[(String, PasswordHash)]>, Box<str>> {
+    let user = |(name, value): (&String, &k8s_openapi::ByteString)| {
+        let text = std::str::from_utf8(&value.0).map_err(|_| format!("{name} is not UTF-8"))?;
+        // A further line would be a user of another name.
+        let is_line = !text.trim_end().contains(['\n', '\r']);
+        let hash =
+            if is_line { PasswordHash::read(text.trim_end()) } else { Err("it has more than one line".to_owned()) };
+        hash.map(|hash| (name.clone(), hash)).map_err(|wrong| format!("{name}: {wrong}"))
+    };
+    let (users, wrong): (Vec<_>, Vec<_>) = data.iter().map(user).partition(Result::is_ok);
+    let wrong: Vec<String> = wrong.into_iter().filter_map(Result::err).take(WRONG_USERS_MAX).collect();
+    match users.is_empty() && wrong.is_empty() {
+        true => Err("it has no user".into()),
+        false if wrong.is_empty() => Ok(users.into_iter().flatten().collect()),
+        false => Err(wrong.join("; ").into()),
+    }
+}
+
+/// Parts of a Secret that are reported as wrong.
+const WRONG_USERS_MAX: usize = 10;
+
 /// A Secret with users or keys.
 ///
 /// The previous good state is not kept: a user that was removed must no longer pass, and a removal cannot be distinguished from a mistake.
@@ -520,8 +556,11 @@ pub struct CredentialsEntry {
     pub users: Result<Arc<[(String, PasswordHash)]>, Box<str>>,
     /// The lines of `keys`, or what is wrong with them.
     pub keys: Result<Arc<[(String, KeyText)]>, Box<str>>,
-    /// The lines of `auth`, which Ingresses of ingress-nginx name, or what is wrong with them.
+    /// The lines of `auth`, which Ingresses of ingress-nginx name, or what is wrong with them. Of two lines for one user, the first counts, as
+    /// with nginx 1.22.
     pub auth: Result<Arc<[(String, PasswordHash)]>, Box<str>>,
+    /// Each part as a user, which `auth-secret-type: auth-map` of such an Ingress means, or what is wrong with them.
+    pub map: Result<Arc<[(String, PasswordHash)]>, Box<str>>,
     /// The CA certificates in `ca.crt`, which they name too.
     pub authority: Option<AuthorityEntry>,
 }
@@ -536,26 +575,20 @@ impl CredentialsEntry {
         ) -> Result<Arc<[(String, T)]>, Box<str>> {
             let bytes = data.get(part).ok_or_else(|| format!("it has no {part}"))?;
             let text = std::str::from_utf8(&bytes.0).map_err(|_| format!("{part} is not UTF-8"))?;
+            let text = if part == AUTH { Cow::Owned(once(text)) } else { Cow::Borrowed(text) };
+            let text = &text;
             let told = |WrongLine(line, message): WrongLine| format!("line {line} of {part}: {message}");
             let lines = parse_credentials::<T>(text);
             lines.map(Into::into).map_err(|wrong| wrong.into_iter().map(told).collect::<Vec<_>>().join("; ").into())
         }
         // The type says what a Secret is for: those of another type are no users of a TrafficPolicy.
         let other = || Box::from(format!("it is not of the type {CREDENTIALS_TYPE}"));
-        let entry = match is_ours {
-            true => Self {
-                users: lines(&data, "users"),
-                keys: lines(&data, "keys"),
-                auth: lines(&data, "auth"),
-                authority: None,
-            },
-            false => Self {
-                users: Err(other()),
-                keys: Err(other()),
-                auth: lines(&data, "auth"),
-                authority: authority(&data),
-            },
+        let (users, keys) = match is_ours {
+            true => (lines(&data, "users"), lines(&data, "keys")),
+            false => (Err(other()), Err(other())),
         };
+        let authority = if is_ours { None } else { authority(&data) };
+        let entry = Self { users, keys, auth: lines(&data, AUTH), map: users_of_map(&data), authority };
         (name_of(&object.metadata), entry)
     }
 }

@@ -26,7 +26,7 @@ pub(crate) use made::RECORD;
 pub use object::{CREDENTIALS_TYPE, CredentialSecret, Definition, Kind, Object, Watched};
 pub(crate) use slice::SERVICE_LABEL;
 pub use slice::{SliceEndpoint, SliceEntry, Standing};
-pub use traffic::TrafficEntry;
+pub use traffic::{TrafficEntry, UsersPart};
 
 use crate::ingress_nginx::{HEADER_MAP_KEYS, HEADER_MAP_OPTIONS, HeaderMap, named_header_map};
 use crate::objects::Text;

@@ -13,7 +13,20 @@ pub struct TrafficEntry {
     pub targets: Box<[PolicyTarget]>,
     /// What it says, or what is wrong with it, as a sentence.
     pub policy: Result<Arc<config::TrafficPolicy>, Box<str>>,
+    /// The part of its Secret that has users with passwords.
+    pub users: UsersPart,
     pub present: Vec<AncestorStatus>,
+}
+
+/// Where in a Secret the users are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsersPart {
+    /// The lines of `users`, in a Secret of our type.
+    Users,
+    /// The lines of `auth`, as ingress-nginx has it.
+    Auth,
+    /// Each part is one, as ingress-nginx has it, too.
+    Each,
 }
 
 impl TrafficEntry {
@@ -21,7 +34,13 @@ impl TrafficEntry {
         let meta = Meta::of(&object.metadata);
         let policy = config::TrafficPolicy::read(&object.spec.fields);
         let policy = policy.map(Arc::new).map_err(|wrong| wrong.join("; ").into());
-        let entry = Self { meta, targets: object.spec.target_refs.into(), policy, present: object.status.ancestors };
+        let entry = Self {
+            meta,
+            targets: object.spec.target_refs.into(),
+            policy,
+            users: UsersPart::Users,
+            present: object.status.ancestors,
+        };
         (name_of(&object.metadata), entry)
     }
 }

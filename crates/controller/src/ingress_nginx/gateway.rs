@@ -330,8 +330,9 @@ impl Making<'_, '_> {
         let Plan { location, spec, .. } = &ingress.plan;
         if let Some(secret) = spec.get("route").and_then(|route| route.pointer("/auth/basic/secretRef/name")) {
             let secret = secret.as_str().unwrap_or_default();
+            let lines = if location.has_user_map { ", with a line NAME:HASH for each of its keys" } else { "" };
             self.lost(ingress, &format!(
-                "auth-secret: a TrafficPolicy needs a Secret of the type steelyard.io/credentials with the key `users`: make one of {secret}"
+                "auth-secret: a TrafficPolicy needs a Secret of the type steelyard.io/credentials with the key `users`: make one of {secret}{lines}"
             ));
         }
         let asked = spec.get("route").and_then(|route| route.pointer("/externalAuth/backendRef"));

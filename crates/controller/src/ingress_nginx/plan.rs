@@ -135,6 +135,8 @@ pub struct Location {
     pub mirror: Option<ServiceUrl>,
     /// The Service that is asked by auth-url is in another namespace.
     pub asks_elsewhere: bool,
+    /// Each part of the Secret of auth-secret is a user.
+    pub has_user_map: bool,
     /// The path of auth-url on the host of the request; the Service behind it is asked.
     pub asks_host: Option<String>,
     /// TLS of its hosts ends at the endpoints of the path `/`.
@@ -283,6 +285,7 @@ impl Plan {
         reading.traces();
         location.mirror = reading.mirror();
         location.asks_elsewhere = reading.asks_elsewhere;
+        location.has_user_map = reading.has_user_map;
         location.asks_host = reading.asks_host.take();
         location.affinity = reading.affinity;
         let changes = reading.snippets(paths);
@@ -328,6 +331,7 @@ struct Reading<'g> {
     passes_tls: bool,
     named: Vec<(String, String)>,
     asks_elsewhere: bool,
+    has_user_map: bool,
     asks_host: Option<String>,
     affinity: Option<Affinity>,
 }
@@ -354,6 +358,7 @@ impl<'g> Reading<'g> {
             passes_tls,
             named: Vec::new(),
             asks_elsewhere: false,
+            has_user_map: false,
             asks_host: None,
             affinity: None,
         };
@@ -497,6 +502,7 @@ impl<'g> Reading<'g> {
             protocol: self.protocol(),
             mirror: None,
             asks_elsewhere: false,
+            has_user_map: false,
             asks_host: None,
             affinity: None,
             passes_tls: self.passes_tls(),

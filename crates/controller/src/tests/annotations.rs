@@ -12,9 +12,8 @@ use crate::ingress_nginx::{KEYS, Key, PREFIX, Verdict};
 use crate::translate::{Memory, translate};
 
 /// Annotations that ask for what is done in any case. Their sentences in the catalogue say so.
-const DONE_ANYWAY: [&str; 8] = [
+const DONE_ANYWAY: [&str; 7] = [
     "affinity-canary-behavior",
-    "auth-secret-type",
     "auth-tls-verify-depth",
     "proxy-ssl-verify-depth",
     "satisfy",

@@ -17,7 +17,7 @@ use super::gateway::{GatewayListener, Gateways};
 use super::reference::{self, TRAFFIC_POLICY, Why};
 use super::status::{at, condition};
 use super::{Desired, Statuses, filter};
-use crate::index::{CREDENTIALS_TYPE, Index, Kind, Name, RouteKind, Rules, TrafficEntry};
+use crate::index::{CREDENTIALS_TYPE, Index, Kind, Name, RouteKind, Rules, TrafficEntry, UsersPart};
 use crate::objects::{AncestorStatus, BackendRef, Condition, GROUP, ObjectRef, ParentRef, PolicyTarget, Text};
 use crate::settings::Settings;
 
@@ -88,11 +88,11 @@ impl<'i> Policies<'i> {
         let objects = all.len();
         all.extend(ingresses);
         let of_ingresses = all.iter().enumerate().skip(objects).map(|(number, (name, _))| (*name, number)).collect();
-        let auth = |(number, (name, entry)): (usize, &(&'i Name, &'i TrafficEntry))| {
+        let auth = |(name, entry): &(&'i Name, &'i TrafficEntry)| {
             let auth = entry.policy.as_ref().ok()?.auth()??;
-            Some(with_secret(index, name, auth, number >= objects))
+            Some(with_secret(index, name, auth, entry.users))
         };
-        let auths = all.iter().enumerate().map(auth).collect();
+        let auths = all.iter().map(auth).collect();
         let mut found = Self { all, auths, of_ingresses, objects, ..Self::default() };
         for (number, (name, entry)) in found.all.iter().enumerate() {
             for target in entry.targets.iter().filter_map(|target| target_of(name, target)) {
@@ -394,7 +394,7 @@ impl Asked {
 }
 
 /// What requests must prove, with what is in the Secret that a policy names.
-fn with_secret(index: &Index, policy: &Name, auth: &Arc<Auth>, of_ingress: bool) -> Result<Arc<Auth>, Why> {
+fn with_secret(index: &Index, policy: &Name, auth: &Arc<Auth>, part: UsersPart) -> Result<Arc<Auth>, Why> {
     // Keys that verify tokens are no secret.
     if matches!(**auth, Auth::Jwt(_)) {
         return Ok(auth.clone());
@@ -402,14 +402,19 @@ fn with_secret(index: &Index, policy: &Name, auth: &Arc<Auth>, of_ingress: bool)
     let name = auth.file().and_then(|name| name.to_str()).unwrap_or_default();
     let name = Name::new(&policy.namespace, name);
     let Some(entry) = index.credentials.get(&name) else {
-        let of_type = if of_ingress { String::new() } else { format!(" of the type {CREDENTIALS_TYPE}") };
+        let is_typed = part == UsersPart::Users;
+        let of_type = if is_typed { format!(" of the type {CREDENTIALS_TYPE}") } else { String::new() };
         let what = format!("Secret {name}{of_type}");
         return Err(Why::new("SecretNotFound", index.unknown(Kind::Credentials, &name.namespace, &what)));
     };
     let invalid = |wrong: &str| Why::new("InvalidSecret", format!("the Secret {name}: {wrong}"));
     Ok(Arc::new(match &**auth {
         Auth::Basic(basic) => {
-            let users = if of_ingress { &entry.auth } else { &entry.users };
+            let users = match part {
+                UsersPart::Users => &entry.users,
+                UsersPart::Auth => &entry.auth,
+                UsersPart::Each => &entry.map,
+            };
             let users = users.as_ref().map_err(|wrong| invalid(wrong))?;
             Auth::Basic(BasicAuth { users: Users::Inline(users.clone()), ..basic.clone() })
         }

@@ -11,10 +11,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use argon2::{Argon2, PasswordVerifier};
 use aws_lc_rs::digest;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use md5::{Digest, Md5};
-use model::PasswordHash;
+use model::{PasswordHash, Secret};
+use sha_crypt::ShaCrypt;
 use telemetry::Reason;
 use tokio::sync::oneshot;
 
@@ -321,11 +320,21 @@ fn is_right(hash: &PasswordHash, password: &[u8]) -> bool {
         PasswordHash::Argon2(hash) => {
             argon2::PasswordHash::new(hash).is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok())
         }
-        PasswordHash::Apr1 { salt, hash } => is_same(apr1(password, salt.as_bytes()).as_bytes(), hash.as_bytes()),
-        PasswordHash::Sha1(hash) => {
-            let sum = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, password);
-            is_same(STANDARD.encode(sum).as_bytes(), hash.as_bytes())
+        PasswordHash::Md5 { .. } | PasswordHash::ShaCrypt(_)
+            if password.len() > PasswordHash::CRYPT_PASSWORD_BYTES_MAX =>
+        {
+            false
         }
+        PasswordHash::Md5 { magic, salt, hash } => {
+            is_same(md5_crypt(password, magic.as_bytes(), salt.as_bytes()).as_bytes(), hash.as_bytes())
+        }
+        PasswordHash::ShaCrypt(hash) => ShaCrypt::SHA512.verify_password(password, hash.as_str()).is_ok(),
+        PasswordHash::Sha1 { sum, salt } => {
+            let mut found = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
+            [password, salt].into_iter().for_each(|part| found.update(part));
+            is_same(found.finish().as_ref(), sum)
+        }
+        PasswordHash::Plain(Secret(expect)) => is_same(password, expect.as_bytes()),
     }
 }
 
@@ -333,10 +342,11 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     aws_lc_rs::constant_time::verify_slices_are_equal(one, other).is_ok()
 }
 
-/// Apache's variant of the MD5-based crypt(3) of FreeBSD (`apr_md5_encode`): the 22 characters after the salt.
-fn apr1(password: &[u8], salt: &[u8]) -> String {
+/// The MD5-based crypt(3) of FreeBSD, and Apache's variant of it (`apr_md5_encode`), which differs in `magic` alone: the 22 characters after the
+/// salt.
+fn md5_crypt(password: &[u8], magic: &[u8], salt: &[u8]) -> String {
     let inner = Md5::new().chain_update(password).chain_update(salt).chain_update(password).finalize();
-    let mut outer = Md5::new().chain_update(password).chain_update(b"$apr1$").chain_update(salt);
+    let mut outer = Md5::new().chain_update(password).chain_update(magic).chain_update(salt);
     for piece in password.chunks(inner.len()) {
         outer.update(inner.get(..piece.len()).unwrap_or_default());
     }
@@ -383,7 +393,7 @@ mod tests {
     use super::*;
 
     fn job(client: u64) -> (Job, oneshot::Receiver<bool>) {
-        let hash = PasswordHash::Sha1("W6ph5Mm5Pz8GgiULbPgzG37mj9g=".into());
+        let hash = PasswordHash::parse("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=").unwrap();
         let check = Check { hash, password: b"password"[..].into(), client, known: None };
         let (done, result) = oneshot::channel();
         (Job { check, done: vec![done] }, result)
@@ -391,7 +401,8 @@ mod tests {
 
     #[test]
     fn hashes_of_other_tools_are_checked() {
-        // From `openssl passwd -apr1`, crypt(3), `openssl dgst -sha1` and the tests of the reference implementation of argon2.
+        // From `openssl passwd -apr1`, `-1`, `-5` and `-6`, crypt(3), `openssl dgst -sha1` and the tests of the reference implementation of
+        // argon2.
         let long = "a much longer password than sixteen bytes";
         for (hash, password) in [
             ("$apr1$zxA9Rk1p$nUGypAyykq1cGimy5OFQd1", "letmein"),
@@ -399,6 +410,26 @@ mod tests {
             ("$apr1$zxA9Rk1p$smQR8PBBal.4A/a/5wEaS1", long),
             ("$2y$05$abcdefghijklmnopqrstuuKwWV7ESJpzKzf9FQg57dBvMuv92X9HS", "letmein"),
             ("$2b$04$abcdefghijklmnopqrstuuPT0cs.zGMMB9aUG3xKmxLeI//6s0m5C", "letmein"),
+            ("$1$zxA9Rk1p$Ji5qgHGWwoFDJ.HAI1RkC/", "letmein"),
+            ("$1$z$ly81Jna/sALocpLa/0hVV.", ""),
+            ("$1$zxA9Rk1p$irnkgq.Buwfdlk2Uf87Fg.", long),
+            ("$5$zxA9Rk1p$yKr9gNZz1X45gHmkzE3MMX5MSBsrrX8s8bIXgmy6N79", "letmein"),
+            ("$5$zxA9Rk1pzxA9Rk1p$6Iw84Bw6W..VCmFdu2VgS.cfqj/dci0iTeB0UnWN5K9", long),
+            ("$5$rounds=1000$zx$iY57cIBXkEmXfy5YODWhRCDLjt7qrHsaCzQC4d5tanB", ""),
+            (
+                "$6$zxA9Rk1p$FmTe1atf1oe0/02BWJTq8cNLETqAzeomn295IPo5PdUV6afAsfZwJxpdzYVABsHW725kzR5AhpYda/IhJOqo31",
+                "letmein",
+            ),
+            (
+                "$6$zxA9Rk1pzxA9Rk1p$BveOZkKteV0uIrycVpsj5OIyWwlcuP9Em54sMzTN..u6Jja3U/MzjESdwPokBsgISlR3cvfcXqCpksQ6vfans.",
+                long,
+            ),
+            (
+                "$6$rounds=1234$zx$HEt5.gwCL7VVZBXpj6sur6MQjBJW6tJh3LA9v5kOHaWD5qhF1OQbYO2dYS0ORuavLpf18PqlpS6gVXICapMqy0",
+                "letmein",
+            ),
+            ("{SSHA}xCoAhsXWiKbSyTjqWPV5SBDy7r1zYWx0", "letmein"),
+            ("{PLAIN}letmein", "letmein"),
             ("{SHA}t6h1/B6iKLkGEEG3zsS9PFKrPOM=", "letmein"),
             ("$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4", "password"),
         ] {
@@ -408,6 +439,19 @@ mod tests {
                 assert!(!is_right(&parsed, wrong.as_bytes()), "{hash}: {wrong}");
             }
         }
+    }
+
+    #[test]
+    fn a_password_that_is_too_long_for_crypt_is_wrong() {
+        for (bytes, expect) in [(511, true), (512, false)] {
+            let password = b"a".repeat(bytes);
+            let hash = PasswordHash::parse(&format!("$1$salt${}", md5_crypt(&password, b"$1$", b"salt"))).unwrap();
+            assert_eq!(is_right(&hash, &password), expect, "{bytes}");
+        }
+        // From crypt(3).
+        let of_511 =
+            "$6$rounds=1000$zx$fWODraOAOAkrwpwyNW8JgKZoozyL3MlfvywXFAYR1zvn89NkfGHb1ojUpUuGAUVTvtdDS9OZGNPxgdTUGgVCa0";
+        assert!(is_right(&PasswordHash::parse(of_511).unwrap(), &b"a".repeat(511)));
     }
 
     #[test]
@@ -472,7 +516,7 @@ mod tests {
         results(true);
         results(false);
         // It needs no hash once the password is known, whatever the hash.
-        let other = PasswordHash::Sha1("nobody's".into());
+        let other = PasswordHash::parse("{PLAIN}nobody's").unwrap();
         assert!(Check { hash: other, ..check(b"password") }.run());
     }
 

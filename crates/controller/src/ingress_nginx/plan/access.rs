@@ -128,13 +128,7 @@ impl Reading<'_> {
             self.refuse("auth-type", "digest rests on MD5; use basic over HTTPS");
             return true;
         }
-        if self.text("auth-secret-type").is_some_and(|kind| kind.eq_ignore_ascii_case("auth-map")) {
-            self.refuse(
-                "auth-secret-type",
-                "write the users into the key `auth`, as htpasswd does, and auth-secret-type: auth-file",
-            );
-            return true;
-        }
+        self.has_user_map = self.text("auth-secret-type").is_some_and(|kind| kind.eq_ignore_ascii_case("auth-map"));
         let Some(secret) = self.text("auth-secret").map(str::to_owned) else {
             self.refuse("auth-type", "auth-secret is missing");
             return true;
@@ -194,19 +188,25 @@ impl Reading<'_> {
         let (to, mut request, path) = match asked {
             Ok(asked) => asked,
             Err(why) => {
-        if let Some(method) = method {
-            request["method"] = json!(method.name());
-        }
                 self.close(&format!("{name} is refused: {why}"));
                 self.tell("auth-url", Verdict::Refused, &why);
                 return true;
             }
         };
         self.asks_host = path;
+        if let Some(method) = method {
+            request["method"] = json!(method.name());
+        }
         let additional = self.question_headers(is_own);
         if !additional.is_empty() {
             request["headers"] = Value::Object(additional);
         }
+        let asked = json!({"backendRef": to, "http": request, "timeout": "60s", "failureStatus": 500});
+        let asked = self.of_answers(asked, is_own);
+        self.route.insert("externalAuth".to_owned(), asked);
+        true
+    }
+
     /// The method of the question, unless it is GET.
     fn question_method(&mut self, is_own: bool) -> Option<AuthMethod> {
         let (key, written) = match is_own {
@@ -223,12 +223,6 @@ impl Reading<'_> {
             self.tell("auth-method", Verdict::Refused, &why);
         }
         method.filter(|method| *method != AuthMethod::Get)
-    }
-
-        let asked = json!({"backendRef": to, "http": request, "timeout": "60s", "failureStatus": 500});
-        let asked = self.of_answers(asked, is_own);
-        self.route.insert("externalAuth".to_owned(), asked);
-        true
     }
 
     /// Adds what becomes of the answers.

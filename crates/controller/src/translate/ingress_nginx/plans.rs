@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::HeaderChanges;
 
-use crate::index::{Index, IngressEntry, Kind, Name, TrafficEntry};
+use crate::index::{Index, IngressEntry, Kind, Name, TrafficEntry, UsersPart};
 use crate::ingress_nginx::{Globals, HeaderMap, HeaderMaps, Known, Plan, With};
 use crate::settings::{IngressNginx, Settings};
 
@@ -87,6 +87,7 @@ impl Planned {
             meta: entry.meta.clone(),
             targets: Box::default(),
             policy: Ok(policy),
+            users: if plan.location.has_user_map { UsersPart::Each } else { UsersPart::Auth },
             present: Vec::new(),
         });
         let maps = plan.named.iter().map(|(namespace, name)| {
