@@ -236,7 +236,7 @@ pub const OPTIONS: &[Opt] = &[
         "enable-opentelemetry",
         Bool,
         Differs,
-        "`--telemetry` of the controller, with `tracing`, records requests; an Ingress can say that its own are not",
+        "the default of the annotation; if it is not set, `--telemetry` of the controller, with `tracing`, records requests, and ingress-nginx does not",
     ),
     secures(opt("enable-modsecurity", Bool, Refused, "there is no web application firewall here")),
     secures(opt("enable-owasp-modsecurity-crs", Bool, Refused, "there is no web application firewall here")),

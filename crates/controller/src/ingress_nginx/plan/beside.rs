@@ -45,7 +45,7 @@ impl Reading<'_> {
     pub(super) fn traces(&mut self) {
         const TRUST: &str = "opentelemetry-trust-incoming-span";
         const NAME: &str = "opentelemetry-operation-name";
-        if !self.bool("enable-opentelemetry", true) {
+        if !self.bool("enable-opentelemetry", self.globals.bool("enable-opentelemetry", true)) {
             self.idle(&[TRUST, NAME], "enable-opentelemetry is off");
             self.route.insert("tracing".to_owned(), json!({"enabled": false}));
             return;

@@ -205,6 +205,10 @@ fn limits_of_the_config_map() {
     let rates = [("limit-rate", "1"), ("limit-rate-after", "2"), ("proxy-buffering", "on")];
     assert_eq!(of(&rates, &[])["responseBandwidth"], json!({"bytes": "1024B", "after": "3072B"}));
     assert_eq!(of(&rates, &[("limit-rate", "0")])["responseBandwidth"], Value::Null);
+    let [off, own] = ["false", "true"].map(|value| [("enable-opentelemetry", value)]);
+    assert_eq!(of(&off, &[])["tracing"], json!({"enabled": false}));
+    assert_eq!(of(&off, &own)["tracing"], Value::Null);
+    assert_eq!(of(&own, &off)["tracing"], json!({"enabled": false}));
     let within = [("proxy-next-upstream-timeout", "7")];
     assert_eq!(of(&within, &[])["retry"]["within"], json!("7s"));
     assert_eq!(of(&within, &[("proxy-next-upstream-timeout", "0")])["retry"]["within"], Value::Null);
