@@ -81,6 +81,8 @@ fn every_field_is_read() {
             }
             if field.name == "rateLimit" {
                 value["by"] = json!({"clientIp": true});
+                // The same rate twice is refused.
+                value["also"][0]["requests"] = json!(2);
             }
             if ["requestHeaders", "responseHeaders", "allResponseHeaders"].contains(&&*field.name) {
                 value = json!({"set": {"x-a": "1"}, "add": {"x-b": "2"}, "remove": ["x-c"]});

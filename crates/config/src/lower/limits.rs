@@ -1,5 +1,7 @@
 //! Limits on the requests of clients.
 
+use std::collections::HashSet;
+
 use ipnet::IpNet;
 use model::{ConcurrencyLimit, FurtherRate, LimitTerms, RateHeaders, RateKey, RateLimit};
 
@@ -7,7 +9,7 @@ use super::addresses;
 use crate::diagnostic::{Report, Wrong};
 use crate::raw::{RateHeader, RawClientRate, RawConcurrencyLimit, RawFurtherRate, RawRateKey, RawRateLimit};
 use crate::read::{Int, Located, Many, OneOf, OneOrMany};
-use crate::text::{ClientNetwork, Label};
+use crate::text::{ClientNetwork, Label, duration_text};
 
 /// The most networks of clients that one limit does not hold for.
 const EXCEPT_MAX: usize = 1024;
@@ -23,7 +25,15 @@ pub fn rate_limit(raw: &RawRateLimit, report: &mut Report) -> Option<RateLimit> 
     let by = key(&raw.by)?;
     let burst = raw.burst.as_ref().map_or(requests, |burst| number(burst.value.0));
     let also = further(&raw.also, report);
-    Some(RateLimit { requests, per: raw.per.as_ref()?.value.0, by, burst, also, headers, terms })
+    let limit = RateLimit { requests, per: raw.per.as_ref()?.value.0, by, burst, also, headers, terms };
+    let mut seen = HashSet::new();
+    let twice = limit.rates().find(|rate| !seen.insert((rate.requests, rate.per)));
+    if let (Some(rate), Some(also)) = (twice, &raw.also) {
+        let FurtherRate { requests, per, .. } = rate;
+        let wrong = Wrong::new(format!("`rate_limit` has {requests} requests per {} twice", duration_text(per)));
+        report.add(also.location, wrong.hint("keep the one with the smaller `burst`, which decides"));
+    }
+    Some(limit)
 }
 
 /// The further rates of a limit, without those that lack something.

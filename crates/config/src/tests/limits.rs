@@ -191,6 +191,16 @@ fn limits_of_routes() {
     };
     refused("to: web, concurrency_limit: {requests: 0}", "1 to 1000000");
     refused("to: web, rate_limit: {requests: 1, per: 1s, also: [{requests: 1}]}", "`per`");
+    refused(
+        "to: web, rate_limit: {requests: 60, per: 1m, also: [{requests: 60, per: 60s, burst: 9}]}",
+        "`rate_limit` has 60 requests per 1m twice; keep the one with the smaller `burst`, which decides",
+    );
+    refused(
+        "to: web, rate_limit: {requests: 1, per: 1s, also: [{requests: 2, per: 1s}, {requests: 2, per: 1s}]}",
+        "2 requests per 1s twice",
+    );
+    // The same on average, and ingress-nginx may have both.
+    assert!(policy("to: web, rate_limit: {requests: 1, per: 1s, also: [{requests: 60, per: 1m}]}").is_ok());
     let five = ["{requests: 1, per: 1s}"; 5].join(", ");
     refused(
         &format!("to: web, rate_limit: {{requests: 1, per: 1s, also: [{five}]}}"),

@@ -168,7 +168,12 @@ impl<'d> Making<'d, '_> {
                 Some(zone) if zone.is_by_address && rates.len() < RATES_MAX => {
                     let burst =
                         value("burst").and_then(|burst| burst.parse::<u64>().ok()).unwrap_or(0).min(999_999) + 1;
-                    rates.push(json!({"requests": zone.requests, "per": zone.per, "burst": burst}));
+                    let is_same = |rate: &&mut Value| rate["requests"] == zone.requests && rate["per"] == zone.per;
+                    match rates.iter_mut().find(is_same) {
+                        // Of two zones with one rate, the smaller burst decides.
+                        Some(same) => same["burst"] = json!(same["burst"].as_u64().unwrap_or(burst).min(burst)),
+                        None => rates.push(json!({"requests": zone.requests, "per": zone.per, "burst": burst})),
+                    }
                     if !one.args.iter().any(|arg| arg == "nodelay") {
                         let why = "no request waits: one above the limit is refused";
                         self.draft.note(one.place(), &one.told(), Became::Different, why);

@@ -210,6 +210,10 @@ fn conditions_and_maps() {
             "after: 614400B",
         ],
     );
+    let same = "limit_req_zone $binary_remote_addr zone=a:10m rate=5r/s; limit_req_zone $binary_remote_addr zone=b:10m rate=5r/s; \
+        server { listen 80; location / { limit_req zone=a burst=9 nodelay; limit_req zone=b burst=2 nodelay; proxy_pass http://10.0.0.1; } }";
+    check(same, &["burst: 3"]);
+    assert!(!translated(same).checked().contains("also:"));
     let off = "server { listen 80; limit_rate 100k; proxy_buffering off; location / { proxy_pass http://10.0.0.1; } }";
     check(off, &["limit_rate 100k: different", "to: "]);
     check(
