@@ -33,7 +33,7 @@ pub use plan::{
     ServiceUrl, UpstreamProtocol, With,
 };
 pub use report::{Format, OBJECTS_MAX, Report, Score, table};
-pub use snippet::{Answer, Found, Like, LocationKind, ServerLocation, Step, Test, found_in, of_path};
+pub use snippet::{Answer, Found, Like, LocationKind, ServerLocation, Step, Test, check_locations, found_in, of_path};
 pub(crate) use value::cut;
 
 /// The prefix of the annotations.

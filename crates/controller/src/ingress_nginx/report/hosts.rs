@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::path::{literal_of, regex_of};
 use super::super::plan::Plan;
+use super::super::snippet::check_locations;
 use super::super::value;
 use super::Read;
 
@@ -13,6 +14,8 @@ pub(super) fn close<'o>(all: &mut [Read<'o>]) {
     let mut hosts: BTreeMap<String, String> = BTreeMap::new();
     let mut with_snippet: BTreeSet<String> = BTreeSet::new();
     let is_served = |ingress: &&Read<'_>| ingress.plan.dropped.is_none();
+    let regexes: BTreeSet<String> = regexes(all).into_keys().map(str::to_owned).collect();
+    let places = places(all);
     for ingress in all.iter().filter(is_served) {
         let Plan { host_closed, location, canary, .. } = &ingress.plan;
         let has_snippet = canary.is_none() && (location.server.is_some() || location.server_refused.is_some());
@@ -20,13 +23,18 @@ pub(super) fn close<'o>(all: &mut [Read<'o>]) {
             // The oldest one counts.
             let of_snippet = has_snippet && with_snippet.insert(host.to_owned());
             let refused = location.server_refused.as_ref().filter(|_| of_snippet);
-            if let Some(why) = host_closed.as_ref().or(refused) {
+            let server = location.server.as_ref().filter(|_| of_snippet);
+            let placeless = server.and_then(|server| {
+                let paths = places.get(host).into_iter().flatten().copied();
+                let why = check_locations(&server.locations, paths, regexes.contains(host)).err()?;
+                Some(format!("server-snippet is refused: {why}"))
+            });
+            if let Some(why) = host_closed.as_ref().or(refused).or(placeless.as_ref()) {
                 let why = || format!("{}: {why}; it holds for all of the host {}", ingress.name, shown(host));
                 hosts.entry(host.to_owned()).or_insert_with(why);
             }
         }
     }
-    let regexes: BTreeSet<String> = regexes(all).into_keys().map(str::to_owned).collect();
     let mut blocked: BTreeMap<String, Blocked<'_>> = BTreeMap::new();
     for ingress in all.iter_mut().filter(|ingress| ingress.plan.dropped.is_none()) {
         let of_rule = |(host, paths): &(String, Vec<(&'o str, &'o str)>)| {
@@ -57,6 +65,16 @@ pub(super) fn close<'o>(all: &mut [Read<'o>]) {
             ingress.plan.closed.get_or_insert(why);
         }
     }
+}
+
+/// The paths of each host, each with whether it is exact. Canaries have none of their own.
+fn places<'o>(all: &[Read<'o>]) -> BTreeMap<String, BTreeSet<(&'o str, bool)>> {
+    let mut places: BTreeMap<String, BTreeSet<(&str, bool)>> = BTreeMap::new();
+    let is_main = |ingress: &&Read<'_>| ingress.plan.dropped.is_none() && ingress.plan.canary.is_none();
+    for (host, paths) in all.iter().filter(is_main).flat_map(|ingress| &ingress.rules) {
+        places.entry(host.clone()).or_default().extend(paths.iter().map(|(path, kind)| (*path, *kind == "Exact")));
+    }
+    places
 }
 
 /// The expressions of one host that cannot be matched: by the text that its paths begin with, in small letters, the one that comes first, and that

@@ -69,6 +69,9 @@ fn what_holds_for_a_host_closes_all_of_its_ingresses() {
         json!({"auth-tls-secret": "off"}),
         json!({"server-snippet": "deny all;"}),
         json!({"server-snippet": "include /etc/nginx/deny.conf;"}),
+        // The path of the other Ingress is this location, so nginx would refuse its file.
+        json!({"server-snippet": "location = /a { return 403; }"}),
+        json!({"server-snippet": "location ^~ / { return 403; } location ~ x { return 404; }"}),
     ] {
         let mut elsewhere = ingress("elsewhere", &json!({}), "/");
         elsewhere["spec"]["rules"][0]["host"] = json!("b.example");

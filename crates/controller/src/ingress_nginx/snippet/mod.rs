@@ -13,7 +13,7 @@ use ipnet::IpNet;
 pub use self::answer::Answer;
 pub use self::headers::Headers;
 pub use self::pattern::of_path;
-pub use self::server::{LocationKind, Server, ServerLocation, read_server};
+pub use self::server::{LocationKind, Server, ServerLocation, check_locations, read_server};
 pub use self::step::{Found, Like, Step, Test, found_in};
 use self::words::Directive;
 use super::{backend, value};

@@ -50,6 +50,49 @@ pub enum LocationKind {
     Regex,
 }
 
+/// Whether nginx takes these locations beside the paths of a host, each of which is exact or not, and whether all have a place in one order.
+///
+/// # Errors
+/// Returns the location that nginx would not take, or that has no place.
+pub fn check_locations<'p>(
+    locations: &[ServerLocation],
+    paths: impl Iterator<Item = (&'p str, bool)> + Clone,
+    is_regex: bool,
+) -> Result<(), String> {
+    use LocationKind::{First, Prefix, Regex};
+    let has_regex = is_regex || locations.iter().any(|location| location.kind == Regex);
+    for (number, location) in locations.iter().enumerate() {
+        let same = |other: &ServerLocation| {
+            let is_prefix = |kind: LocationKind| matches!(kind, First | Prefix);
+            other.path == location.path
+                && (other.kind == location.kind || (is_prefix(other.kind) && is_prefix(location.kind)))
+        };
+        let is_double = locations.iter().skip(number + 1).any(same)
+            || (!is_regex && paths.clone().any(|path| is_same_location(path, location)));
+        if is_double {
+            return Err(format!("a second location {}, which nginx refuses", location.path));
+        }
+        let is_longer = |path: &str| path.len() > location.path.len() && path.starts_with(&location.path);
+        let below = locations.iter().filter(|other| other.kind == Prefix).any(|other| is_longer(&other.path))
+            || (!is_regex && paths.clone().any(|(path, exact)| !exact && is_longer(path)));
+        if location.kind == First && has_regex && below {
+            return Err(format!("location ^~ {} with a longer one and expressions", location.path));
+        }
+    }
+    Ok(())
+}
+
+/// Whether ingress-nginx writes a location for this path that is the same: `= /a` and `/a/` for the prefix `/a`.
+fn is_same_location((path, exact): (&str, bool), location: &ServerLocation) -> bool {
+    let bare = path.trim_end_matches('/');
+    match location.kind {
+        LocationKind::Exact if exact => path == location.path,
+        LocationKind::Exact => !bare.is_empty() && bare == location.path,
+        LocationKind::First | LocationKind::Prefix => !exact && format!("{bare}/") == location.path,
+        LocationKind::Regex => false,
+    }
+}
+
 /// Locations of a snippet, each of which becomes a route of each host.
 const LOCATIONS_MAX: usize = 16;
 

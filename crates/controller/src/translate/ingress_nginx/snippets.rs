@@ -11,7 +11,9 @@ use model::{HostMatcher, Page, PageBody, PathMatcher, PathRewrite, Redirect, Rou
 
 use super::host::{is_below, redirect, rewritten};
 use super::{Host, Ingress, Making, Place, respond};
-use crate::ingress_nginx::{Answer, Found, Like, LocationKind, ServerLocation, Step, Test, found_in, of_path};
+use crate::ingress_nginx::{
+    Answer, Found, Like, LocationKind, ServerLocation, Step, Test, check_locations, found_in, of_path,
+};
 
 /// The requests that a route is for, besides what the route itself says.
 #[derive(Clone, Debug, Default)]
@@ -396,25 +398,7 @@ pub(super) fn merged<'i, 't>(
         let all = locations.iter().enumerate().filter(|(_, location)| kinds.contains(&location.kind));
         all.map(|(number, location)| Item::Location(number, location))
     };
-    let has_regex = is_regex || locations.iter().any(|location| location.kind == Regex);
-    for (number, location) in locations.iter().enumerate() {
-        let same = |other: &ServerLocation| {
-            let is_prefix = |kind: LocationKind| matches!(kind, First | Prefix);
-            other.path == location.path
-                && (other.kind == location.kind || (is_prefix(other.kind) && is_prefix(location.kind)))
-        };
-        let is_double = locations.iter().skip(number + 1).any(same)
-            || (!is_regex && places.iter().any(|place| is_same_location(place, location)));
-        if is_double {
-            return Err(format!("a second location {}, which nginx refuses", location.path));
-        }
-        let is_longer = |path: &str| path.len() > location.path.len() && path.starts_with(&location.path);
-        let below = locations.iter().filter(|other| other.kind == Prefix).any(|other| is_longer(&other.path))
-            || (!is_regex && places.iter().any(|place| !place.exact && is_longer(place.path)));
-        if location.kind == First && has_regex && below {
-            return Err(format!("location ^~ {} with a longer one and expressions", location.path));
-        }
-    }
+    check_locations(locations, places.iter().map(|place| (place.path, place.exact)), is_regex)?;
     let mut items: Vec<Item<'i, 't>> = of_kind(&[Exact]).collect();
     if is_regex {
         let mut first: Vec<_> = of_kind(&[First]).collect();
@@ -450,17 +434,6 @@ fn length(item: &Item<'_, '_>) -> std::cmp::Reverse<usize> {
         Item::Place(place) | Item::Itself(place) => place.path.trim_end_matches('/').len(),
         Item::Location(_, location) => location.path.len(),
     })
-}
-
-/// Whether ingress-nginx writes a location for this place that is the same: `= /a` and `/a/` for the prefix `/a`.
-fn is_same_location(place: &Place<'_>, location: &ServerLocation) -> bool {
-    let bare = place.path.trim_end_matches('/');
-    match location.kind {
-        LocationKind::Exact if place.exact => place.path == location.path,
-        LocationKind::Exact => !bare.is_empty() && bare == location.path,
-        LocationKind::First | LocationKind::Prefix => !place.exact && format!("{bare}/") == location.path,
-        LocationKind::Regex => false,
-    }
 }
 
 /// The requests that are left behind a route that answers those for which a test holds. What such a route takes never comes further, so
