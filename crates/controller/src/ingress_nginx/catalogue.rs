@@ -184,9 +184,21 @@ pub const KEYS: &[Key] = &[
         "the redirect needs no Service, and comes before authentication; a path becomes a URL of the scheme and the host of the request, unless relative-redirects is set",
         "ingress-nginx-redirects",
     ),
-    served("permanent-redirect-code", Code, Drops, "300 to 308; another code means 301", "ingress-nginx-redirects"),
+    served(
+        "permanent-redirect-code",
+        Code,
+        Drops,
+        "300 to 308; another code means 301. With 300, 305 and 306 the URL is the body and no redirect, as with nginx",
+        "ingress-nginx-redirects",
+    ),
     served("temporal-redirect", Url, Drops, "it comes before permanent-redirect", "ingress-nginx-redirects"),
-    served("temporal-redirect-code", Code, Drops, "300 to 307; another code means 302", "ingress-nginx-redirects"),
+    served(
+        "temporal-redirect-code",
+        Code,
+        Drops,
+        "300 to 307; another code means 302. With 300, 305 and 306 the URL is the body and no redirect, as with nginx",
+        "ingress-nginx-redirects",
+    ),
     differs(
         "from-to-www-redirect",
         Bool,

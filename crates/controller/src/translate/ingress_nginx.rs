@@ -18,8 +18,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
-    ClientCertRule, ClusterId, ForwardedHeaders, HeaderChanges, HeaderNames, HostMatcher, KeepRequestId, PathRewrite,
-    Redirect, RequestId, Route, RouteAction, RoutePolicy,
+    ClientCertRule, ClusterId, ForwardedHeaders, HeaderChanges, HeaderNames, HostMatcher, KeepRequestId, Page,
+    PageBody, PathRewrite, Redirect, RequestId, Route, RouteAction, RoutePolicy,
 };
 
 use super::bind::{Ask, Rank};
@@ -608,8 +608,16 @@ fn respond(name: String, status: u16, location: Option<&str>) -> Route {
 /// request behind it.
 fn moved(place: &Place<'_>, status: u16, url: &str, at: Option<SocketAddr>) -> Route {
     let location = &place.ingress.planned.plan.location;
-    // A status that is none of these has no `Location` of nginx's.
-    if !url.starts_with('/') || ![301, 302, 303, 307, 308].contains(&status) {
+    // With another status, nginx sends the URL as text and no `Location` (ngx_http_send_response); nothing of a 304 but its head.
+    if ![301, 302, 303, 307, 308].contains(&status) {
+        let mut route = respond(place.label.clone(), status, None);
+        if let (RouteAction::Respond(response), false) = (&mut route.to, status == 304) {
+            let body = PageBody::Text(url.to_owned());
+            response.page = Some(Page { content_type: "text/html".to_owned(), body });
+        }
+        return route;
+    }
+    if !url.starts_with('/') {
         return respond(place.label.clone(), status, Some(url));
     }
     let is_relative = location.relative_redirects;

@@ -257,7 +257,7 @@ impl<'t> Making<'t, '_, '_> {
     }
 
     /// Adds a route that leads to no endpoint: over HTTP, the redirect to HTTPS comes first.
-    fn own(&mut self, ingress: Ingress<'_>, path: &str, route: Route) {
+    pub(super) fn own(&mut self, ingress: Ingress<'_>, path: &str, route: Route) {
         let At { plain, tls } = self.at;
         let over_plain = self.https(ingress, path, &route).unwrap_or_else(|| route.clone());
         self.add(plain, ingress, over_plain);
@@ -390,6 +390,7 @@ impl<'t> Making<'t, '_, '_> {
     fn decided(&mut self, hosts: &[HostMatcher], place: &Place<'t>, path: &PathMatcher) {
         let location = &place.ingress.planned.plan.location;
         let before = Before { ingress: place.ingress, label: &place.label, hosts, path, place: Some(place) };
+        self.refuse_preflights(before);
         let outside = self.when.clone();
         if let Some(methods) = &location.methods {
             // nginx chooses the block before it does anything else.

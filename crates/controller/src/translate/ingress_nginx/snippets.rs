@@ -255,6 +255,25 @@ impl<'t> Making<'t, '_, '_> {
         Ok(Some(PathMatcher::Regex(regex)))
     }
 
+    /// Refuses preflight requests that `limit_except` of the path does not let pass: nginx chooses its block before the `if` that answers them.
+    pub(super) fn refuse_preflights(&mut self, before: Before<'_, 't>) {
+        let plan = &before.ingress.planned.plan;
+        let passes =
+            plan.location.methods.as_ref().is_none_or(|methods| methods.iter().any(|method| method == "OPTIONS"));
+        let has_cors = plan.spec.get("route").is_some_and(|route| route.get("cors").is_some());
+        let Some(place) = before.place.filter(|_| has_cors && !passes) else { return };
+        // A condition on the method would be one on the method that such a request asks about. Browsers send the two headers with no other
+        // request.
+        let is_there = |name: &str| ValueMatcher { name: name.to_owned(), value: TextMatcher::Present };
+        let route = Route {
+            hosts: before.hosts.to_vec(),
+            path: before.path.clone(),
+            headers: ["origin", "access-control-request-method"].map(is_there).into(),
+            ..respond(format!("{}.limit-except-preflight", before.label), 403, None)
+        };
+        self.own(place.ingress, place.path, route);
+    }
+
     /// Refuses paths that go up or stay behind an encoded slash, which nginx decodes before it looks at a path: an expression would not find what
     /// an endpoint makes of them.
     fn refuse_ambiguous(&mut self, before: Before<'_, 't>) -> Result<(), String> {
