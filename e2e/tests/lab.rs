@@ -32,6 +32,21 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// The stall is in the latencies however busy this host is: it makes them only longer.
+#[test]
+fn our_loads_report_a_stall() {
+    let _measuring = measuring();
+    let finished = run(&["lab", "verify", "--stall", "--rounds", "1", "--duration", "3s", "--json"]);
+    let report: Value = serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"));
+    let held: Vec<&Value> = report["rows"].as_array().unwrap().iter().filter(|row| row["is_held"] == true).collect();
+    assert!(held.len() == 2 && held.iter().all(|row| row["shows_at_p99"] == true), "{report}");
+    // What others report does not matter, unless it cannot be read.
+    let is_good = report["failed"].as_array().unwrap().is_empty();
+    assert_eq!(finished.exit, Exit::Code(i32::from(!is_good)), "{finished:?}");
+    let finished = run(&["lab", "verify", "--stall", "--duration", "1s"]);
+    assert!(finished.stderr.contains("a run takes from 3s to 45s"), "{finished:?}");
+}
+
 const SCENARIO: &str = r#"
 title = "A short one"
 question = "Does it run?"

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::calibrate::{Plan, calibrate};
+use crate::calibrate::{self, Plan, StallPlan, calibrate};
 use crate::compare::compare;
 use crate::doctor::{self, DoctorArgs};
 use crate::gate::{Limits, gate};
@@ -134,15 +134,20 @@ pub struct GateArgs {
 #[derive(Clone, Debug, Args)]
 pub struct VerifyArgs {
     /// run.json, or its directory
-    #[arg(value_name = "RUN", required_unless_present_any = ["calibrate", "neighbours"])]
+    #[arg(value_name = "RUN", required_unless_present_any = ["calibrate", "stall", "neighbours"])]
     pub run: Option<PathBuf>,
 
     /// Compare the load with wrk, ab, h2load and iperf3 on this host instead
     #[arg(long, conflicts_with = "run")]
     pub calibrate: bool,
 
-    /// Test the lab itself: run one scenario on the host as it is, with a busy neighbour, and under a CPU quota, and compare what they say
+    /// Show which load generators report a stall: run them against an origin that answers nothing for a second in the middle of a run. These are
+    /// ours, and wrk, h2load, hey, ghz and oha if they are installed. Fails if ours do not report it
     #[arg(long, conflicts_with_all = ["run", "calibrate"])]
+    pub stall: bool,
+
+    /// Test the lab itself: run one scenario on the host as it is, with a busy neighbour, and under a CPU quota, and compare what they say
+    #[arg(long, conflicts_with_all = ["run", "calibrate", "stall"])]
     pub neighbours: bool,
 
     /// With --neighbours: check the order of the contenders only, for a host that is not quiet
@@ -157,15 +162,15 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "DIR", requires = "neighbours")]
     pub out: Option<PathBuf>,
 
-    /// Rounds, in each of which every tool or contender runs once [default: 5; with --neighbours, 12]
+    /// Rounds, in each of which every tool or contender runs once [default: 5; with --neighbours, 12; with --stall, 3]
     #[arg(long, value_name = "N", conflicts_with = "run", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: Option<u32>,
 
-    /// How long each tool or window takes
-    #[arg(long, value_name = "TIME", default_value = "2s", conflicts_with = "run", value_parser = units::duration)]
-    pub duration: Duration,
+    /// How long each tool or window takes [default: 2s; with --stall, 4s]
+    #[arg(long, value_name = "TIME", conflicts_with = "run", value_parser = units::duration)]
+    pub duration: Option<Duration>,
 
-    /// Print the outcome of --calibrate or --neighbours as JSON
+    /// Print the outcome of --calibrate, --stall or --neighbours as JSON
     #[arg(long, conflicts_with = "run")]
     pub json: bool,
 }
@@ -222,14 +227,32 @@ pub fn run(command: LabCommand, itself: &Path, version: &str) -> io::Result<Outc
             Ok(Outcome::Good)
         }
         LabCommand::Verify(args) if args.neighbours => verify_neighbours(args, itself),
+        LabCommand::Verify(args) if args.stall => verify_stall(&args, itself),
         LabCommand::Verify(args) => {
             let _lock = host::lock_measuring()?;
             let rounds = args.rounds.unwrap_or(Plan::default().rounds);
-            let report = calibrate(&Plan { rounds, duration: args.duration }, itself)?;
+            let report =
+                calibrate(&Plan { rounds, duration: args.duration.unwrap_or(Plan::default().duration) }, itself)?;
             print(args.json, &report)?;
             Ok(report.verdict().into())
         }
     }
+}
+
+/// Runs of each generator, and how long one takes, for `--stall`.
+const STALL_ROUNDS: u32 = 3;
+const STALL_DURATION: Duration = Duration::from_secs(4);
+
+fn verify_stall(args: &VerifyArgs, itself: &Path) -> io::Result<Outcome> {
+    let _lock = host::lock_measuring()?;
+    let duration = args.duration.unwrap_or(STALL_DURATION);
+    if !calibrate::DURATIONS.contains(&duration) {
+        let why = "--duration: with --stall, a run takes from 3s to 45s";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let report = calibrate::stall(&StallPlan { rounds: args.rounds.unwrap_or(STALL_ROUNDS), duration }, itself)?;
+    print(args.json, &report)?;
+    Ok(report.verdict().into())
 }
 
 fn verify_neighbours(args: VerifyArgs, itself: &Path) -> io::Result<Outcome> {
@@ -238,7 +261,7 @@ fn verify_neighbours(args: VerifyArgs, itself: &Path) -> io::Result<Outcome> {
         None => neighbours::prove(
             &neighbours::Plan {
                 rounds: args.rounds.unwrap_or(NEIGHBOURS_ROUNDS),
-                measure: args.duration,
+                measure: args.duration.unwrap_or(Plan::default().duration),
                 directory: args.out.unwrap_or_else(|| PathBuf::from("lab-neighbours")),
                 only_order: args.only_order,
             },

@@ -7,6 +7,7 @@
 //! A run measures its own ceilings itself.
 
 mod child;
+mod stall;
 mod tools;
 
 use std::fmt;
@@ -21,6 +22,8 @@ use crate::load::LoadReport;
 use crate::stats::{estimate, median};
 use crate::{Verdict, environment, host, procfs};
 use child::{Origin, capture};
+pub(crate) use stall::DURATIONS;
+pub use stall::{StallPlan, StallReport, StallRow, stall};
 use tools::{CONNECTIONS, Figures, Tool};
 
 /// Differences up to these count as agreement.

@@ -138,7 +138,7 @@ fn read_wrk(text: &str) -> Option<Figures> {
     (figures.per_s > 0.0).then_some(figures)
 }
 
-fn microseconds(text: &str) -> Option<f64> {
+pub(super) fn microseconds(text: &str) -> Option<f64> {
     let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6)];
     units.iter().find_map(|(unit, us)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * us))
 }
@@ -162,10 +162,16 @@ fn read_ab(text: &str) -> Option<Figures> {
     (seconds > 0.0 && figures.per_s > 0.0).then_some(figures)
 }
 
-/// `logged` has a line per request: its start in µs, its status, its duration in µs.
 fn read_h2load(text: &str, logged: &str) -> Option<Figures> {
     let finished = text.lines().find_map(|line| line.strip_prefix("finished in "))?;
     let per_s = finished.split(", ").nth(1)?.strip_suffix(" req/s")?.parse().ok()?;
+    let took = read_h2load_log(logged)?;
+    let p50_us = took.get(took.len() / 2).map(|&us| us as f64)?;
+    Some(Figures { per_s, p50_us: Some(p50_us), operations: Some(took.len() as f64), cpu: Duration::ZERO })
+}
+
+/// The durations of requests in µs, in order. The log has a line for each: its start in µs, its status, its duration in µs. `None` if one failed.
+pub(super) fn read_h2load_log(logged: &str) -> Option<Vec<u64>> {
     let mut took: Vec<u64> = Vec::new();
     for line in logged.lines() {
         let mut fields = line.split('\t').skip(1);
@@ -175,8 +181,7 @@ fn read_h2load(text: &str, logged: &str) -> Option<Figures> {
         took.push(fields.next()?.trim().parse().ok()?);
     }
     took.sort_unstable();
-    let p50_us = took.get(took.len() / 2).map(|&us| us as f64)?;
-    Some(Figures { per_s, p50_us: Some(p50_us), operations: Some(took.len() as f64), cpu: Duration::ZERO })
+    Some(took)
 }
 
 fn read_iperf3(text: &str) -> Option<Figures> {
