@@ -207,7 +207,8 @@ fn replicas_find_each_other() {
             let section = page.split("<section id=\"replicas\"").nth(1).unwrap().split("</section>").next().unwrap();
             section.to_owned()
         };
-        assert!(shown(&both[0]).contains("the Service has no endpoints, or does not exist"), "{}", shown(&both[0]));
+        let none = || shown(&both[0]).contains("the Service has no endpoints, or does not exist").then_some(());
+        until(PATIENCE, none).unwrap_or_else(|| panic!("{}", shown(&both[0])));
         // What a stranger among the endpoints hears.
         let stranger = TcpListener::bind("10.244.0.3:9902").unwrap();
         let heard = std::thread::spawn(move || {
