@@ -177,6 +177,35 @@ impl Secured {
 }
 
 #[test]
+fn commands_use_a_user_and_a_password() {
+    // `letmein`.
+    let users = "ann: '{SHA}t6h1/B6iKLkGEEG3zsS9PFKrPOM='";
+    let (admin, folder) = (local(port()), Scratch::new());
+    let config = format!(
+        "admin: {admin}\nadmin_access: {{read: {{users: {{{users}}}}}, act: {{tokens: {{oncall: 0123456789abcdef}}}}}}\nvips: {{}}\n"
+    );
+    let file = folder.write("steelyard.yaml", &config);
+    let mut program = Program::spawn("steelyard", steelyard().args(["serve", "-c", &file, "--workers", "1"])).unwrap();
+    program.until("ready", || get(admin, "/readyz").filter(|response| response.status == 200)).unwrap();
+    let admin = admin.to_string();
+    let of = |command: &str, login: &[&str]| run(&[&[command, "--admin", &admin], login].concat());
+    let (right, wrong) = (folder.write("right", "letmein\n"), folder.write("wrong", "letmein \n"));
+    let ann = ["--admin-user", "ann", "--admin-password-file", &right];
+    let finished = of("status", &ann);
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    let fails = |finished: testkit::Finished, code: i32, part: &str| {
+        assert!(finished.exit == Exit::Code(code) && finished.stderr.contains(part), "{part}: {}", finished.stderr);
+        assert!(!finished.stderr.contains("letmein"), "{}", finished.stderr);
+    };
+    fails(of("reload", &ann), 1, "may see everything and change nothing");
+    fails(of("status", &["--admin-user", "ann", "--admin-password-file", &wrong]), 1, "is wrong");
+    fails(of("status", &[]), 1, "--admin-password-file");
+    fails(of("status", &["--admin-user", "ann"]), 2, "--admin-password-file");
+    fails(of("status", &[&ann[..], &["--admin-token-file", &right]].concat()), 2, "cannot be used with");
+    drop(program);
+}
+
+#[test]
 fn a_reload_ends_the_streams_of_those_who_lose_their_right() {
     let file = |token: &str| {
         format!(

@@ -8,6 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use model::{AdminAddress, Secret};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -34,10 +36,31 @@ const REASON_BYTES_MAX: u64 = 64 * 1024;
 pub struct Client {
     /// Its admin address.
     pub address: AdminAddress,
-    /// The token that says who this is; `None` where whoever can connect may do everything.
-    pub token: Option<Secret>,
+    /// What says who this is; `None` where whoever can connect may do everything.
+    pub login: Option<Login>,
     /// How the connection is encrypted; `None`: it is not.
     pub tls: Option<ClientTls>,
+}
+
+/// What a client says who it is with.
+#[derive(Clone, Debug)]
+pub enum Login {
+    /// A token.
+    Token(Secret),
+    /// A user, whose name has no `:`, and a password.
+    Password(String, Secret),
+}
+
+impl Login {
+    /// The value of `Authorization`.
+    fn value(&self) -> String {
+        match self {
+            Self::Token(Secret(token)) => format!("Bearer {token}"),
+            Self::Password(user, Secret(password)) => {
+                format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
+            }
+        }
+    }
 }
 
 /// The TLS of a client.
@@ -61,7 +84,7 @@ impl ClientTls {
 
 impl From<AdminAddress> for Client {
     fn from(address: AdminAddress) -> Self {
-        Self { address, token: None, tls: None }
+        Self { address, login: None, tls: None }
     }
 }
 
@@ -147,7 +170,7 @@ pub fn events(client: &Client, path: &str) -> Result<EventStream, ClientError> {
     let address = client.address.clone();
     let broken = |source| ClientError::Broken { address: client.address.clone(), source };
     let mut connected = connect(client).map_err(|source| ClientError::Connect { address: address.clone(), source })?;
-    send(&mut connected, "GET", path, "", client.token.as_ref()).map_err(broken)?;
+    send(&mut connected, "GET", path, "", client.login.as_ref()).map_err(broken)?;
     let mut lines = BufReader::new(connected);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -315,7 +338,7 @@ pub fn trace_path(question: &TraceQuestion) -> String {
 fn ask(client: &Client, method: &str, path: &str, body: &str) -> Result<Vec<u8>, ClientError> {
     let address = &client.address;
     let connected = connect(client).map_err(|source| ClientError::Connect { address: address.clone(), source })?;
-    let exchanged = exchange(connected, method, path, body, client.token.as_ref());
+    let exchanged = exchange(connected, method, path, body, client.login.as_ref());
     let answer = exchanged.map_err(|source| ClientError::Broken { address: address.clone(), source })?;
     if answer.starts_with(TLS_ALERT) {
         return Err(ClientError::Encrypted { address: address.clone() });
@@ -327,25 +350,19 @@ fn ask(client: &Client, method: &str, path: &str, body: &str) -> Result<Vec<u8>,
     }
 }
 
-fn exchange(
-    mut stream: Connected,
-    method: &str,
-    path: &str,
-    body: &str,
-    token: Option<&Secret>,
-) -> io::Result<Vec<u8>> {
-    send(&mut stream, method, path, body, token)?;
+fn exchange(mut stream: Connected, method: &str, path: &str, body: &str, login: Option<&Login>) -> io::Result<Vec<u8>> {
+    send(&mut stream, method, path, body, login)?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
     Ok(answer)
 }
 
-fn send(stream: &mut Connected, method: &str, path: &str, body: &str, token: Option<&Secret>) -> io::Result<()> {
+fn send(stream: &mut Connected, method: &str, path: &str, body: &str, login: Option<&Login>) -> io::Result<()> {
     // A response to HTTP/1.0 is never chunked and ends with the connection.
     let length = body.len();
-    let token = token.map_or_else(String::new, |token| format!("Authorization: Bearer {}\r\n", token.0));
+    let login = login.map_or_else(String::new, |login| format!("Authorization: {}\r\n", login.value()));
     let request = format!(
-        "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{token}{ADMIN_HEADER}: 1\r\nContent-Length: \
+        "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{login}{ADMIN_HEADER}: 1\r\nContent-Length: \
          {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes())?;
@@ -443,6 +460,15 @@ mod tests {
         check("HTTP/1.0 200 OK\r\ncontent-length: 3\r\n", None);
         check("SSH-2.0-OpenSSH_9.2\r\n", None);
         check("", None);
+    }
+
+    #[test]
+    fn logins() {
+        let check = |login: Login, expect: &str| assert_eq!(login.value(), expect);
+        check(Login::Token(Secret("0123456789abcdef".into())), "Bearer 0123456789abcdef");
+        // RFC 7617 sections 2 and 2.1.
+        check(Login::Password("Aladdin".into(), Secret("open sesame".into())), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
+        check(Login::Password("test".into(), Secret("123£".into())), "Basic dGVzdDoxMjPCow==");
     }
 
     #[test]

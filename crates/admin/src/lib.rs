@@ -31,7 +31,7 @@ use std::pin::Pin;
 
 pub use access::{Access, Doubt, Proof, RefusedFor, Role, User, Users};
 pub use client::{
-    Client, ClientError, ClientTls, Event, EventStream, debug_route_path, endpoint_path, events, events_path,
+    Client, ClientError, ClientTls, Event, EventStream, Login, debug_route_path, endpoint_path, events, events_path,
     flows_path, get, maintenance_path, post, trace_path, vip_add_path, vip_remove_path,
 };
 pub use counters::{

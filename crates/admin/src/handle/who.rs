@@ -33,7 +33,7 @@ pub(super) async fn authorize<B>(
     let user = match &proof {
         Ok(None) => Err(Refusal::unproven(
             control,
-            "say who you are: send a token or a password (`--admin-token-file`)",
+            "say who you are: send a token or a password (`--admin-token-file`, or `--admin-user` and `--admin-password-file`)",
             RefusedFor::Missing,
         )),
         Ok(Some(proof)) => identify(connection, &**users, proof).await,

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::{
-    Access, ChangeRefused, Client, ClientError, Doubt, EndpointState, EndpointStatus, FlowStatus, Flows, Proof,
+    Access, ChangeRefused, Client, ClientError, Doubt, EndpointState, EndpointStatus, FlowStatus, Flows, Login, Proof,
     RefusedFor, Role, Status, TraceQuestion, TraceReport, TraceStep, User, Users, VipChange, Within, endpoint_path,
     flows_path, get, maintenance_path, post, trace_path, vip_add_path, vip_remove_path,
 };
@@ -492,9 +492,11 @@ fn users_prove_who_they_are_and_have_roles() {
     check("POST", "/reload", "Basic YW5uOnNlY3JldHM=", "401");
     use RefusedFor::{Missing, Role, Wrong};
     assert_eq!(*server.control.refused.lock().unwrap(), [Missing, Missing, Role, Wrong]);
-    let token = model::Secret("fedcba9876543210".into());
-    let client = Client { token: Some(token), ..server.address.into() };
-    assert_eq!(text(post(&client, "/reload", "")), Ok("{\"generation\":8}\n".into()));
+    let secret = |text: &str| model::Secret(text.into());
+    for login in [Login::Token(secret("fedcba9876543210")), Login::Password("ann".into(), secret("secret"))] {
+        let client = Client { login: Some(login), ..server.address.into() };
+        assert_eq!(text(post(&client, "/reload", "")), Ok("{\"generation\":8}\n".into()));
+    }
 }
 
 #[test]

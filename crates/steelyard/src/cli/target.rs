@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use model::{AdminAddress, Certificate, ClusterTls, Pem, UNIX_PREFIX};
+use model::{AdminAddress, Certificate, ClusterTls, Pem, Secret, UNIX_PREFIX};
 
 use super::ADMIN_DEFAULT;
 
@@ -18,6 +18,19 @@ pub(crate) struct AdminArgs {
     /// token itself
     #[arg(long, value_name = "FILE", env = "STEELYARD_ADMIN_TOKEN_FILE", value_hint = ValueHint::FilePath)]
     admin_token_file: Option<PathBuf>,
+    /// The user of the admin address whose password `--admin-password-file` has, instead of a token
+    #[arg(long, value_name = "NAME", env = "STEELYARD_ADMIN_USER", requires = "admin_password_file", value_parser = user)]
+    admin_user: Option<String>,
+    /// A file with the password of `--admin-user`: one line
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "STEELYARD_ADMIN_PASSWORD_FILE",
+        requires = "admin_user",
+        conflicts_with = "admin_token_file",
+        value_hint = ValueHint::FilePath
+    )]
+    admin_password_file: Option<PathBuf>,
     /// A PEM file with the CA certificates that may have signed the certificate of an https:// address [default: those that this host trusts]
     #[arg(long, value_name = "FILE", env = "STEELYARD_ADMIN_CA", value_hint = ValueHint::FilePath)]
     admin_ca: Option<PathBuf>,
@@ -51,24 +64,28 @@ impl AdminArgs {
     /// # Errors
     /// Says why a file cannot be used.
     pub(crate) fn client(&self) -> Result<admin::Client, String> {
-        let written = match &self.admin_token_file {
-            Some(path) => {
-                let text = std::fs::read_to_string(path);
-                Some(text.map_err(|error| format!("cannot read {}: {error}", path.display()))?)
-            }
-            None => std::env::var(ADMIN_TOKEN).ok(),
+        let login = match self.admin_user.as_ref().zip(self.admin_password_file.as_ref()) {
+            Some((user, path)) => Some(admin::Login::Password(user.clone(), password(&read(path)?, path)?)),
+            None => self.token()?.map(admin::Login::Token),
         };
-        let token = written.as_deref().map(str::trim).filter(|token| !token.is_empty());
-        let token = token.map(model::Secret::api_key).transpose();
-        let place = || self.admin_token_file.as_ref().map_or(ADMIN_TOKEN.to_owned(), |path| path.display().to_string());
-        let token = token.map_err(|why| format!("{}: this is not a token: {why}", place()))?;
         let name = |of_address: &str| self.admin_server_name.as_deref().unwrap_or(of_address).to_owned();
         let tls = self.admin.https.as_deref().map(|of_address| self.tls(&name(of_address))).transpose()?;
         if tls.is_none() && (self.admin_ca.is_some() || self.admin_cert.is_some() || self.admin_server_name.is_some()) {
             let why = "`--admin-ca`, `--admin-cert` and `--admin-server-name` need an address with TLS: write `--admin https://NAME:PORT`";
             return Err(why.to_owned());
         }
-        Ok(admin::Client { address: self.admin.address.clone(), token, tls })
+        Ok(admin::Client { address: self.admin.address.clone(), login, tls })
+    }
+
+    fn token(&self) -> Result<Option<Secret>, String> {
+        let written = match &self.admin_token_file {
+            Some(path) => Some(read(path)?),
+            None => std::env::var(ADMIN_TOKEN).ok(),
+        };
+        let token = written.as_deref().map(str::trim).filter(|token| !token.is_empty());
+        let token = token.map(Secret::api_key).transpose();
+        let place = || self.admin_token_file.as_ref().map_or(ADMIN_TOKEN.to_owned(), |path| path.display().to_string());
+        token.map_err(|why| format!("{}: this is not a token: {why}", place()))
     }
 
     fn tls(&self, name: &str) -> Result<admin::ClientTls, String> {
@@ -80,6 +97,35 @@ impl AdminArgs {
         let config = proxy::client_config(&settings).map_err(|fault| fault.message)?;
         admin::ClientTls::new(config, name)
     }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+/// Bytes of a user or a password: both have to fit into one header.
+const LOGIN_BYTES_MAX: usize = 1024;
+
+/// The password in a file, which has one line. Spaces belong to it.
+///
+/// # Errors
+/// Says what is wrong, and shows nothing of it.
+fn password(text: &str, path: &Path) -> Result<Secret, String> {
+    let line = text.strip_suffix('\n').unwrap_or(text);
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    let is_password = (1..=LOGIN_BYTES_MAX).contains(&line.len()) && !line.chars().any(char::is_control);
+    let wrong = || {
+        format!("{}: a password is one line of 1 to {LOGIN_BYTES_MAX} bytes without control characters", path.display())
+    };
+    is_password.then(|| Secret(line.to_owned())).ok_or_else(wrong)
+}
+
+/// The name of a user. RFC 7617 section 2: it has no colon.
+fn user(text: &str) -> Result<String, String> {
+    let is_name =
+        (1..=LOGIN_BYTES_MAX).contains(&text.len()) && !text.contains(':') && !text.chars().any(char::is_control);
+    let wrong = || format!("a name has 1 to {LOGIN_BYTES_MAX} bytes, no `:` and no control characters");
+    is_name.then(|| text.to_owned()).ok_or_else(wrong)
 }
 
 impl Target {
@@ -153,6 +199,25 @@ mod tests {
         for wrong in ["https://localhost", "https://localhost:9900/status", "127.0.0.1", "https://unix:/a"] {
             assert!(target(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn passwords_are_one_line() {
+        let check = |text: &str, expect: Option<&str>| {
+            let found = password(text, Path::new("f")).map(|Secret(found)| found);
+            assert_eq!(found.as_deref().ok(), expect, "{text:?}");
+            assert!(found.is_ok() || !found.unwrap_err().contains("hunter2"), "{text:?}");
+        };
+        check("hunter2", Some("hunter2"));
+        check("hunter2\n", Some("hunter2"));
+        check("hunter2\r\n", Some("hunter2"));
+        check(" a: b ", Some(" a: b "));
+        check("", None);
+        check("\n", None);
+        check("hunter2\nhunter2\n", None);
+        check("hunter2\t", None);
+        check(&"a".repeat(1025), None);
+        assert!(user("ann").is_ok() && user("a:b").is_err() && user("").is_err());
     }
 
     #[test]
