@@ -424,7 +424,8 @@ impl HttpLoadArgs {
                 Shape { until, replay: Some(recording.schedule.clone()), ..shape }
             }
         };
-        let (version, servers) = self.reach_all(url, mix.uses_url(), &mix.servers, files).await?;
+        let (mix, servers) = mix.with_url(url);
+        let (version, servers) = self.reach_all(&servers, files).await?;
         let mut servers = servers.into_iter();
         let (target, tls) = servers.next().ok_or_else(|| io::Error::other("no server was reached"))?;
         let default_method = if data.is_some() { "POST" } else { "GET" };
@@ -437,7 +438,7 @@ impl HttpLoadArgs {
             headers: self.headers.clone(),
             data,
             body_bytes: self.body,
-            mix: mix.entries,
+            mix,
             others: servers.collect(),
             replay: recording,
             keep_host: self.replay.keep_host,
@@ -447,17 +448,8 @@ impl HttpLoadArgs {
         })
     }
 
-    /// Connects once to each server, that of the URL first, and finds out which version of HTTP all of them speak. If the URL is not used, the
-    /// first of the others stands in its place and nothing is sent to it there.
-    async fn reach_all(
-        &self,
-        url: Url,
-        uses_url: bool,
-        others: &[Url],
-        files: &Files,
-    ) -> io::Result<(Version, Vec<(Target, Option<Tls>)>)> {
-        let first = others.first().filter(|_| !uses_url).unwrap_or(&url);
-        let all: Vec<&Url> = [first].into_iter().chain(others).collect();
+    /// Connects once to each server, and finds out which version of HTTP all of them speak.
+    async fn reach_all(&self, all: &[Url], files: &Files) -> io::Result<(Version, Vec<(Target, Option<Tls>)>)> {
         self.tls.check(all.iter().any(|url| url.is_secure))?;
         let mut offer = match self.version {
             Some(Version::Http2) => Offer::Http2,
@@ -467,7 +459,7 @@ impl HttpLoadArgs {
         };
         loop {
             let mut reached = Vec::new();
-            for url in &all {
+            for url in all {
                 reached.push(self.common.reach(url, &self.tls, offer, files).await?);
             }
             let chose_http2 = reached.iter().filter(|server| server.chose_http2).count();
@@ -478,7 +470,7 @@ impl HttpLoadArgs {
             }
             let chosen = if chose_http2 > 0 { Version::Http2 } else { Version::Http11 };
             let servers =
-                all.iter().zip(reached).map(|(url, Reached { address, tls, .. })| ((*url).clone().at(address), tls));
+                all.iter().zip(reached).map(|(url, Reached { address, tls, .. })| (url.clone().at(address), tls));
             return Ok((self.version.unwrap_or(chosen), servers.collect()));
         }
     }

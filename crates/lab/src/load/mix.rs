@@ -86,9 +86,14 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    /// Whether a request is for the server of the load.
-    pub(super) fn uses_url(&self) -> bool {
-        self.entries.is_empty() || self.entries.iter().any(|entry| entry.server == 0)
+    /// The servers in the order of their places, with that of the load if a request is for it. If none is, the others move to the places before them.
+    pub(super) fn with_url(mut self, url: Url) -> (Vec<Entry>, Vec<Url>) {
+        if self.entries.is_empty() || self.entries.iter().any(|entry| entry.server == 0) {
+            self.servers.insert(0, url);
+        } else {
+            self.entries.iter_mut().for_each(|entry| entry.server -= 1);
+        }
+        (self.entries, self.servers)
     }
 }
 
@@ -224,6 +229,13 @@ mod tests {
         ];
         assert_eq!(entries, expect);
         assert_eq!(servers.iter().map(|url| url.authority.as_str()).collect::<Vec<_>>(), ["b:1"]);
+        let moved = |text: &str| {
+            let (entries, servers) = parse(text, &url, body).unwrap().with_url(url.clone());
+            let places: Vec<_> = entries.iter().map(|entry| entry.server).collect();
+            (places, servers.iter().map(|url| url.authority.clone()).collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(moved("1 GET /\n1 GET http://b/\n"), (vec![0, 1], "a.example b".to_owned()));
+        assert_eq!(moved("1 GET http://c/\n1 GET http://b/\n"), (vec![0, 1], "c b".to_owned()));
         let many: String = (1..=SERVERS_MAX).map(|port| format!("1 GET http://b:{port}/\n")).collect();
         assert!(parse(&many, &url, body).unwrap_err().to_string().contains("line 64: there are more than 64 servers"));
         let check = |text: &str, expect: &str| {

@@ -361,11 +361,14 @@ const TARGET: &[u8] = b"-._~:/?[]@!$&'()*+,;=%|";
 
 /// Escapes all bytes but letters, digits and these.
 fn escaped(text: &str, kept: &[u8]) -> String {
-    let one = |byte: u8| match byte.is_ascii_alphanumeric() || kept.contains(&byte) {
-        true => char::from(byte).to_string(),
-        false => format!("%{byte:02X}"),
-    };
-    text.bytes().map(one).collect()
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte.is_ascii_alphanumeric() || kept.contains(&byte) {
+            true => escaped.push(char::from(byte)),
+            false => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
 }
 
 #[cfg(test)]
