@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{ClusterTls, Ping, ProxyProtocol, RequestPart, Sticky};
+use crate::{ClusterTls, Outside, Ping, ProxyProtocol, RequestPart, Sticky};
 
 /// The index of a cluster in [`crate::Snapshot::clusters`]. Valid only in the snapshot that it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +55,8 @@ pub struct Cluster {
     pub send_proxy_protocol: Option<ProxyProtocol>,
     /// TLS towards the endpoints; `None` means no encryption.
     pub tls: Option<ClusterTls>,
+    /// Somebody else than the operator named the endpoints; `None` means that the operator did, or that they are those of a Service.
+    pub outside: Option<Outside>,
 }
 
 /// The version of HTTP towards endpoints.
@@ -263,6 +265,7 @@ impl Cluster {
             idle_connections_max: 256,
             send_proxy_protocol: None,
             tls: None,
+            outside: None,
         }
     }
 }

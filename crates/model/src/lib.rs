@@ -48,6 +48,7 @@ mod listener;
 mod masked;
 mod matcher;
 mod otlp;
+mod outside;
 mod policy;
 mod reason;
 mod request_body;
@@ -99,6 +100,7 @@ pub use matcher::{
     GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher, grpc_status_name,
 };
 pub use otlp::{Otlp, OtlpHeader, OtlpProtocol};
+pub use outside::{Outside, Reach};
 pub use policy::{
     Changes, ConcurrencyLimit, CookieScope, Fallback, FurtherRate, HeaderChanges, IngressNginxSessions,
     InterceptErrors, LimitTerms, Mirror, PathRewrite, RateHeaders, RateKey, RateLimit, Redirect, ResponseBandwidth,

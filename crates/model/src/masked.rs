@@ -82,6 +82,7 @@ impl Cluster {
             idle_connections_max: _,
             send_proxy_protocol: _,
             tls: _,
+            outside: _,
         } = &mut cluster;
         health_check.iter_mut().for_each(mask_health_check);
         cluster

@@ -343,7 +343,7 @@ impl Running {
         // follows changes during drain_delay.
         let in_delay = self.close_at.is_some();
         tokio::select! {
-            () = resolver.asked() => {}
+            () = resolver.asked(self.wanted.listeners.is_empty()) => {}
             () = self.ending.told(), if !in_delay => return Err("asked to end before all names were resolved".to_owned().into()),
         }
         let addresses = resolver.addresses();
@@ -549,9 +549,10 @@ impl Running {
                 () = self.watch.changed() => Event::Reload("a file changed"),
                 _ = signals.reopen.recv() => Event::ReopenLog,
                 _ = signals.hand_over.recv() => Event::HandOver,
-                () = self.resolver.changed() => Event::NamesMoved,
                 update = cluster::next(&mut self.cluster) => Event::Cluster(update.map(Box::new)),
                 Some(order) = self.orders.recv() => Event::Order(order),
+                // Behind what the cluster says: each of its updates takes the newest addresses, too.
+                () = self.resolver.changed() => Event::NamesMoved,
                 _ = self.collect.tick(), if serves_vips => Event::Collect,
                 event = self.network.next() => match event {
                     Heard::Changed => Event::NetworkChanged,
@@ -641,6 +642,7 @@ impl Running {
         if let Err(refused) = self.put_to_use(&wanted, &files, &addresses, &overlay).await {
             tracing::error!(error = refused.why, "cannot use the changed addresses");
         }
+        self.resolver.applied();
     }
 
     /// Drains. Another signal, a second or more later, ends the process at once.

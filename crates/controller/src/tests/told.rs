@@ -368,7 +368,8 @@ fn differences(found: &model::Cluster, usual: &model::Cluster) -> String {
         response_timeout,
         idle_timeout,
         ping,
-        idle_connections_max
+        idle_connections_max,
+        outside
     );
     text
 }
