@@ -209,7 +209,8 @@ reasons! {
     163 DecompressedTooLarge "decompressed_too_large" Downstream "The request's body exceeds `max_size` or `max_ratio` of `decompress` once \
         it is decompressed.";
     164 LoopDetected "loop_detected" Routing "The request has been here before: `Via` or `CDN-Loop` has the name of the listener's or the \
-        route's `via`.";
+        route's `via`. Or this installation has sent it itself to a host outside of the cluster, as a question or a copy, and it has come back to a \
+        route that would ask or copy again: it is refused, or only not copied.";
     165 EndpointUnhealthy "endpoint_unhealthy" Cluster "A TCP connection or a tunnel was closed, because the health check of its endpoint began \
         to fail and the cluster says `on_unhealthy: close`.";
     166 ErrorBackendFailed "error_backend_failed" Cluster "The error backend of the route's `intercept_errors` gave no response: no endpoint \

@@ -43,6 +43,12 @@ impl Exchange {
         let Some(authorizer) = env.listener.plan.external_auth.of(number).cloned() else {
             return self.fail(env, Error::internal(Reason::Internal));
         };
+        // It would be asked about without end: the service that this installation asks is behind this very route, or behind one that leads here.
+        let Request { head, bytes, .. } = &self.request;
+        let asked = env.listener.clusters.get(authorizer.policy.to.0);
+        if asked.is_some_and(|cluster| cluster.has_sent(head, bytes)) {
+            return self.fail(env, Error::internal(Reason::LoopDetected));
+        }
         let client = stages::client(env);
         self.swap_credentials();
         let key = authorizer.cache_key(route, &view(&self.request, env, &client));

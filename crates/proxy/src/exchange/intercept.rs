@@ -257,6 +257,7 @@ impl Exchange {
             headers: &headers,
             values: Some(&values),
             via: route.and_then(|route| route.policy.via.as_deref()),
+            mark: None,
         };
         let is_to_h2 = cluster.plan.policy.protocol == ClusterProtocol::H2;
         let out = upload.start(Framing::H1(Body::None), Framing::of(is_to_h2, Body::None), None);

@@ -257,7 +257,7 @@ impl Exchange {
         if let Some(split) = env.listener.split(number).filter(|_| translation.is_none()) {
             let who = env.connection_info.who;
             let values = Values { head, buffer, client: &client, names, endpoint: None };
-            let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values), via };
+            let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values), via, mark: None };
             *mirror = Copies::begin(env.listener, mirrors, split, share, &view, &edits, who, env.mirrors);
         }
         let protocol = cluster.plan.policy.protocol;
@@ -275,7 +275,7 @@ impl Exchange {
             None => upload.start(from, to, body_bytes_max),
         };
         let values = Values { head, buffer, client: &client, names, endpoint: None };
-        let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values), via };
+        let edits = RequestEdits { target: Some(target), host, headers, values: Some(&values), via, mark: None };
         headers::write_request(out, head, buffer, &client, cluster.scheme(), &edits);
         if translation.is_some() {
             upload.set_call(translation);

@@ -110,7 +110,7 @@ pub(super) fn question(
     let target = head.path.get(&bytes);
     let view = RequestView { head: &head, buffer: &bytes, target, paths: asked.paths, client: &client };
     let edits =
-        RequestEdits { target: Some(target), host: http.host.as_deref(), headers: &changes, values: None, via: None };
+        RequestEdits { target: Some(target), host: http.host.as_deref(), headers: &changes, ..RequestEdits::NONE };
     let mut request = Subrequest::new(cluster, &view, &edits);
     if let Some((body, _)) = body {
         request.put_body(body);

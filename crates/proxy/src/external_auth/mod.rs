@@ -30,6 +30,7 @@ use crate::exchange::Request;
 use crate::http::headers::Out;
 use crate::policy::RequestView;
 use crate::policy::headers::is_alike;
+use crate::policy::via;
 use crate::question::call::bad;
 use crate::question::{About, Question};
 use crate::upstream::connect::OnBehalfOf;
@@ -208,7 +209,9 @@ impl Grant {
             let Request { head, bytes, .. } = &mut *request;
             head.fields.retain(|field| {
                 let found = field.name.get(bytes);
-                !is_removable(field) || !self.remove.iter().any(|name| is_alike(found, name.as_bytes()))
+                !is_removable(field)
+                    || via::stays(found)
+                    || !self.remove.iter().any(|name| is_alike(found, name.as_bytes()))
             });
         }
         for (name, value) in &self.set {

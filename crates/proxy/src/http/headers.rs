@@ -204,7 +204,7 @@ fn write_request_fields(
             // The announced trailers cannot come.
             FieldId::Trailer if head.body == Body::None => {}
             // An untrusted client sent it.
-            FieldId::Claim if !client.is_trusted => {}
+            FieldId::Claim if !client.is_trusted && !via::stays(field.name.get(buffer)) => {}
             // Written below.
             FieldId::Claim if client.x_real_ip && field.name.get(buffer).eq_ignore_ascii_case(REAL_IP) => {}
             FieldId::Claim
@@ -213,7 +213,7 @@ fn write_request_fields(
             FieldId::Other if client.request_id.is_some() && is_alike(field.name.get(buffer), request_id::NAME) => {}
             FieldId::Other | FieldId::Cookie | FieldId::Date | FieldId::Trailer | FieldId::Claim => {
                 let name = field.name.get(buffer);
-                if (!named.is_empty() && is_named(&named, name)) || drops(edits.headers, name) {
+                if ((!named.is_empty() && is_named(&named, name)) || drops(edits.headers, name)) && !via::stays(name) {
                     continue;
                 }
                 if field.id == FieldId::Trailer {
@@ -250,6 +250,9 @@ fn write_request_fields(
     }
     if let Some(via) = edits.via {
         via::write_request(via, out, head.version);
+    }
+    if let Some(mark) = edits.mark {
+        via::write_mark(mark, out);
     }
 }
 
@@ -771,7 +774,7 @@ mod tests {
                     Cookie: c\r\nContent-Length: 3\r\n\r\n";
         let changes = changes();
         let edits =
-            RequestEdits { target: Some(b"/new?x"), host: Some("b:81"), headers: &changes, values: None, via: None };
+            RequestEdits { target: Some(b"/new?x"), host: Some("b:81"), headers: &changes, ..RequestEdits::NONE };
         let mut out = Vec::new();
         let client = client(false, ForwardedHeaders::XForwarded, &[]);
         write_request(Head::H1(&mut out), &request(text), text.as_bytes(), &client, "http", &edits);
@@ -780,6 +783,28 @@ mod tests {
             "GET /new?x HTTP/1.1\r\nhost: b:81\r\nX-Tag: a\r\nx-edge: steelyard\r\nx-tag: b\r\ncontent-length: 3\r\n\
              x-forwarded-for: 10.0.0.9\r\nx-forwarded-proto: http\r\nx-forwarded-host: a\r\n\r\n"
         );
+    }
+
+    #[test]
+    fn nothing_takes_a_name_out_of_the_way_of_a_request() {
+        let text = "GET / HTTP/1.1\r\nHost: a\r\nCDN-Loop: b; c=d\r\ncdn-loop: e\r\nCDN_Loop: f\r\nConnection: cdn-loop\r\n\r\n";
+        let remove = vec!["cdn-loop".to_owned(), "cdn_loop".to_owned()];
+        let changes = HeaderChanges { set: vec![("cdn-loop".to_owned(), "g".into())], add: Vec::new(), remove };
+        let written = |id: FieldId, mark: Option<&str>| {
+            let mut head = request(text);
+            head.fields.iter_mut().filter(|field| field.id == FieldId::Other).for_each(|field| field.id = id);
+            let mut out = Vec::new();
+            let edits = RequestEdits { headers: &changes, mark, ..RequestEdits::NONE };
+            let client = client(false, ForwardedHeaders::Off, &[]);
+            write_request(Head::H1(&mut out), &head, text.as_bytes(), &client, "http", &edits);
+            String::from_utf8(out).unwrap()
+        };
+        let kept = "GET / HTTP/1.1\r\nhost: a\r\nCDN-Loop: b; c=d\r\ncdn-loop: e\r\ncdn-loop: g\r\n";
+        // Also if a service is to set it, and clients are not.
+        for id in [FieldId::Other, FieldId::Claim] {
+            assert_eq!(written(id, None), format!("{kept}\r\n"));
+            assert_eq!(written(id, Some("m")), format!("{kept}cdn-loop: m\r\n\r\n"));
+        }
     }
 
     #[test]

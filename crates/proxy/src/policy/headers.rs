@@ -25,6 +25,8 @@ pub(crate) struct RequestEdits<'e> {
     pub(crate) values: Option<&'e Values<'e>>,
     /// What is said of the way through this hop.
     pub(crate) via: Option<&'e Via>,
+    /// See [`model::Outside::mark`].
+    pub(crate) mark: Option<&'e str>,
 }
 
 /// The changes of a route and of a sticky cluster to a response.
@@ -86,7 +88,8 @@ impl ResponseEdits<'_> {
 
 impl RequestEdits<'static> {
     /// No changes.
-    pub(crate) const NONE: Self = Self { target: None, host: None, headers: &UNCHANGED, values: None, via: None };
+    pub(crate) const NONE: Self =
+        Self { target: None, host: None, headers: &UNCHANGED, values: None, via: None, mark: None };
 }
 
 /// Whether a field with this name, in any case, is not passed on, because it is removed or replaced.

@@ -95,6 +95,11 @@ impl Copies {
         let edits = |mirror: &'m model::Mirror| RequestEdits { host: mirror.host.as_deref().or(edits.host), ..*edits };
         for (number, mirror) in mirrors.filter(|(number, _)| split.is_mirrored(*number)) {
             let Some(cluster) = listener.clusters.get(mirror.to.0) else { continue };
+            // A copy of a copy would be copied again, without end.
+            if cluster.has_sent(asked.head, asked.buffer) {
+                listener.count(Reason::LoopDetected);
+                continue;
+            }
             let is_too_large = matches!(asked.head.body, Body::Length(length) if length > MIRROR_BODY_BYTES_MAX as u64);
             match in_flight.take() {
                 _ if is_too_large => listener.count(Reason::MirrorTooLarge),

@@ -15,15 +15,30 @@ const CDN_LOOP: &[u8] = b"cdn-loop";
 /// # Errors
 /// [`Reason::LoopDetected`].
 pub(super) fn admit(via: &Via, head: &RequestHead, buffer: &[u8]) -> Result<(), Error> {
-    let names = |name: &[u8], is_us: fn(&[u8], &[u8]) -> bool| {
-        let is_it = |field: &&Field| field.name.get(buffer).eq_ignore_ascii_case(name);
-        let mut values = head.fields.iter().filter(is_it).map(|field| field.value.get(buffer));
-        values.any(|value| elements(value).any(|element| is_us(element, via.name.as_bytes())))
-    };
+    let names = |list: &[u8], is_us| names(list, is_us, via.name.as_bytes(), head, buffer);
     if via.refuses_loops && (names(VIA, is_received_by) || via.cdn_loop && names(CDN_LOOP, is_cdn)) {
         return Err(Error::internal(Reason::LoopDetected));
     }
     Ok(())
+}
+
+/// Whether the request comes from this installation, which sent it to a host that somebody else than the operator named
+/// ([`model::Outside::mark`]).
+pub(crate) fn is_marked(mark: &str, head: &RequestHead, buffer: &[u8]) -> bool {
+    names(CDN_LOOP, is_cdn, mark.as_bytes(), head, buffer)
+}
+
+/// Whether the list in the fields of a name has us.
+fn names(list: &[u8], is_us: fn(&[u8], &[u8]) -> bool, us: &[u8], head: &RequestHead, buffer: &[u8]) -> bool {
+    let is_it = |field: &&Field| field.name.get(buffer).eq_ignore_ascii_case(list);
+    let mut values = head.fields.iter().filter(is_it).map(|field| field.value.get(buffer));
+    values.any(|value| elements(value).any(|element| is_us(element, us)))
+}
+
+/// Whether a request keeps this field, although its route or its `Connection` removes it: nobody but the operator of a CDN may take a name out of the
+/// list (RFC 8586 section 2), and behind a route that anybody can write, a loop would go on without end.
+pub(crate) fn stays(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(CDN_LOOP)
 }
 
 /// The elements of a list, in which commas may also stand within comments, which may be nested, and within quoted strings (RFC 9110 sections 5.6.1,
@@ -93,8 +108,13 @@ fn is_cdn(element: &[u8], name: &[u8]) -> bool {
 pub(crate) fn write_request(via: &Via, out: &mut impl Out, version: Version) {
     write(via, out, version);
     if via.cdn_loop {
-        out.field(CDN_LOOP, via.name.as_bytes(), false);
+        write_mark(&via.name, out);
     }
+}
+
+/// Adds the mark of this installation to a request.
+pub(crate) fn write_mark(mark: &str, out: &mut impl Out) {
+    out.field(CDN_LOOP, mark.as_bytes(), false);
 }
 
 /// Adds this hop to a response that arrived in this version.
@@ -157,6 +177,19 @@ mod tests {
         check("CDN-Loop: a; b=\"c, edge-1\", d\r\n", true, false);
         check("CDN-Loop: a; b=\"c\\\", edge-1\", d\r\n", true, false);
         check("CDN-Loop: a; b=\"c, edge-1\r\n", true, true);
+    }
+
+    #[test]
+    fn a_mark_is_recognised() {
+        let check = |lines: &str, expect: bool| {
+            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+            assert_eq!(is_marked("steelyard-1", &request(&text), text.as_bytes()), expect, "{lines}");
+        };
+        check("", false);
+        check("CDN-Loop: steelyard-1\r\n", true);
+        check("CDN-Loop: a\r\ncdn-loop: b,STEELYARD-1 ; c\r\n", true);
+        check("CDN-Loop: steelyard-12, steelyard, a; steelyard-1\r\n", false);
+        check("Via: 1.1 steelyard-1\r\n", false);
     }
 
     #[test]

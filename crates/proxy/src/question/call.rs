@@ -62,7 +62,7 @@ pub(crate) fn request(
     let client =
         Client { forwarded: ForwardedHeaders::Off, x_real_ip: false, request_id: None, call: None, ..*asked.client };
     let view = RequestView { head: &head, buffer: &bytes, target: path, paths: asked.paths, client: &client };
-    let edits = RequestEdits { target: Some(path), host, headers: &UNCHANGED, values: None, via: None };
+    let edits = RequestEdits { target: Some(path), host, headers: &UNCHANGED, ..RequestEdits::NONE };
     let mut call = Subrequest::new(cluster, &view, &edits).of_call();
     call.put_body(&framed);
     call

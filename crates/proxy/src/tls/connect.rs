@@ -1,7 +1,7 @@
 //! TLS with the endpoint: which certificates are trusted, and which one is shown.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::{fmt, io};
 
 use model::{ClusterProtocol, ClusterTls, JwksUrl, SpiffeMatcher, SubjectAltName};
@@ -112,11 +112,13 @@ impl ClientKeys {
         address: SocketAddr,
         host: Option<&str>,
     ) -> io::Result<TlsStream<Socket>> {
-        let own = || match host.map(|host| ServerName::try_from(host.to_owned())) {
-            Some(Ok(name)) => name,
-            _ => ServerName::IpAddress(address.ip().into()),
+        let name = match (&self.name, host) {
+            (Some(name), _) => name.clone(),
+            // A certificate for the address says nothing of the name.
+            (None, Some(host)) => ServerName::try_from(host.to_owned())
+                .map_err(|_| io::Error::other(format!("{host} is not a name that a certificate can have")))?,
+            (None, None) => ServerName::IpAddress(address.ip().into()),
         };
-        let name = self.name.clone().unwrap_or_else(own);
         let socket = Socket::new(tcp, net::buffer::Buffer::none());
         let stream = self.connector.connect(name, socket).await?;
         // Many HTTP/1.1 endpoints do not support ALPN; HTTP/2 requires it (RFC 9113 section 3.2).
@@ -194,7 +196,19 @@ fn alpn(protocol: ClusterProtocol) -> &'static [u8] {
     }
 }
 
+/// The roots that this host trusts. They are read once in the life of the process: there are some 150, and hundreds of clusters may use them.
+///
+/// # Errors
+/// There are none. They are looked for again the next time.
 fn roots_of_the_host() -> Result<Arc<RootCertStore>, String> {
+    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    match ROOTS.get() {
+        Some(roots) => Ok(roots.clone()),
+        None => read_roots_of_the_host().map(|roots| ROOTS.get_or_init(|| roots).clone()),
+    }
+}
+
+fn read_roots_of_the_host() -> Result<Arc<RootCertStore>, String> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(found.certs);
@@ -298,6 +312,24 @@ impl ServerCertVerifier for NamedEndpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_roots_of_the_host_are_read_once() {
+        // A host may have none.
+        if let Ok(roots) = roots_of_the_host() {
+            assert!(Arc::ptr_eq(&roots, &roots_of_the_host().unwrap()));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_address_does_not_stand_in_for_a_name_that_is_none() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let keys = ClientKeys::accepting_any().unwrap();
+        let tcp = TcpStream::connect(address).await.unwrap();
+        let error = keys.connect(tcp, address, Some("a_b..example")).await.err().unwrap();
+        assert!(error.to_string().contains("not a name that a certificate can have"), "{error}");
+    }
 
     #[test]
     fn names_of_certificates() {

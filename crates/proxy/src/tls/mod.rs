@@ -65,13 +65,20 @@ impl Keys {
                 }
             }
         }
+        let mut without: Vec<(&String, Fault)> = Vec::new();
         for cluster in &snapshot.clusters {
             let Some(tls) = &cluster.tls else { continue };
             let old = previous.and_then(|previous| previous.clusters.get(&cluster.name));
             match ClientKeys::load(tls, cluster.protocol, old, &provider) {
                 Ok(made) => drop(keys.clusters.insert(cluster.name.clone(), made)),
+                // Its requests fail without keys. The operator did not write it, and all others would go without their changes.
+                Err(fault) if cluster.outside.is_some() => without.push((&cluster.name, fault)),
                 Err(fault) => errors.push((format!("cluster {}", cluster.name), fault)),
             }
+        }
+        if let Some((cluster, fault)) = without.first() {
+            let (clusters, why) = (without.len(), &fault.message);
+            tracing::error!(clusters, cluster, why, "TLS cannot be set up for hosts outside of the cluster");
         }
         if let Some(tls) = &snapshot.admin_access.tls {
             match AdminKeys::load(tls, previous.and_then(|previous| previous.admin.as_ref()), &provider) {
@@ -175,3 +182,33 @@ type Provider = Arc<CryptoProvider>;
 /// The protocols within TLS (RFC 7301).
 const H1: &[u8] = b"http/1.1";
 const H2: &[u8] = b"h2";
+
+#[cfg(test)]
+mod tests {
+    use model::{Cluster, ClusterTls, Outside, Reach};
+
+    use super::*;
+    use crate::worker::snapshot::fixture;
+
+    #[test]
+    fn a_fault_of_a_host_outside_is_no_fault_of_the_snapshot() {
+        let load = |outside: Option<Outside>| {
+            let cluster = |name: &str, server_name: &str, outside| {
+                let tls = ClusterTls {
+                    server_name: Some(server_name.to_owned()),
+                    subject_alt_names: Vec::new(),
+                    ca: None,
+                    certificate: None,
+                    verify: false,
+                };
+                Arc::new(Cluster { tls: Some(tls), outside, ..Cluster::new(name, Vec::new()) })
+            };
+            let mut snapshot = (*fixture::snapshot(Vec::new(), Vec::new())).clone();
+            snapshot.clusters = vec![cluster("bad", "a b", outside), cluster("good", "a.b", None)];
+            Keys::load(&snapshot, None)
+        };
+        let keys = load(Some(Outside { reach: Reach::Public, mark: "m".into() })).ok().unwrap();
+        assert!(keys.cluster("bad").is_none() && keys.cluster("good").is_some());
+        assert!(load(None).is_err());
+    }
+}

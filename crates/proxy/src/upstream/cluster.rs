@@ -11,10 +11,12 @@ use net::clock;
 use net::timer::Timer;
 use telemetry::{ClusterCounters, EndpointCounters, Gauge, Reason};
 use tokio::sync::Notify;
+use wire::message::RequestHead;
 
 use crate::deadline::Deadline;
 use crate::downstream::watch::Watched;
 use crate::error::Error;
+use crate::policy::via;
 use crate::upstream::closing::Closing;
 use crate::upstream::pool::Pool;
 use crate::worker::snapshot::ClusterPlan;
@@ -194,9 +196,19 @@ impl Cluster {
         self.backoff.borrow_mut().wait_ms(retry)
     }
 
+    /// The mark of requests of our own to its endpoints; `None` if the operator named these.
+    pub(crate) fn mark(&self) -> Option<&str> {
+        self.plan.policy.outside.as_ref().map(|outside| &*outside.mark)
+    }
+
+    /// Whether this installation has sent the request itself to a host like that of this cluster, which led back here.
+    pub(crate) fn has_sent(&self, head: &RequestHead, buffer: &[u8]) -> bool {
+        self.mark().is_some_and(|mark| via::is_marked(mark, head, buffer))
+    }
+
     /// The scheme of requests to its endpoints.
     pub(crate) fn scheme(&self) -> &'static str {
-        if self.plan.tls.is_some() { "https" } else { "http" }
+        if self.plan.policy.tls.is_some() { "https" } else { "http" }
     }
 
     /// Why no endpoint can be chosen.

@@ -160,6 +160,10 @@ fn is_local(error: &io::Error) -> bool {
 /// Those that [`failure`] distinguishes.
 pub(crate) async fn open(plan: &ClusterPlan, endpoint: &Endpoint, who: OnBehalfOf) -> io::Result<Stream> {
     let address = endpoint.state.address();
+    // What was resolved was judged before. An address that was written is judged here alone.
+    if plan.policy.outside.as_ref().is_some_and(|outside| !outside.reach.allows(address.ip())) {
+        return Err(io::Error::other("the address is not one that hosts outside of the cluster may have"));
+    }
     let is_within = plan.is_within && !address.ip().is_loopback() && net::socket::is_own(address.ip());
     let mut stream = match is_within {
         true => net::socket::connect_from(captured::within(address), address).await?,
@@ -175,6 +179,8 @@ pub(crate) async fn open(plan: &ClusterPlan, endpoint: &Endpoint, who: OnBehalfO
         stream.write_all(&bytes).await?;
     }
     match &plan.tls {
+        // Its keys could not be made, and nothing is sent in the clear instead.
+        None if plan.policy.tls.is_some() => Err(io::Error::other("TLS with the endpoint cannot be set up")),
         None => Ok(Stream::Plain(stream)),
         // Boxed, so that plain-text connections do not need the memory for a handshake.
         Some(keys) => {

@@ -88,7 +88,8 @@ impl Subrequest {
         let is_to_h2 = cluster.plan.policy.protocol == ClusterProtocol::H2;
         let mut upload = Transfer::default();
         let out = upload.start(Framing::H1(Body::None), Framing::of(is_to_h2, view.head.body), None);
-        headers::write_request(out, view.head, view.buffer, view.client, cluster.scheme(), edits);
+        let edits = RequestEdits { mark: cluster.mark(), ..*edits };
+        headers::write_request(out, view.head, view.buffer, view.client, cluster.scheme(), &edits);
         Self { upload, method: view.head.method, is_call: false }
     }
 
