@@ -91,6 +91,8 @@ pub struct Index {
     pub authorities: BTreeMap<Name, AuthorityEntry>,
     /// The labels of namespaces.
     pub namespaces: BTreeMap<Name, BTreeMap<String, String>>,
+    /// The identity of the namespace `kube-system`, which is that of the cluster; `None` if it cannot be seen.
+    pub cluster_uid: Option<Box<str>>,
     /// The definitions of kinds, of which only that of the HTTPRoute is read.
     pub definitions: BTreeMap<Name, DefinitionEntry>,
     /// Objects that cannot be read at present, and why. Those that were read before are still known.
@@ -347,6 +349,11 @@ impl Index {
     fn apply_namespace(&mut self, metadata: &ObjectMeta) {
         let name = Name::new("", metadata.name.as_deref().unwrap_or_default());
         let labels = metadata.labels.clone().unwrap_or_default();
+        if &*name.name == "kube-system" {
+            let uid = metadata.uid.as_deref().map(Box::from);
+            self.changes.all |= self.cluster_uid != uid;
+            self.cluster_uid = uid;
+        }
         if self.namespaces.get(&name) != Some(&labels) {
             self.namespaces.insert(name, labels);
             self.changes.all = true;

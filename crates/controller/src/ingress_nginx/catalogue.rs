@@ -532,7 +532,7 @@ pub const KEYS: &[Key] = &[
         "auth-url",
         Url,
         Drops,
-        "the URL must be that of a Service, `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`, or of a path of the same host, `https://$host/PATH`. Its query may have variables, which are escaped. A redirect of the service reaches the client, and ingress-nginx makes it 500",
+        "the URL is that of a Service, `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`, of a path of the same host, `https://$host/PATH`, or of a host outside of the cluster, `https://NAME:PORT/PATH`, at its public addresses and with a certificate for its name. Its query may have variables, which are escaped. A redirect of the service reaches the client, and ingress-nginx makes it 500",
         "ingress-nginx-access",
     )),
     secures(served(
@@ -709,7 +709,7 @@ pub const KEYS: &[Key] = &[
         "mirror-target",
         Url,
         Default,
-        "the URL must be that of a Service; the copy has the path of the request",
+        "the URL is that of a Service, or of a host outside of the cluster as for auth-url; the copy has the path of the request",
         "ingress-nginx-upstream",
     ),
     served(

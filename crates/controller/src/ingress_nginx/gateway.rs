@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::catalogue::Verdict;
 use super::options::Globals;
-use super::plan::{Compat, HeaderRule, Https, Location, Plan};
+use super::plan::{Compat, HeaderRule, Https, Location, Plan, Target};
 use super::report::{self, Read};
 use super::snippet::Step;
 
@@ -268,9 +268,10 @@ impl Making<'_, '_> {
             self.left_out(ingress, &format!("nothing of it is written: {what}"));
             return Vec::new();
         }
-        if let Some(path) = &location.asks_host {
-            let what = format!("auth-url: write the URL of the Service behind {path} instead of $host");
-            self.left_out(ingress, &what);
+        let of_host = location.asks_host.as_ref().map(|path| format!("behind {path} instead of $host"));
+        let outside = location.asks_outside.as_ref().map(|url| format!("that stands for {}", url.to));
+        if let Some(what) = of_host.or(outside) {
+            self.left_out(ingress, &format!("auth-url: write the URL of the Service {what}"));
             return Vec::new();
         }
         let decides = |steps: &[Step]| steps.iter().any(|step| matches!(step, Step::If { .. } | Step::Answer(_)));
@@ -339,11 +340,18 @@ impl Making<'_, '_> {
         if let Some(asked) = asked.filter(|_| location.asks_elsewhere) {
             self.grant(asked, ("steelyard.io", "TrafficPolicy", namespace));
         }
-        if let Some(mirror) = location.mirror.as_ref().filter(|mirror| mirror.namespace != namespace) {
+        let mirror = location.mirror.as_ref().and_then(Target::service);
+        if let Some(mirror) = mirror.filter(|mirror| mirror.namespace != namespace) {
             let to = json!({"name": mirror.name, "namespace": mirror.namespace});
             self.grant(&to, (GROUP, "HTTPRoute", namespace));
         }
-        if location.mirror.as_ref().is_some_and(|mirror| !mirror.host.is_empty()) {
+        if let Some(mirror) = location.mirror.as_ref().and_then(Target::outside) {
+            self.lost(
+                ingress,
+                &format!("mirror-target: {} is outside of the cluster: copies need a Service", mirror.to),
+            );
+        }
+        if mirror.is_some_and(|mirror| !mirror.host.is_empty()) {
             self.lost(ingress, "mirror-target: the copy has the host of the request");
         }
         if location.protocol.tls {
@@ -639,7 +647,7 @@ fn own_filters(location: &Location) -> Vec<Value> {
         let set = json!([{"name": "x-forwarded-prefix", "value": prefix}]);
         filters.push(json!({"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": set}}));
     }
-    if let Some(mirror) = &location.mirror {
+    if let Some(mirror) = location.mirror.as_ref().and_then(Target::service) {
         let to = json!({"name": mirror.name, "namespace": mirror.namespace, "port": mirror.port});
         filters.push(json!({"type": "RequestMirror", "requestMirror": {"backendRef": to}}));
     }

@@ -29,8 +29,8 @@ pub use options::{FLAGS, Globals, OPTIONS, Opt};
 pub use path::regex_of;
 pub(crate) use path::{is_expression, literal_of, pattern_of};
 pub use plan::{
-    Affinity, Canary, ClientTls, Compat, Errors, Finding, HeaderRule, Https, Known, Location, Plan, ProxySsl, Server,
-    ServiceUrl, UpstreamProtocol, With,
+    Affinity, Canary, ClientTls, Compat, Errors, Finding, HeaderRule, Https, Known, Location, OutsideHost, OutsideUrl,
+    Plan, ProxySsl, Server, ServiceUrl, Target, UpstreamProtocol, With, reach,
 };
 pub use report::{Format, OBJECTS_MAX, Report, Score, table};
 pub use snippet::{Answer, Found, Like, LocationKind, ServerLocation, Step, Test, check_locations, found_in, of_path};

@@ -12,6 +12,7 @@ mod errors;
 mod headers;
 mod hosts;
 mod limits;
+mod outside;
 mod responses;
 mod session;
 mod snippets;
@@ -28,6 +29,7 @@ use serde_json::{Map, Value, json};
 
 pub use self::access::ServiceUrl;
 pub use self::errors::Errors;
+pub use self::outside::{OutsideHost, OutsideUrl, Target, reach};
 pub use self::session::Affinity;
 pub use self::snippets::Server;
 pub use self::tls::{ClientTls, ProxySsl};
@@ -132,13 +134,15 @@ pub struct Location {
     /// The protocol of endpoints.
     pub protocol: UpstreamProtocol,
     /// Gets copies.
-    pub mirror: Option<ServiceUrl>,
+    pub mirror: Option<Target>,
     /// The Service that is asked by auth-url is in another namespace.
     pub asks_elsewhere: bool,
     /// Each part of the Secret of auth-secret is a user.
     pub has_user_map: bool,
     /// The path of auth-url on the host of the request; the Service behind it is asked.
     pub asks_host: Option<String>,
+    /// The host outside of the cluster that is asked by auth-url.
+    pub asks_outside: Option<OutsideUrl>,
     /// TLS of its hosts ends at the endpoints of the path `/`.
     pub passes_tls: bool,
     /// Clients of the host show a certificate.
@@ -287,6 +291,7 @@ impl Plan {
         location.asks_elsewhere = reading.asks_elsewhere;
         location.has_user_map = reading.has_user_map;
         location.asks_host = reading.asks_host.take();
+        location.asks_outside = reading.asks_outside.take();
         location.affinity = reading.affinity;
         let changes = reading.snippets(paths);
         location.host = changes.host.clone().or(location.host);
@@ -333,6 +338,7 @@ struct Reading<'g> {
     asks_elsewhere: bool,
     has_user_map: bool,
     asks_host: Option<String>,
+    asks_outside: Option<OutsideUrl>,
     affinity: Option<Affinity>,
 }
 
@@ -360,6 +366,7 @@ impl<'g> Reading<'g> {
             asks_elsewhere: false,
             has_user_map: false,
             asks_host: None,
+            asks_outside: None,
             affinity: None,
         };
         for (name, written) in annotations {
@@ -504,6 +511,7 @@ impl<'g> Reading<'g> {
             asks_elsewhere: false,
             has_user_map: false,
             asks_host: None,
+            asks_outside: None,
             affinity: None,
             passes_tls: self.passes_tls(),
             client_tls: self.client_tls(),

@@ -61,6 +61,42 @@ fn paths_that_are_asked_are_bounded() {
     assert_eq!(told(&translation, "auth-url asks more than 64 paths of this host"), 36);
 }
 
+#[test]
+fn hosts_outside_of_the_cluster_are_bounded() {
+    let asks = |namespace: usize, number: usize| {
+        let url = format!("https://h{namespace}-{number}.example.com/");
+        let mut made = ingress(
+            &format!("i{number:02}"),
+            &json!({"nginx.ingress.kubernetes.io/auth-url": url}),
+            &[format!("/{namespace}/{number}")],
+        );
+        made["metadata"]["namespace"] = json!(format!("n{namespace:02}"));
+        made
+    };
+    let service = |namespace: &str| {
+        let metadata = json!({"name": "web", "namespace": namespace});
+        json!({"kind": "Service", "metadata": metadata, "spec": {"ports": [{"port": 80}]}})
+    };
+    let namespaces = (0..40).map(|namespace| service(&format!("n{namespace:02}")));
+    let all = (0..40).flat_map(|namespace| (0..40).map(move |number| asks(namespace, number)));
+    let translation = served(all.chain(namespaces));
+    let outside = |translation: &Translation| -> Vec<std::sync::Arc<model::Cluster>> {
+        let clusters = translation.snapshot(&settings(&Value::Null)).clusters;
+        clusters.into_iter().filter(|cluster| cluster.outside.is_some()).collect()
+    };
+    assert_eq!(outside(&translation).len(), 1024);
+    // 32 namespaces have as many as they may, and nothing is left for the other 8.
+    assert_eq!(told(&translation, "may name 32 hosts outside"), 32 * 8);
+    assert_eq!(told(&translation, "may name 1024 hosts outside"), 8 * 40);
+    // The clusters of hosts are those of all who name them, and every replica marks its requests alike.
+    let mut shared = asks(0, 1);
+    shared["metadata"]["namespace"] = json!("other");
+    let clusters = outside(&served([asks(0, 1), asks(0, 2), shared, service("n00"), service("other")]));
+    assert_eq!(clusters.len(), 2);
+    let others = outside(&served([asks(3, 1), service("n03")]));
+    assert!(clusters.iter().all(|cluster| cluster.outside == others[0].outside));
+}
+
 /// A plan reads expressions and compiles none of them, whose cost nothing would bound. Routes compile them, within the budget of all.
 #[test]
 fn a_costly_expression_is_refused_where_expressions_are_bounded() {

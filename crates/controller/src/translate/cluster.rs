@@ -8,14 +8,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
-    Certificate, Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, ProxyProtocol, Sticky,
-    StickyToken, SubjectAltName, Transport, Zone,
+    Certificate, Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, Outside, ProxyProtocol,
+    Sticky, StickyToken, SubjectAltName, Transport, Zone,
 };
 
 use super::policy::Authority;
 use super::reference::Why;
 use super::traffic::{ClusterScope, Scope, UpstreamTls};
 use crate::index::{Index, Keypair, Name, ServicePort, SliceEndpoint, Standing};
+use crate::ingress_nginx::OutsideHost;
+
+/// Connections to each address of a host outside of the cluster. What waits for an answer holds one, and such a host may give none.
+const OUTSIDE_CONNECTIONS_MAX: usize = 256;
+
+/// Of these, the ones without work that each worker keeps.
+const OUTSIDE_IDLE_CONNECTIONS_MAX: usize = 16;
 
 /// The largest weight in the model.
 const WEIGHT_MAX: u64 = 65_535;
@@ -66,6 +73,8 @@ pub(crate) struct Clusters {
     made_of: Vec<Vec<Share>>,
     ids: HashMap<(Identity, ClusterScope), HashMap<Vec<Share>, ClusterId>>,
     of_service: HashMap<Name, Vec<usize>>,
+    /// Those of hosts outside of the Kubernetes cluster.
+    outside: HashMap<OutsideHost, ClusterId>,
     identity: Identity,
     /// The policies of the rule that asks for clusters.
     policies: ClusterScope,
@@ -202,6 +211,37 @@ impl Clusters {
         self.scopes.push(policies.clone());
         self.ids.entry(variant).or_default().insert(shares, id);
         Ok(id)
+    }
+
+    /// The cluster of a host outside of the Kubernetes cluster. `verify`: with TLS, its certificate must be valid for its name.
+    pub(crate) fn outside(&mut self, host: &OutsideHost, outside: &Outside, verify: bool) -> ClusterId {
+        if let Some(id) = self.outside.get(host) {
+            return *id;
+        }
+        let address = match host.name.parse() {
+            Ok(ip) => EndpointAddress::Socket(SocketAddr::new(ip, host.port)),
+            Err(_) => EndpointAddress::Name { host: host.name.clone(), port: host.port },
+        };
+        let endpoint = Endpoint { address, weight: 1, priority: 0, zone: Zone::Unknown, host: None };
+        let mut cluster = Cluster::new(format!("outside/{host}"), vec![endpoint]);
+        cluster.tls = host.is_https.then(|| ClusterTls {
+            server_name: Some(host.name.clone()),
+            subject_alt_names: Vec::new(),
+            ca: None,
+            certificate: None,
+            verify,
+        });
+        // Several namespaces may ask one host, and one of them must not have it ejected for all.
+        cluster.outlier = None;
+        cluster.limits.connections_max = Some(OUTSIDE_CONNECTIONS_MAX);
+        cluster.idle_connections_max = OUTSIDE_IDLE_CONNECTIONS_MAX;
+        cluster.outside = Some(outside.clone());
+        let id = ClusterId(self.list.len());
+        self.list.push(Arc::new(cluster));
+        self.made_of.push(Vec::new());
+        self.scopes.push(ClusterScope::default());
+        self.outside.insert(host.clone(), id);
+        id
     }
 
     /// Keeps clusters that have not changed at the same place in memory, so that the planes see that they have not.

@@ -8,6 +8,7 @@ mod client_certificate;
 mod errors;
 mod host;
 mod lines;
+mod outside;
 mod passthrough;
 mod plans;
 pub(super) mod ports;
@@ -148,6 +149,7 @@ pub(super) fn translate(
         default_backend: None,
         names_left: NAMES_MAX,
         asked: BTreeMap::new(),
+        outside: outside::OutsideHosts::of(&served, index, settings),
     };
     making.default_backend = making.default_backend(settings);
     for (name, host) in &hosts {
@@ -418,6 +420,8 @@ struct Making<'t, 'p, 'o> {
     names_left: usize,
     /// The backends behind the paths of it that are asked whether requests may pass, each with its Ingress, or why there is none.
     asked: BTreeMap<String, Result<(Ingress<'t>, &'t IngressTarget), String>>,
+    /// Hosts outside of the cluster.
+    outside: outside::OutsideHosts<'t>,
 }
 
 /// Names that all routes have by `server-alias`. Each route of a host has all names of the host.

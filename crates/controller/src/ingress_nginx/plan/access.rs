@@ -8,7 +8,7 @@ use super::super::header_map::HeaderMap;
 use super::super::snippet::Addresses;
 use super::super::value;
 use super::variables::{self, Part, of_question};
-use super::{Compat, Reading, Verdict};
+use super::{Compat, OutsideUrl, Reading, Target, Verdict, outside};
 
 /// A port of a Service that a URL names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,11 +178,19 @@ impl Reading<'_> {
                 let to = json!({"name": OF_HOST, "port": 80});
                 query.map(|query| (to, with_query(json!({"path": path}), query), Some(path)))
             }
-            None => self.service_url(&url).map(|service| {
-                self.asks_elsewhere = service.namespace != self.namespace;
-                let to = json!({"name": service.name, "namespace": service.namespace, "port": service.port});
-                let request = json!({"path": service.path, "host": service.host});
-                (to, with_query(request, service.query), None)
+            None => self.target(&url).map(|target| match target {
+                Target::Service(service) => {
+                    self.asks_elsewhere = service.namespace != self.namespace;
+                    let to = json!({"name": service.name, "namespace": service.namespace, "port": service.port});
+                    let request = json!({"path": service.path, "host": service.host});
+                    (to, with_query(request, service.query), None)
+                }
+                Target::Outside(url) => {
+                    self.tell("auth-url", Verdict::Differs, outside::says(url.to.is_https, self.compat));
+                    let request = with_query(json!({"path": url.path, "host": url.host}), url.query.clone());
+                    self.asks_outside = Some(OutsideUrl { is_annotated: is_own, ..url });
+                    (json!({"name": OF_HOST, "port": 80}), request, None)
+                }
             }),
         };
         let (to, mut request, path) = match asked {
@@ -310,37 +318,40 @@ impl Reading<'_> {
         Some(sign_in)
     }
 
-    /// The Service that a URL names.
-    pub(super) fn service_url(&self, url: &str) -> Result<ServiceUrl, String> {
-        let form = "write the URL of a Service: http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH";
+    /// The Service that a URL names, or the host outside of the cluster.
+    pub(super) fn target(&self, url: &str) -> Result<Target, String> {
+        let form = "write the URL of a Service, http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH, or of a host outside of the cluster, \
+                    https://NAME:PORT/PATH";
         let url = url.strip_suffix("$request_uri").filter(|url| !url.contains('?')).unwrap_or(url);
         let (url, query) = url.split_once('?').unwrap_or((url, ""));
         let (is_https, host, port, path) = value::split_url(url).ok_or_else(|| form.to_owned())?;
-        if is_https {
-            return Err(format!("the service is asked in the clear; {form}"));
-        }
         if url.contains('$') {
             return Err(format!("a variable of nginx before the query of the URL; {form}"));
         }
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         let labels: Vec<&str> = host.trim_end_matches('.').split('.').collect();
         let ([name, namespace, "svc"] | [name, namespace, "svc", "cluster", "local"]) = labels.as_slice() else {
-            return Err(format!("{} is no Service of this cluster; {form}", value::cut(host)));
+            let to = outside::host(is_https, host, port, self.compat).map_err(|why| format!("{why}; {form}"))?;
+            let host = to.name.clone();
+            return Ok(Target::Outside(OutsideUrl { to, host, path, query: of_question(query)?, is_annotated: true }));
         };
+        if is_https {
+            return Err(format!("a Service is asked in the clear; {form}"));
+        }
         if self.compat == Compat::Safe && **namespace != *self.namespace {
             return Err(format!(
                 "the Service {namespace}/{name} is in another namespace, and an annotation cannot say that it may be used: start the \
                  controller with --ingress-nginx-compat=exact, or move the Service"
             ));
         }
-        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        Ok(ServiceUrl {
+        Ok(Target::Service(ServiceUrl {
             namespace: (*namespace).to_owned(),
             name: (*name).to_owned(),
             port: port.unwrap_or(80),
             host: host.to_owned(),
             path,
             query: of_question(query)?,
-        })
+        }))
     }
 }
 

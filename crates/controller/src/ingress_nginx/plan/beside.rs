@@ -3,24 +3,28 @@
 use serde_json::{Map, json};
 
 use super::variables::{Part, parts};
-use super::{Reading, ServiceUrl, Verdict};
+use super::{Reading, Target, Verdict, outside};
 
 impl Reading<'_> {
-    /// The Service that gets copies.
-    pub(super) fn mirror(&mut self) -> Option<ServiceUrl> {
+    /// What gets copies.
+    pub(super) fn mirror(&mut self) -> Option<Target> {
         let Some(target) = self.text("mirror-target").map(str::to_owned) else {
             self.idle(&["mirror-host", "mirror-request-body"], "without mirror-target, it has no effect");
             return None;
         };
-        let found =
-            self.service_url(&target).and_then(|service| match (service.path.as_str(), service.query.as_str()) {
-                ("/", "") => Ok(service),
-                _ => Err("the copy has the path of the request: write the URL without a path".to_owned()),
-            });
-        let mut service = found.map_err(|why| self.tell("mirror-target", Verdict::Refused, &why)).ok()?;
+        let found = self.target(&target).and_then(|target| match target.request() {
+            ("/", "") => Ok(target),
+            _ => Err("the copy has the path of the request: write the URL without a path".to_owned()),
+        });
+        let mut target = found.map_err(|why| self.tell("mirror-target", Verdict::Refused, &why)).ok()?;
+        if let Target::Outside(url) = &target {
+            self.tell("mirror-target", Verdict::Differs, outside::says(url.to.is_https, self.compat));
+        }
         match self.text("mirror-host").map(str::to_owned) {
             // In place of the host of the URL.
-            Some(host) if ["$host", "$http_host", "$best_http_host"].contains(&host.as_str()) => service.host.clear(),
+            Some(host) if ["$host", "$http_host", "$best_http_host"].contains(&host.as_str()) => {
+                target.set_host(String::new())
+            }
             Some(host) if host.contains('$') => {
                 self.tell(
                     "mirror-host",
@@ -28,10 +32,10 @@ impl Reading<'_> {
                     "a variable of nginx other than $host; the copy has the host of the URL",
                 );
             }
-            Some(host) => service.host = host,
+            Some(host) => target.set_host(host),
             None => {}
         }
-        Some(service)
+        Some(target)
     }
 
     /// Whether requests are in the access log.

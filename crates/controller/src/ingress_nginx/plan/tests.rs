@@ -326,8 +326,10 @@ fn what_closes_a_route_and_what_drops_an_ingress() {
     check(&[("auth-url", "https://auth.shop.svc/")], Some("in the clear"), None);
     check(&[("auth-url", "https://$host/auth?u=$uri&x=1")], Some("$uri is not known"), None);
     check(&[("auth-url", "http://auth.shop.svc/$request_uri?x=1")], Some("before the query"), None);
-    check(&[("auth-url", "https://$host")], Some("in the clear"), None);
-    check(&[("auth-url", "http://login.example.com/")], Some("no Service"), None);
+    check(&[("auth-url", "https://$host")], Some("before the query"), None);
+    check(&[("auth-url", "http://login.example.com/")], None, None);
+    check(&[("auth-url", "http://login/")], Some("no Service"), None);
+    check(&[("auth-url", "http://169.254.169.254/")], Some("may be used"), None);
     check(&[("auth-url", "http://a.login.svc/")], Some("another namespace"), None);
     check(&[("auth-url", "http://a.shop.svc/"), ("auth-method", "TRACE")], Some("asked by TRACE"), None);
     check(&[("auth-url", "http://a.shop.svc/"), ("auth-method", "post")], Some("asked by post"), None);

@@ -627,9 +627,9 @@ impl<'t> Making<'t, '_, '_> {
             route.policy.changes.rewrite.host = Some(of_place(host));
         }
         if let Some(mirror) = &location.mirror
-            && let Some(to) = self.asked(mirror)?
+            && let Some(to) = self.copied_to(ingress, mirror)?
         {
-            let host = Some(mirror.host.clone()).filter(|host| !host.is_empty());
+            let host = Some(mirror.host().to_owned()).filter(|host| !host.is_empty());
             route.policy.mirrors.push(Mirror { to, host, share: 1.0, only: None });
         }
         let scope = self.with.policies.of_ingress(ingress.name);
@@ -655,14 +655,15 @@ impl<'t> Making<'t, '_, '_> {
             if self.client_tls.is_some() {
                 return Err("auth-url beside auth-tls-secret: the service would not learn who the client is".to_owned());
             }
-            let (number, to) = match &location.asks_host {
-                Some(path) => {
+            let (number, to) = match (&location.asks_host, &location.asks_outside) {
+                (_, Some(url)) => (self.with.policies.number_of(ingress.name), self.outside(ingress, url)?),
+                (Some(path), None) => {
                     let (by, target) =
                         self.asked.get(path).cloned().unwrap_or_else(|| Err(format!("nothing has {path}")))?;
                     let share = self.share(by, by, target).map_err(|why| why.message)?;
                     (self.with.policies.number_of(ingress.name), self.cluster(by, share, None)?)
                 }
-                None => {
+                (None, None) => {
                     let (number, share) = self.with.policies.asked(self.index, &scope, Asked::Authorization)?;
                     (number, self.out.clusters.of(self.index, vec![share])?)
                 }
@@ -673,7 +674,7 @@ impl<'t> Making<'t, '_, '_> {
     }
 
     /// The cluster of a Service that a URL names; `None` if there is none.
-    fn asked(&mut self, url: &ServiceUrl) -> Result<Option<model::ClusterId>, String> {
+    pub(super) fn asked(&mut self, url: &ServiceUrl) -> Result<Option<model::ClusterId>, String> {
         let service = Name::new(&url.namespace, &url.name);
         let found = service_port(self.index, &service, model::Transport::Tcp, |port| port.port == url.port);
         let Ok(Some(port)) = found else { return Ok(None) };
