@@ -32,6 +32,29 @@ pub struct OverviewStatus {
     pub so_far: SoFar,
 }
 
+/// The largest rate that a process is believed to have. More is no figure of Steelyard, and its digits would fill the page.
+const RATE_MAX: f64 = 1e12;
+/// Bytes of what a process says of who is to blame.
+const VERDICT_BYTES_MAX: usize = 1 << 10;
+
+impl OverviewStatus {
+    /// Whether these can be the figures of a Steelyard. What answers at the address of a replica may be anything.
+    pub fn is_plausible(&self) -> bool {
+        let of = &self.point;
+        let rates = [
+            of.requests_per_second,
+            of.errors_per_second,
+            of.by_endpoints_per_second,
+            of.own_per_second,
+            of.by_clients_per_second,
+            of.retries_per_second,
+        ];
+        let quantiles = [of.added_us, of.upstream_us].into_iter().flatten().flat_map(|of| [of.p50, of.p99]);
+        rates.into_iter().chain(quantiles).all(|figure| (0.0..RATE_MAX).contains(&figure))
+            && self.verdict.text.len() <= VERDICT_BYTES_MAX
+    }
+}
+
 /// What a process has counted since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoFar {
@@ -67,8 +90,8 @@ pub(crate) fn sum(replicas: &[Replica]) -> Point {
         own_per_second: all.own_per_second + of.own_per_second,
         by_clients_per_second: all.by_clients_per_second + of.by_clients_per_second,
         retries_per_second: all.retries_per_second + of.retries_per_second,
-        connections_open: all.connections_open + of.connections_open,
-        pending: all.pending + of.pending,
+        connections_open: all.connections_open.saturating_add(of.connections_open),
+        pending: all.pending.saturating_add(of.pending),
         added_us: worst(all.added_us, of.added_us),
         upstream_us: worst(all.upstream_us, of.upstream_us),
     })
@@ -88,9 +111,8 @@ mod tests {
     use super::*;
     use crate::{History, Quantiles};
 
-    #[test]
-    fn rates_are_added_up_and_the_worst_quantiles_count() {
-        let replica = |requests_per_second, p99| Replica {
+    fn replica(requests_per_second: f64, p99: f64) -> Replica {
+        Replica {
             address: "a".into(),
             pod: String::new(),
             overview: Ok(OverviewStatus {
@@ -109,7 +131,38 @@ mod tests {
                 },
                 so_far: SoFar { requests: 1_000, errors: 3 },
             }),
+        }
+    }
+
+    #[test]
+    fn figures_that_cannot_be_are_told_from_figures() {
+        let check = |change: &dyn Fn(&mut OverviewStatus), expect| {
+            let mut of = replica(10.0, 7.0).overview.unwrap();
+            change(&mut of);
+            assert_eq!(of.is_plausible(), expect, "{of:?}");
         };
+        check(&|_| {}, true);
+        for wrong in [f64::NAN, f64::INFINITY, 1e308, -1.0] {
+            check(&|of| of.point.own_per_second = wrong, false);
+            check(&|of| of.point.upstream_us = Some(Quantiles { p50: 1.0, p99: wrong }), false);
+        }
+        check(&|of| of.verdict.text = "x".repeat(VERDICT_BYTES_MAX + 1), false);
+    }
+
+    #[test]
+    fn the_largest_counts_are_added_up() {
+        let full = |_| {
+            let mut full = replica(1.0, 1.0);
+            let of = full.overview.as_mut().unwrap();
+            (of.point.connections_open, of.point.pending) = (u64::MAX, u64::MAX);
+            full
+        };
+        let all = sum(&[0, 1].map(full));
+        assert_eq!((all.connections_open, all.pending), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn rates_are_added_up_and_the_worst_quantiles_count() {
         let gone = Replica { address: "b".into(), pod: String::new(), overview: Err("no answer".into()) };
         let replicas = [replica(10.0, 7.0), gone, replica(2.5, 9.0)];
         let all = sum(&replicas);

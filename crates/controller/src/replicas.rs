@@ -81,12 +81,16 @@ fn keep(slices: &mut BTreeMap<String, FoundReplicas>, slice: &EndpointSlice) {
 }
 
 fn all(slices: &BTreeMap<String, FoundReplicas>, service: &ServiceName) -> FoundReplicas {
-    let mut all = Vec::new();
+    let (mut all, mut wrong) = (Vec::new(), None);
     for of in slices.values() {
-        all.extend(of.clone().map_err(|why| format!("{service}: {why}"))?);
+        match of {
+            Ok(found) => all.extend(found.iter().cloned()),
+            Err(why) => wrong = Some(why),
+        }
     }
     if all.is_empty() {
-        return Err(format!("{service}: the Service has no endpoints, or does not exist"));
+        let none = "the Service has no endpoints, or does not exist";
+        return Err(format!("{service}: {}", wrong.map_or(none, String::as_str)));
     }
     all.sort_unstable();
     all.dedup();
@@ -95,6 +99,10 @@ fn all(slices: &BTreeMap<String, FoundReplicas>, service: &ServiceName) -> Found
 
 /// The endpoints of a slice, whatever their state: a replica that is not ready has figures, too.
 fn replicas(slice: &EndpointSlice) -> FoundReplicas {
+    // Kubernetes writes one without ports for each family of addresses that has no endpoint.
+    if slice.endpoints.is_empty() {
+        return Ok(Vec::new());
+    }
     let tcp = slice.ports.iter().flatten().filter(|port| matches!(port.protocol.as_deref(), None | Some("TCP")));
     let tcp: Vec<_> = tcp.collect();
     let port = match tcp.as_slice() {
@@ -150,6 +158,7 @@ mod tests {
         let one = json!([{"name": "x", "port": 9902}]);
         check(one.clone(), &["10.0.0.1"], Ok(&["10.0.0.1:9902 pod-10.0.0.1"]));
         check(one.clone(), &[], Ok(&[]));
+        check(json!([]), &[], Ok(&[]));
         let two = json!([{"name": "web", "port": 80}, {"name": "metrics", "port": 9902, "protocol": "TCP"}]);
         check(two, &["fd00::1"], Ok(&["[fd00::1]:9902 pod-fd00::1"]));
         // Nothing here is asked.
@@ -163,6 +172,17 @@ mod tests {
         check(json!([{"name": "a", "port": 1, "protocol": "UDP"}]), &["10.0.0.1"], Err(why));
         check(json!([{"name": "a"}]), &["10.0.0.1"], Err(why));
         check(json!([{"name": "a", "port": 70000}]), &["10.0.0.1"], Err(why));
+    }
+
+    #[test]
+    fn a_slice_that_cannot_be_asked_hides_no_other() {
+        let service = "a/b".parse().unwrap();
+        let good = replicas(&slice(json!([{"name": "metrics", "port": 9902}]), &["10.0.0.1"]));
+        let wrong = replicas(&slice(json!([{"name": "a", "port": 1, "protocol": "UDP"}]), &["fd00::1"]));
+        let both = BTreeMap::from([("a".to_owned(), wrong.clone()), ("b".to_owned(), good)]);
+        assert_eq!(all(&both, &service).unwrap().len(), 1);
+        let alone = BTreeMap::from([("a".to_owned(), wrong)]);
+        assert!(all(&alone, &service).unwrap_err().starts_with("a/b: the Service needs one TCP port"));
     }
 
     #[test]

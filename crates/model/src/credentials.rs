@@ -28,7 +28,9 @@ impl Credential for PasswordHash {
 
     fn read(text: &str) -> Result<Self, String> {
         // nginx and Apache take what follows another `:` for a comment. No hash has one.
-        Self::parse(text.split_once(':').map_or(text, |(hash, _)| hash))
+        let hash = text.split_once(':').map_or(text, |(hash, _)| hash);
+        // Space at the end of a password belongs to it, as with nginx 1.22; no hash has any.
+        Self::parse(if hash.starts_with("{PLAIN}") { hash } else { hash.trim_end() })
     }
 
     fn unique<'l>(&'l self, name: &'l str) -> &'l str {
@@ -40,7 +42,7 @@ impl Credential for Secret {
     const UNIQUE: &'static str = "key";
 
     fn read(text: &str) -> Result<Self, String> {
-        Self::api_key(text)
+        Self::api_key(text.trim_end())
     }
 
     fn unique<'l>(&'l self, _: &'l str) -> &'l str {
@@ -61,8 +63,7 @@ pub fn parse_credentials<T: Credential>(text: &str) -> Result<Vec<(String, T)>, 
     // RFC 3629 section 6: a byte order mark is a signature, not a part of the first name.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (index, line) in text.lines().enumerate() {
-        let line = line.trim_end();
-        if line.is_empty() || line.starts_with('#') {
+        if line.trim_end().is_empty() || line.starts_with('#') {
             continue;
         }
         let entry = match line.split_once(':') {
@@ -117,6 +118,20 @@ mod tests {
             (Ok(_), Err(_)) => panic!("accepted: {text}"),
             (Err(wrong), Ok(_)) => panic!("{text}: {wrong:?}"),
         }
+    }
+
+    #[test]
+    fn space_at_an_end_belongs_to_a_password_alone() {
+        let sha = "{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=";
+        let text = format!("ann:{{PLAIN}}pw \u{a0}\njoe:{{PLAIN}}pw :note\r\nbob:{sha} \t\n");
+        let users = parse_credentials::<PasswordHash>(&text).unwrap();
+        let plain = |number: usize| match &users[number].1 {
+            PasswordHash::Plain(Secret(password)) => password.as_str(),
+            _ => "",
+        };
+        assert_eq!((plain(0), plain(1), users.len()), ("pw \u{a0}", "pw ", 3));
+        let keys = parse_credentials::<Secret>("a:0123456789abcdef0123 \n").unwrap();
+        assert_eq!(keys[0].1.0, "0123456789abcdef0123");
     }
 
     #[test]

@@ -530,9 +530,9 @@ fn users_of_map(data: &BTreeMap<String, k8s_openapi::ByteString>) -> Result<Arc<
     let user = |(name, value): (&String, &k8s_openapi::ByteString)| {
         let text = std::str::from_utf8(&value.0).map_err(|_| format!("{name} is not UTF-8"))?;
         // A further line would be a user of another name.
-        let is_line = !text.trim_end().contains(['\n', '\r']);
-        let hash =
-            if is_line { PasswordHash::read(text.trim_end()) } else { Err("it has more than one line".to_owned()) };
+        let text = text.trim_end_matches(['\n', '\r']);
+        let is_line = !text.contains(['\n', '\r']);
+        let hash = if is_line { PasswordHash::read(text) } else { Err("it has more than one line".to_owned()) };
         hash.map(|hash| (name.clone(), hash)).map_err(|wrong| format!("{name}: {wrong}"))
     };
     let (users, wrong): (Vec<_>, Vec<_>) = data.iter().map(user).partition(Result::is_ok);

@@ -315,15 +315,13 @@ impl Queue {
 
 /// Whether this password has this hash.
 fn is_right(hash: &PasswordHash, password: &[u8]) -> bool {
+    if password.len() > hash.password_bytes_max() {
+        return false;
+    }
     match hash {
         PasswordHash::Bcrypt(hash) => bcrypt::verify(password, hash).unwrap_or(false),
         PasswordHash::Argon2(hash) => {
             argon2::PasswordHash::new(hash).is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok())
-        }
-        PasswordHash::Md5 { .. } | PasswordHash::ShaCrypt(_)
-            if password.len() > PasswordHash::CRYPT_PASSWORD_BYTES_MAX =>
-        {
-            false
         }
         PasswordHash::Md5 { magic, salt, hash } => {
             is_same(md5_crypt(password, magic.as_bytes(), salt.as_bytes()).as_bytes(), hash.as_bytes())

@@ -139,7 +139,7 @@ async fn overview(address: SocketAddr) -> io::Result<OverviewStatus> {
         return Err(foreign());
     }
     let overview: OverviewStatus = serde_json::from_str(body).map_err(|_| foreign())?;
-    if overview.version == OVERVIEW_VERSION { Ok(overview) } else { Err(foreign()) }
+    if overview.version == OVERVIEW_VERSION && overview.is_plausible() { Ok(overview) } else { Err(foreign()) }
 }
 
 #[cfg(test)]
