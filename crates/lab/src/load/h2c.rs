@@ -26,6 +26,7 @@ use super::report::LoadReport;
 use super::shape::Shape;
 use super::socket::{Socket, Tls};
 use super::tally::{Met, Outcome};
+use crate::requests::shown;
 use crate::stats::Rng;
 
 /// The flow-control windows of a stream and of a connection. They are so large that this side never limits a transfer.
@@ -67,7 +68,7 @@ pub(super) async fn run(load: &HttpLoad) -> io::Result<LoadReport> {
         if payload.len() > 0 && !has_length {
             request = request.header("content-length", payload.len());
         }
-        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, format!("{method} {uri}: {error}"));
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, format!("{method} {}: {error}", shown(&uri)));
         Ok((request.body(()).map_err(invalid)?, payload.clone()))
     })?;
     let exchange = Exchange {
@@ -174,7 +175,8 @@ pub(super) struct Stream {
 
 impl Lane for Stream {
     async fn prepare(&mut self) {
-        for Handle { link, sender } in &mut self.links {
+        // As with HTTP/1, the first request to each of several servers connects.
+        if let [Handle { link, sender }] = self.links.as_mut_slice() {
             *sender = link.connect(None, &mut Met::default()).await.ok();
         }
     }

@@ -153,10 +153,7 @@ impl HttpLoad {
     /// A recorded request, for the server of this load.
     fn sent<'a>(&self, recorded: &'a Recorded) -> Sent<'a> {
         let is_given = |name: &str| self.headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
-        // A list may have any header. The length follows from the body.
-        let is_ours =
-            |name: &str| ["content-length", "transfer-encoding"].iter().any(|own| name.eq_ignore_ascii_case(own));
-        let kept = recorded.headers.iter().filter(|(name, _)| !is_given(name) && !is_ours(name));
+        let kept = recorded.headers.iter().filter(|(name, _)| !is_given(name));
         let keeps_host = self.keep_host && !recorded.host.is_empty();
         Sent {
             method: &recorded.method,
@@ -286,9 +283,10 @@ struct Connection {
 
 impl Lane for Connection {
     async fn prepare(&mut self) {
-        for place in 0..self.links.len() {
-            let client = self.connect(place).await.ok();
-            self.links[place] = Link { has_connected: client.is_some(), client };
+        // With several servers, the first request to each one connects. A lane that waited here for all of them would send nothing meanwhile.
+        if self.links.len() == 1 {
+            let client = self.connect(0).await.ok();
+            self.links[0] = Link { has_connected: client.is_some(), client };
         }
     }
 

@@ -55,7 +55,7 @@ pub struct ReplayArgs {
     #[arg(long, requires = "replay", help_heading = HEADING)]
     pub keep_host: bool,
 
-    /// With --replay: send recorded cookies, passwords and tokens also to another server than they were recorded for
+    /// With --replay: send recorded bodies, cookies, passwords and tokens also to another server than they were recorded for
     #[arg(long, requires = "replay", help_heading = HEADING)]
     pub keep_secrets: bool,
 }
@@ -107,8 +107,11 @@ pub struct Replayed {
     pub other_hosts: u64,
     /// Requests that were probably recorded with a body, and are sent without: a log does not have it.
     pub without_body: u64,
-    /// Requests from which cookies, passwords and tokens are left out.
+    /// Requests for another server than the recorded one from which headers with secrets, or the query of `Referer`, are left out.
     pub without_secrets: u64,
+    /// Requests for another server than the recorded one from which the body is left out.
+    #[serde(default)]
+    pub withheld_bodies: u64,
     /// Whether the file may have more requests.
     pub is_cut: bool,
 }
@@ -195,9 +198,9 @@ impl ReplayArgs {
             let had_body = form == Form::Logged && matches!(request.method.as_str(), "POST" | "PUT" | "PATCH");
             chosen.about.without_body += u64::from(had_body);
             if !self.keep_secrets && !is_of(&request, url) {
-                let before = request.headers.len();
-                request.headers.retain(|(name, _)| !is_secret(name));
-                chosen.about.without_secrets += u64::from(request.headers.len() < before);
+                chosen.about.without_secrets += u64::from(remove_secrets(&mut request));
+                let body = std::mem::take(&mut request.body);
+                chosen.about.withheld_bodies += u64::from(!body.is_empty());
             }
             let next = known.len() as u32;
             let size = request.bytes();
@@ -313,7 +316,7 @@ fn is_of(request: &Recorded, url: &Url) -> bool {
     recorded.eq_ignore_ascii_case(&with_port(&url.authority, url.is_secure)) && (url.is_secure || !request.is_https)
 }
 
-/// Parts of the names of headers that are secret. The access log of Steelyard hides the same.
+/// Parts of the names of headers that are secret: those that the access log of Steelyard hides, and more, because another server gets them.
 const SECRETS: &[&str] = &[
     "auth",
     "cookie",
@@ -322,20 +325,45 @@ const SECRETS: &[&str] = &[
     "password",
     "passwd",
     "passphrase",
+    "passcode",
     "credential",
     "api-key",
+    "apikey",
     "access-key",
+    "access-code",
+    "admin-key",
+    "license-key",
     "private-key",
     "subscription-key",
     "functions-key",
     "session",
     "jwt",
+    "csrf",
+    "xsrf",
     "signature",
 ];
 
+/// Words that are secret if a whole part of the name is one of them: `x-pin`, but not `x-shopping-list`.
+const SECRET_WORDS: &[&str] = &["sid", "otp", "pin"];
+
 fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    SECRETS.iter().any(|part| name.contains(part))
+    let name = name.to_ascii_lowercase().replace('_', "-");
+    SECRETS.iter().any(|part| name.contains(part)) || name.split('-').any(|word| SECRET_WORDS.contains(&word))
+}
+
+/// Removes headers that are secret, and the query of `Referer`. Returns whether there was one.
+fn remove_secrets(request: &mut Recorded) -> bool {
+    let before = request.headers.len();
+    request.headers.retain(|(name, _)| !is_secret(name));
+    let mut is_changed = request.headers.len() < before;
+    let referers = request.headers.iter_mut().filter(|(name, _)| name.eq_ignore_ascii_case("referer"));
+    for (_, url) in referers {
+        if let Some(at) = url.find(['?', '#']) {
+            url.truncate(at);
+            is_changed = true;
+        }
+    }
+    is_changed
 }
 
 impl Replayed {
@@ -358,7 +386,17 @@ impl Replayed {
         add(self.skipped, &format!("entries cannot be read; {first}"));
         add(self.other_hosts, "requests were for other hosts");
         add(self.without_body, "POST, PUT and PATCH requests have no body, because the log has none");
-        add(self.without_secrets, "requests are sent without their cookies, passwords and tokens (--keep-secrets)");
+        let kept = "(--keep-secrets sends them); their paths and queries are sent";
+        add(
+            self.without_secrets,
+            &format!(
+                "requests for another server are sent without headers with secrets or the query of Referer {kept}"
+            ),
+        );
+        add(
+            self.withheld_bodies,
+            &format!("requests for another server are sent without their recorded bodies {kept}"),
+        );
         lines
     }
 }
@@ -448,6 +486,37 @@ mod tests {
         check(&only(&["b.example:8080", "a.example"]), "http://c", &[("/1", 1), ("/2", 0)]);
         let why = recording(&only(&["c"]), "http://c", text).unwrap_err().to_string();
         assert_eq!(why, "no request is for --only-host c; it has a.example, b.example:8080");
+    }
+
+    #[test]
+    fn bodies_and_all_names_of_secrets_stay_with_theirs() {
+        let secret = "apikey x-api_key X-APIKEY x-hasura-admin-key x-license_key sid X-Sid x-otp passcode x-pin x-access-code x-xsrf X-Amz-Credential";
+        let public = "x-shopping-list x-inside idempotency-key accept x-mapping";
+        let headers: Vec<_> = secret
+            .split(' ')
+            .chain(public.split(' '))
+            .map(|name| (name, "v"))
+            .chain([("Referer", "https://shop.example/x?access_token=1#y")])
+            .map(|(name, value)| serde_json::json!({"name": name, "value": value}))
+            .collect();
+        let request = serde_json::json!({
+            "method": "POST", "url": "https://shop.example/login?a=b", "headers": headers, "postData": {"text": "password=p"},
+        });
+        let text = serde_json::json!({"log": {"entries": [{"request": request}]}}).to_string();
+        let found = recording(&args(|_| {}), "http://a", &text).unwrap();
+        let sent = &found.requests[0];
+        let names: Vec<_> = sent.headers.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names.join(" "), format!("{public} Referer"));
+        assert_eq!(sent.headers.last().unwrap().1, "https://shop.example/x");
+        assert_eq!((sent.body.len(), sent.target.as_str()), (0, "/login?a=b"));
+        let about = &found.schedule.about;
+        assert_eq!((about.without_secrets, about.withheld_bodies), (1, 1));
+        for (args, url) in [(args(|args| args.keep_secrets = true), "http://a"), (args(|_| {}), "https://shop.example")]
+        {
+            let found = recording(&args, url, &text).unwrap();
+            assert_eq!((found.requests[0].headers.len(), found.requests[0].body.len()), (headers.len(), 10));
+            assert_eq!(found.schedule.about.withheld_bodies, 0);
+        }
     }
 
     #[test]

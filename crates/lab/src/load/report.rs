@@ -89,7 +89,8 @@ pub struct LoadReport {
     /// Open loop: the time from when an operation was due to its end, so that a stall counts against every operation that it delays. In
     /// streams of messages, the time from when a message was due to its arrival.
     pub response: Option<Distribution>,
-    /// The time to connect, with the TLS handshake. An open loop connects before its first operation, which does not count here.
+    /// The time to connect, with the TLS handshake. An open loop with one server connects before its first operation, which does not
+    /// count here.
     pub connect: Option<Distribution>,
     /// The time from the end of the send to the first byte of the response; in HTTP/2, to its complete head. Long bodies do not count.
     pub waiting: Option<Distribution>,
@@ -329,6 +330,13 @@ impl fmt::Display for LoadReport {
         let ended = if self.interrupted { ", interrupted" } else { "" };
         writeln!(to, "{}", self.title())?;
         self.write_replay(to)?;
+        let is_outside = self.sent == 0 && self.outside.ok + self.outside.errors > 0;
+        if self.replay.is_some() && is_outside && !self.interrupted {
+            writeln!(
+                to,
+                "            all requests were sent during the warm-up and are not measured: shorten --warm-up"
+            )?;
+        }
         writeln!(to, "succeeded   {} in {seconds:.2} s, {:.0}/s{ended}", self.ok, self.ok_per_s)?;
         writeln!(to, "failed      {}", self.failed_by_kind())?;
         self.write_answers(to)?;

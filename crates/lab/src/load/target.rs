@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use crate::requests::shown;
+
 /// The parts of a URL that a request needs, and the address of its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -120,7 +122,7 @@ pub(crate) fn resolve_address(text: &str) -> io::Result<SocketAddr> {
 }
 
 fn unusable(what: &str, why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, format!("cannot put load on {what}: {why}"))
+    io::Error::new(io::ErrorKind::InvalidInput, format!("cannot put load on {}: {why}", shown(what)))
 }
 
 #[cfg(test)]

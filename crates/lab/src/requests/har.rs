@@ -1,119 +1,297 @@
 //! Requests that a browser has saved (HAR 1.2): Chromium's and Firefox's files.
 
+use std::fmt;
 use std::io;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::{Entry, Form, Read, Recorded, Wish, checked, of_url, shown, time};
+use super::{Entry, Form, HEADERS_MAX, Read, Recorded, Wish, add_header, of_url, shown, time};
 
-/// Headers that belong to a connection or to a version of HTTP, or that follow from the request.
-const NOT_SENT: &[&str] = &[
-    "host",
-    "content-length",
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "transfer-encoding",
-    "te",
-    "upgrade",
-    "http2-settings",
-    "trailer",
-    // The body is sent at once.
-    "expect",
-    // For the proxy that was between.
-    "proxy-authorization",
-];
+/// The most fields of a form that are read.
+const FIELDS_MAX: usize = 10_000;
 
-/// What is read of a file. Responses, which are most of it, are skipped by the parser.
-#[derive(Deserialize)]
-struct File {
-    log: Log,
+/// Reads a file, entry by entry. Returns false if it is no HAR file; nothing is taken then.
+///
+/// # Errors
+/// It begins as a HAR file, but the rest is none. The message says where it breaks. Entries that are no HTTP requests are left out.
+pub(super) fn read(
+    bytes: &[u8],
+    wish: Wish<'_>,
+    read: &mut Read,
+    take: &mut dyn FnMut(Entry) -> bool,
+) -> io::Result<bool> {
+    let mut reader = Reader { wish, read, take, is_har: false, has_entries: false, number: 0, is_enough: false };
+    let mut parser = serde_json::Deserializer::from_slice(bytes);
+    let parsed = Level::File(&mut reader).deserialize(&mut parser);
+    let Reader { is_har, has_entries, is_enough, .. } = reader;
+    match parsed {
+        Ok(()) if has_entries => {
+            if !is_enough && parser.end().is_err() {
+                read.skip("there is more behind the end of the HAR file: only the first document is read");
+            }
+            Ok(true)
+        }
+        Err(error) if is_har => {
+            let why = format!("it cannot be read as a HAR file: {error}");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+        }
+        Ok(()) | Err(_) => Ok(false),
+    }
 }
 
-#[derive(Deserialize)]
-struct Log {
-    entries: Option<Vec<Saved>>,
+/// What is known of a file while it is parsed.
+struct Reader<'a, 'w> {
+    wish: Wish<'w>,
+    read: &'a mut Read,
+    take: &'a mut dyn FnMut(Entry) -> bool,
+    /// `log` has a member that only a HAR file has.
+    is_har: bool,
+    has_entries: bool,
+    /// Of the next entry.
+    number: u64,
+    is_enough: bool,
+}
+
+impl Reader<'_, '_> {
+    fn entry(&mut self, saved: &Saved) {
+        match one(saved, self.wish.host) {
+            Ok(request) => {
+                self.read.taken += 1;
+                let at = time::iso(&saved.started_date_time.0);
+                self.is_enough = !(self.take)(Entry { request, at, form: Form::Saved });
+            }
+            Err(why) => self.read.skip(&format!("entry {}: {why}", self.number)),
+        }
+        self.number += 1;
+    }
+}
+
+/// A level of a file. Everything else, which is most of it, is skipped by the parser.
+enum Level<'r, 'a, 'w> {
+    File(&'r mut Reader<'a, 'w>),
+    Log(&'r mut Reader<'a, 'w>),
+    Entries(&'r mut Reader<'a, 'w>),
+}
+
+impl<'de> DeserializeSeed<'de> for Level<'_, '_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        // A file with something else instead of an object is left to the parser of lines.
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Level<'_, '_, '_> {
+    type Value = ();
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Self::File(_) => "a HAR file",
+            Self::Log(_) => "an object at log",
+            Self::Entries(_) => "a list of entries",
+        })
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
+        let (reader, is_log) = match self {
+            Self::File(reader) => (reader, false),
+            Self::Log(reader) => (reader, true),
+            Self::Entries(_) => return Err(M::Error::custom("log.entries is no list")),
+        };
+        while let Some(Text(key)) = map.next_key()? {
+            reader.is_har |= is_log && ["entries", "version", "creator", "pages"].contains(&key.as_str());
+            match key.as_str() {
+                "log" if !is_log => map.next_value_seed(Level::Log(reader))?,
+                "entries" if is_log => map.next_value_seed(Level::Entries(reader))?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<(), S::Error> {
+        let Self::Entries(reader) = self else { return Err(S::Error::custom("a list instead of an object")) };
+        reader.has_entries = true;
+        while !reader.is_enough {
+            let Some(saved) = list.next_element::<Saved>()? else { return Ok(()) };
+            reader.entry(&saved);
+        }
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Saved {
     #[serde(default)]
-    started_date_time: Value,
+    started_date_time: Text,
+    request: Option<Request>,
     #[serde(default)]
-    request: Value,
-    #[serde(default)]
-    comment: Value,
+    comment: Text,
 }
 
-/// # Errors
-/// What is missing in the file as a whole. Entries that are no HTTP requests are left out.
-pub(super) fn read(
-    bytes: &[u8],
-    wish: Wish<'_>,
-    read: &mut Read,
-    take: &mut dyn FnMut(Entry) -> bool,
-) -> io::Result<()> {
-    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
-    let file: File =
-        serde_json::from_slice(bytes).map_err(|error| invalid(format!("it cannot be read as a HAR file: {error}")))?;
-    let entries = file.log.entries.ok_or_else(|| invalid("a HAR file has log.entries".to_owned()))?;
-    for (number, saved) in entries.iter().enumerate() {
-        match one(saved, wish.host) {
-            Ok(request) => {
-                read.taken += 1;
-                let at = saved.started_date_time.as_str().and_then(time::iso);
-                if !take(Entry { request, at, form: Form::Saved }) {
-                    return Ok(());
-                }
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    #[serde(default)]
+    method: Text,
+    #[serde(default)]
+    url: Text,
+    headers: Option<AtMost<Pair, HEADERS_MAX>>,
+    post_data: Option<Posted>,
+}
+
+#[derive(Deserialize)]
+struct Posted {
+    #[serde(default)]
+    text: Text,
+    params: Option<AtMost<Pair, FIELDS_MAX>>,
+}
+
+#[derive(Deserialize)]
+struct Pair {
+    #[serde(default)]
+    name: Text,
+    #[serde(default)]
+    value: Text,
+}
+
+/// A text; empty if the file has something else there.
+#[derive(Default)]
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = Text;
+
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("a text")
             }
-            Err(why) => read.skip(&format!("entry {number}: {why}")),
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Text, E> {
+                Ok(Text(text.to_owned()))
+            }
+
+            fn visit_string<E: Error>(self, text: String) -> Result<Text, E> {
+                Ok(Text(text))
+            }
+
+            fn visit_unit<E: Error>(self) -> Result<Text, E> {
+                Ok(Text::default())
+            }
+
+            fn visit_bool<E: Error>(self, _: bool) -> Result<Text, E> {
+                Ok(Text::default())
+            }
+
+            fn visit_i64<E: Error>(self, _: i64) -> Result<Text, E> {
+                Ok(Text::default())
+            }
+
+            fn visit_u64<E: Error>(self, _: u64) -> Result<Text, E> {
+                Ok(Text::default())
+            }
+
+            fn visit_f64<E: Error>(self, _: f64) -> Result<Text, E> {
+                Ok(Text::default())
+            }
+
+            fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Text, S::Error> {
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Text::default())
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Text, M::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Text::default())
+            }
         }
+        from.deserialize_any(Any)
     }
-    Ok(())
+}
+
+/// The first items of a list. Empty objects take more memory than text, so a hostile list must end somewhere.
+struct AtMost<T, const MAX: usize> {
+    items: Vec<T>,
+    has_more: bool,
+}
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for AtMost<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Items<T, const MAX: usize>(Vec<T>);
+        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Items<T, MAX> {
+            type Value = AtMost<T, MAX>;
+
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("a list")
+            }
+
+            fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<AtMost<T, MAX>, S::Error> {
+                let Self(mut items) = self;
+                while items.len() < MAX {
+                    let Some(item) = list.next_element()? else { return Ok(AtMost { items, has_more: false }) };
+                    items.push(item);
+                }
+                let mut has_more = false;
+                while list.next_element::<IgnoredAny>()?.is_some() {
+                    has_more = true;
+                }
+                Ok(AtMost { items, has_more })
+            }
+        }
+        from.deserialize_seq(Items::<T, MAX>(Vec::new()))
+    }
 }
 
 fn one(saved: &Saved, host: Option<&str>) -> Result<Recorded, String> {
-    let request = &saved.request;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (method, url) = (text(&request["method"]), text(&request["url"]));
+    let request = saved.request.as_ref().ok_or("it has no request")?;
+    let (Text(method), Text(url)) = (&request.method, &request.url);
     let mut recorded =
-        of_url(&method, &url).ok_or_else(|| format!("no HTTP request: {} {:?}", shown(&method), shown(&url)))?;
+        of_url(method, url).ok_or_else(|| format!("no HTTP request: {} {:?}", shown(method), shown(url)))?;
     if host.is_some_and(|host| !recorded.host.eq_ignore_ascii_case(host)) {
-        return Err(format!("of another host: {}", recorded.host));
+        return Err(format!("of another host: {}", shown(&recorded.host)));
     }
-    for header in request["headers"].as_array().into_iter().flatten() {
-        let (name, value) = (text(&header["name"]), text(&header["value"]));
-        // `:path` and the like of HTTP/2.
-        let is_left_out =
-            name.is_empty() || name.starts_with(':') || NOT_SENT.contains(&name.to_ascii_lowercase().as_str());
-        if !is_left_out {
-            recorded.headers.push(checked(&name, value.trim())?);
+    if let Some(headers) = &request.headers {
+        if headers.has_more {
+            return Err(super::too_many_headers());
+        }
+        for Pair { name: Text(name), value: Text(value) } in &headers.items {
+            // `:path` and the like of HTTP/2. The URL has the host.
+            if !name.is_empty() && !name.starts_with(':') && !name.eq_ignore_ascii_case("host") {
+                add_header(&mut recorded, name, value.trim())?;
+            }
         }
     }
-    recorded.body = body(&request["postData"]).into_bytes();
-    recorded.about = text(&saved.comment);
+    if let Some(data) = &request.post_data {
+        recorded.body = body(data)?.into_bytes();
+    }
+    saved.comment.0.clone_into(&mut recorded.about);
     Ok(recorded)
 }
 
 /// The text, or the fields of a form if there is no text.
-fn body(data: &Value) -> String {
-    match (data["text"].as_str(), data["params"].as_array()) {
-        (Some(text), _) if !text.is_empty() => text.to_owned(),
-        (_, Some(params)) => {
-            let part = |value: &Value| super::escaped(value.as_str().unwrap_or_default(), b"-._~");
-            let pairs: Vec<String> =
-                params.iter().map(|param| format!("{}={}", part(&param["name"]), part(&param["value"]))).collect();
-            pairs.join("&")
+fn body(data: &Posted) -> Result<String, String> {
+    match &data.params {
+        Some(params) if data.text.0.is_empty() => {
+            if params.has_more {
+                return Err(format!("its form has more than {FIELDS_MAX} fields"));
+            }
+            let part = |Text(text): &Text| super::escaped(text, b"-._~");
+            let pair = |Pair { name, value }: &Pair| format!("{}={}", part(name), part(value));
+            Ok(params.items.iter().map(pair).collect::<Vec<_>>().join("&"))
         }
-        _ => String::new(),
+        _ => Ok(data.text.0.clone()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -150,7 +328,7 @@ mod tests {
             assert_eq!((at.map(|at| at.ns), form), (Some(1_795_514_400_000_000_000), Form::Saved));
             true
         };
-        read(&file, wish, &mut found, &mut take).unwrap();
+        assert!(read(&file, wish, &mut found, &mut take).unwrap());
         assert_eq!(
             told,
             [

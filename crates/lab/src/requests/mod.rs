@@ -19,6 +19,35 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 /// The largest HAR file. Unlike a log, it is one JSON document, and is kept in memory while it is read.
 const HAR_BYTES_MAX: usize = 256 << 20;
 
+/// The most headers of a request. nginx and HAProxy read about 100 by default.
+const HEADERS_MAX: usize = 128;
+
+/// The longest target. nginx reads a request line of 8 KiB by default, and HAProxy one of 16 KiB.
+const TARGET_BYTES_MAX: usize = 16 << 10;
+
+/// The longest name of a host (RFC 1035 section 2.3.4).
+const HOST_BYTES_MAX: usize = 255;
+
+/// The longest method; those that are registered have at most 17 letters.
+const METHOD_BYTES_MAX: usize = 32;
+
+/// What an allocation takes besides its bytes, roughly.
+const ALLOCATION_BYTES: usize = 32;
+
+/// Headers that belong to a connection or to a version of HTTP, or that follow from the request.
+const NOT_SENT: &[&str] = &[
+    "content-length",
+    "connection",
+    "keep-alive",
+    "transfer-encoding",
+    "te",
+    "upgrade",
+    "http2-settings",
+    "trailer",
+    // The body is sent at once.
+    "expect",
+];
+
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Recorded {
@@ -114,8 +143,11 @@ impl Recorded {
 
     /// The bytes that it takes in memory, roughly.
     pub fn bytes(&self) -> usize {
-        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-        size_of::<Self>() + self.method.len() + self.host.len() + self.target.len() + headers + self.body.len()
+        let texts = self.headers.iter().flat_map(|(name, value)| [name, value]);
+        let texts = texts.chain([&self.method, &self.host, &self.target, &self.about]);
+        let texts: usize = texts.map(|text| text.len() + ALLOCATION_BYTES).sum();
+        let pairs = self.headers.len() * size_of::<(String, String)>();
+        size_of::<Self>() + texts + pairs + self.body.len() + 2 * ALLOCATION_BYTES
     }
 }
 
@@ -150,15 +182,23 @@ pub fn read(mut input: impl BufRead, wish: Wish<'_>, take: &mut dyn FnMut(Entry)
         }
     };
     if first.trim_ascii_start().starts_with(b"{") {
-        if is_whole && let Ok(value) = serde_json::from_slice::<Value>(&first) {
-            if value["log"].is_object() {
-                har::read(&first, wish, &mut read, take)?;
-                return concluded(read);
-            }
-        } else {
+        let is_har = match serde_json::from_slice::<Value>(&first) {
+            // A log of JSON may have an object of this name, too.
+            Ok(value) if is_whole => value["log"]["entries"].is_array(),
+            _ => true,
+        };
+        if is_har {
             input.by_ref().take((HAR_BYTES_MAX - first.len()) as u64).read_to_end(&mut first)?;
-            if har::read(&first, wish, &mut read, take).is_ok() {
-                return concluded(read);
+            let is_longer = first.len() == HAR_BYTES_MAX && !input.fill_buf()?.is_empty();
+            // Never goes on with lines after the begin of a HAR file: the text of a response may look like a request.
+            match har::read(&first, wish, &mut read, take) {
+                Ok(true) => return concluded(read),
+                Ok(false) => {}
+                Err(_) if is_longer => {
+                    let why = format!("it is a HAR file of more than {} MiB", HAR_BYTES_MAX >> 20);
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+                }
+                Err(error) => return Err(error),
             }
         }
         read = Read::default();
@@ -289,11 +329,38 @@ fn listed(line: &str, wish: Wish<'_>) -> Result<Recorded, String> {
         true => of_target(method, wish.host.map(|host| (false, host.to_owned())), url, wish)?,
         false => of_url(method, url).ok_or(FORM)?,
     };
+    let mut has_host = false;
     for header in parts.filter(|part| !part.trim().is_empty()) {
         let (name, value) = header.split_once(':').ok_or(FORM)?;
-        request.headers.push(checked(name.trim(), value.trim())?);
+        let (name, value) = (name.trim(), value.trim());
+        if name.eq_ignore_ascii_case("host") {
+            let is_second = std::mem::replace(&mut has_host, true);
+            let host = of_host(value).filter(|_| !is_second);
+            request.host = host.ok_or_else(|| format!("Host: {:?} is no host, or a second one", shown(value)))?;
+        } else {
+            add_header(&mut request, name, value)?;
+        }
     }
     Ok(request)
+}
+
+/// Adds a header, unless it is one that is never sent.
+fn add_header(request: &mut Recorded, name: &str, value: &str) -> Result<(), String> {
+    let header = checked(name, value)?;
+    let name = name.to_ascii_lowercase();
+    // `Proxy-Authorization` and the like are for a proxy that was between.
+    if NOT_SENT.contains(&name.as_str()) || name.starts_with("proxy-") {
+        return Ok(());
+    }
+    if request.headers.len() >= HEADERS_MAX {
+        return Err(too_many_headers());
+    }
+    request.headers.push(header);
+    Ok(())
+}
+
+fn too_many_headers() -> String {
+    format!("it has more than {HEADERS_MAX} headers")
 }
 
 /// A header that HTTP/1 can carry. A line break in a value would be a second request.
@@ -308,13 +375,13 @@ fn checked(name: &str, value: &str) -> Result<(String, String), String> {
 }
 
 /// The begin of a text from a file.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
 /// The request for a target, perhaps in absolute form, at the host that is known.
 fn of_target(method: &str, known: Option<(bool, String)>, target: &str, wish: Wish<'_>) -> Result<Recorded, String> {
-    let refused = || format!("{method} {} asks for no path of a host", shown(target));
+    let refused = || format!("{} {} asks for no path of a host", shown(method), shown(target));
     // The absolute form names the host itself.
     if !target.starts_with('/') {
         return of_url(method, target).filter(|_| target.contains("://")).ok_or_else(refused);
@@ -345,15 +412,36 @@ fn of_url(method: &str, url: &str) -> Option<Recorded> {
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     let target = target.split('#').next().unwrap_or_default();
     let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
-    let is_method =
-        !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_alphabetic() || b"-_".contains(&byte));
+    let is_method = (1..=METHOD_BYTES_MAX).contains(&method.len())
+        && method.bytes().all(|byte| byte.is_ascii_alphabetic() || b"-_".contains(&byte));
     // It opens a tunnel (RFC 9110 section 9.3.6).
     let is_tunnel = method.eq_ignore_ascii_case("CONNECT");
-    let is_host =
-        !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte));
+    let host = of_host(host)?;
     let target = escaped(&target, TARGET);
-    let found = is_method && !is_tunnel && is_host;
-    found.then(|| Recorded { method: method.to_owned(), ..Recorded::get(is_https, host, &target, "") })
+    let found = is_method && !is_tunnel && target.len() <= TARGET_BYTES_MAX;
+    found.then(|| Recorded { method: method.to_owned(), ..Recorded::get(is_https, &host, &target, "") })
+}
+
+/// A name or an address, perhaps with a port (RFC 3986 section 3.2). An address of IPv6 is in brackets.
+fn of_host(text: &str) -> Option<String> {
+    // An empty port is allowed, and means the one of the scheme.
+    let text = text.strip_suffix(':').unwrap_or(text);
+    let (is_name, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, after) = rest.split_once(']')?;
+            (address.parse::<std::net::Ipv6Addr>().is_ok(), after)
+        }
+        None => {
+            let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+            let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+            (!name.is_empty() && name.bytes().all(is_of_name), port)
+        }
+    };
+    let is_port = match port.strip_prefix(':') {
+        Some(digits) => digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.parse::<u16>().is_ok(),
+        None => port.is_empty(),
+    };
+    (is_name && is_port && text.len() <= HOST_BYTES_MAX).then(|| text.to_owned())
 }
 
 /// What a target has besides letters and digits (RFC 3986), and what many clients send in it.

@@ -61,7 +61,15 @@ fn what_is_no_request() {
     check(r#"1.1.1.1 - - [x] "GET /a HTTP/1.1" 200 0"#, "--host");
     check(r#"1.1.1.1 - - [x] "\x16\x03" 400 0"#, "none of its 1 entries");
     check("{", "a HAR file");
-    check("{\"log\": {}}", "log.entries");
+    check("{\"log\": {}}", "it has neither request");
+    check("GET http://a:b:c/x", "METHOD URL");
+    check("GET http://a:70000/x", "METHOD URL");
+    check("GET http://[::1/x", "METHOD URL");
+    check("GET http://a]/x", "METHOD URL");
+    check(&format!("GET http://a/{}", "\u{e9}".repeat(TARGET_BYTES_MAX / 6 + 1)), "METHOD URL");
+    check(&format!("GET http://a/{}", "\tx: y".repeat(HEADERS_MAX + 1)), "more than 128 headers");
+    check("GET http://a/\tHost: a\tHost: b", "a second one");
+    check("GET http://a/\tHost: a/b", "is no host");
     check("{\"log\": {\"entries\": [7]}}", "HAR file");
     check("", "there is no request in it");
     check("\n\n# nothing\n", "there is no request in it");
@@ -89,4 +97,43 @@ fn reading_stops_when_enough_is_taken() {
         left > 0
     });
     assert_eq!(read.unwrap().taken, 2);
+}
+
+#[test]
+fn a_har_file_that_breaks_is_never_read_as_lines() {
+    let whole = "{\"log\": {\"version\": \"1.2\", \"pages\": [],\n\"entries\": [{\"request\": {\"method\": \"GET\", \"url\": \"http://a/\"},\n\"response\": {\"content\": {\"text\":\n\"DELETE /orders/7 HTTP/1.1\"}}}]}}\n";
+    assert_eq!(all(whole, Wish::default()).unwrap().1.taken, 1);
+    for text in [&whole[..whole.len() - 4], &whole[..60], &whole.replace("}}}", "}}"), &whole.replace('\n', " ")[..150]]
+    {
+        let why = all(text, Wish::default()).unwrap_err().to_string();
+        assert!(why.contains("it cannot be read as a HAR file") && why.contains("at line "), "{text}: {why}");
+    }
+    // The members may be in any order.
+    let why =
+        all("{\"x\": {\"log\": 1},\n\"log\": {\"creator\": {},\n\"x\": GET /a HTTP/1.1", Wish::default()).unwrap_err();
+    assert!(why.to_string().contains("line 3"), "{why}");
+    // A second file is not read, which is said.
+    let line = "{\"log\": {\"entries\": [{\"request\": {\"method\": \"GET\", \"url\": \"http://a/1\"}}]}}\n";
+    let (entries, read) = all(&line.repeat(2), Wish::default()).unwrap();
+    assert_eq!((entries.len(), read.skipped), (1, 1));
+    assert!(read.first.contains("only the first document"), "{}", read.first);
+    // A log may have objects with these names.
+    let log = "{\"log\":{\"offset\":1,\"version\":2},\"method\":\"GET\",\"path\":\"/a\"}\n{\"method\":\"GET\",\"path\":\"/b\"}\n";
+    assert_eq!(all(log, Wish::default()).unwrap().0.len(), 2);
+}
+
+#[test]
+fn headers_of_a_list_that_belong_to_a_connection_are_not_sent() {
+    let text = "GET http://a/x\tHost: b.example:81\tConnection: close\tUpgrade: x\tExpect: 100-continue\tTransfer-Encoding: chunked\t\
+                Content-Length: 7\tTE: trailers\tKeep-Alive: 1\tProxy-Authorization: x\tproxy-x: y\tAccept: z";
+    let request = all(text, Wish::default()).unwrap().0.remove(0).request;
+    assert_eq!((request.host.as_str(), request.headers), ("b.example:81", vec![("Accept".to_owned(), "z".to_owned())]));
+}
+
+#[test]
+fn many_small_headers_count_with_their_allocations() {
+    let mut request = Recorded::get(false, "a", "/", "");
+    let before = request.bytes();
+    request.headers = vec![("a".to_owned(), String::new()); 100];
+    assert!(request.bytes() - before >= 100 * (size_of::<(String, String)>() + 1 + 2 * ALLOCATION_BYTES));
 }
