@@ -137,9 +137,8 @@ fn a_worker_that_stands_still() {
     });
     assert_eq!(status["stalled_workers"][0]["connections"], serde_json::json!({"web": 3}), "{status:#}");
     assert_eq!(kinds(&status), ["worker_stalled"]);
-    let text =
-        "3 connections of it and their requests wait (web 3); there is no stack: it did not answer within 200 ms:";
-    is_wrong(&steelyard, &["worker 0 makes no progress since ", text, &because]);
+    let text = "its 3 connections wait (web 3); there is no stack: it did not answer within 200 ms:";
+    is_wrong(&steelyard, &["worker 0 has made no progress since ", text, &because]);
     let page = get(steelyard.admin, "/").unwrap();
     assert!(String::from_utf8(page.body).unwrap().contains(text));
     // It goes on, and so does the request.

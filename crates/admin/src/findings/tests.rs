@@ -195,10 +195,11 @@ fn workers_that_make_no_progress() {
         });
         status
     };
-    let begin = "worker 1 makes no progress since 00:00:07 UTC, for 1 min 2 s: ";
-    let text =
-        format!("{begin}12 connections of it and their requests wait (api 10, web 2); it stands in memchr < parse");
+    let begin = "worker 1 has made no progress since 00:00:07 UTC, for 1 min 2 s: ";
+    let text = format!("{begin}its 12 connections wait (api 10, web 2); it stands in memchr < parse");
     check(&stalled(&[("api", 10), ("web", 2)], &["memchr", "parse"], None), &[("worker_stalled", Wrong, &text)]);
+    let text = format!("{begin}its 1 connection waits (api 1); it stands in parse");
+    check(&stalled(&[("api", 1)], &["parse"], None), &[("worker_stalled", Wrong, &text)]);
     let text = format!("{begin}it serves no connection; there is no stack: it is being taken");
     check(&stalled(&[], &[], Some("it is being taken")), &[("worker_stalled", Wrong, &text)]);
 }

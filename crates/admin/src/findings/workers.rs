@@ -14,7 +14,8 @@ pub(super) fn of_workers(status: &Status, found: &mut Found) {
             0 => "it serves no connection".to_owned(),
             all => {
                 let each = connections.iter().map(|(listener, open)| format!("{listener} {open}"));
-                format!("{} of it and their requests wait ({})", counted(all, "connection"), shortened(each, ", "))
+                let wait = if all == 1 { "waits" } else { "wait" };
+                format!("its {} {wait} ({})", counted(all, "connection"), shortened(each, ", "))
             }
         };
         let place = match why_no_stack {
@@ -22,7 +23,7 @@ pub(super) fn of_workers(status: &Status, found: &mut Found) {
             None => format!("it stands in {}", shortened(stack.iter(), " < ")),
         };
         let text =
-            format!("worker {worker} makes no progress since {since}, for {}: {waits}; {place}", duration(*seconds));
+            format!("worker {worker} has made no progress since {since}, for {}: {waits}; {place}", duration(*seconds));
         found.wrong("worker_stalled", &format!("worker-{worker}"), text);
     }
 }
