@@ -21,8 +21,9 @@ pub(super) fn of_access_log(status: &Status, found: &mut Found) {
     let Some(log) = &status.access_log else { return };
     let lost = log.dropped + log.failed;
     if log.failing {
+        let are = if lost == 1 { "is" } else { "are" };
         let text = format!(
-            "the access log cannot be written, and {} are lost: the log of the process says why (a full disk, a syslog server or a \
+            "the access log cannot be written, and {} {are} lost: the log of the process says why (a full disk, a syslog server or a \
              collector that is away)",
             counted(lost, "record")
         );
