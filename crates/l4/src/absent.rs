@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use model::{Endpoint, Transport, Vip};
 use telemetry::Sample;
 
-use crate::{Collected, Counters, EndpointVerdict, Flow, Options, Refusal, Sockets, Trace, TraceQuery};
+use crate::{Collected, Counters, EndpointVerdict, Flow, Leads, Options, Refusal, Sockets, Trace, TraceQuery};
 
 /// Does not exist in this build.
 #[derive(Debug)]
@@ -39,6 +39,23 @@ pub fn detach(_: &Options) -> Result<bool, Refusal> {
 /// The addresses of this host among `addresses`. Nothing needs them without a kernel plane.
 pub fn addresses_of_host(_: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
     BTreeSet::new()
+}
+
+/// Where packets to each of these addresses go. A socket that is connected to an address of this host has that address itself.
+pub fn leading(addresses: impl Iterator<Item = IpAddr>) -> BTreeMap<IpAddr, Leads> {
+    let leads = |address: IpAddr| {
+        let from: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let own = UdpSocket::bind((from, 0)).and_then(|socket| {
+            socket.connect((address, 9))?;
+            socket.local_addr()
+        });
+        match own {
+            Ok(own) if own.ip() == address => Leads::Here,
+            Ok(_) => Leads::Away,
+            Err(_) => Leads::Nowhere,
+        }
+    };
+    addresses.map(|address| (address, leads(address))).collect()
 }
 
 /// Would say when the network changes.

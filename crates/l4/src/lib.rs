@@ -89,7 +89,9 @@ mod trace;
 mod vip_routes;
 
 #[cfg(not(kernel_plane))]
-pub use absent::{AnnouncedRoute, Changes, Neighbours, Plane, addresses_of_host, built, detach, pinned, withdraw_all};
+pub use absent::{
+    AnnouncedRoute, Changes, Neighbours, Plane, addresses_of_host, built, detach, leading, pinned, withdraw_all,
+};
 #[cfg(kernel_plane)]
 pub use announce::{AnnouncedRoute, withdraw_all};
 #[cfg(kernel_plane)]
@@ -100,12 +102,23 @@ pub use load::{OBJECT, SOCKET_OBJECT};
 #[cfg(kernel_plane)]
 pub use neighbours::Neighbours;
 #[cfg(kernel_plane)]
-pub use own::among as addresses_of_host;
+pub use own::{among as addresses_of_host, leading};
 #[cfg(kernel_plane)]
 pub use plane::{Plane, built, detach, pinned};
 pub use reason::DropReason;
 pub use refusal::{Exit, Refusal};
 pub use view::{Collected, Counters, Flow, FlowClient, Sockets, Trace, TraceQuery, TraceStep, Traffic, VipCounters};
+
+/// Where packets to an address go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leads {
+    /// To this host itself.
+    Here,
+    /// To another host.
+    Away,
+    /// Nowhere: there is no route, such as for IPv6 on a host that has none.
+    Nowhere,
+}
 
 /// Options of a plane.
 #[derive(Clone, Debug, PartialEq, Eq)]

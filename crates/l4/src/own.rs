@@ -12,7 +12,7 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::route::{RouteFlags, RouteType};
 use netlink_sys::Socket;
 
-use crate::{interfaces, routes};
+use crate::{Leads, interfaces, routes};
 
 /// The addresses of this host among `addresses`. An address that the kernel cannot look up is left out.
 pub fn among(addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
@@ -23,6 +23,21 @@ pub fn among(addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
             BTreeSet::new()
         }
     }
+}
+
+/// Where packets to each of these addresses go. If the kernel cannot be asked, all of them lead here: who asks does so to leave these out.
+pub fn leading(addresses: impl Iterator<Item = IpAddr>) -> BTreeMap<IpAddr, Leads> {
+    let socket = interfaces::open()
+        .inspect_err(|error| tracing::error!(%error, "cannot ask the kernel which addresses this host has"));
+    let leads = |address| match &socket {
+        Ok(socket) => match is_local(socket, address) {
+            Ok(true) => Leads::Here,
+            Ok(false) => Leads::Away,
+            Err(_) => Leads::Nowhere,
+        },
+        Err(_) => Leads::Here,
+    };
+    addresses.map(|address| (address, leads(address))).collect()
 }
 
 /// The most addresses of each family that a vip with every address of this host has: nodes have some, and each costs such a vip a key.

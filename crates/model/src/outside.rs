@@ -11,6 +11,8 @@ pub struct Outside {
     /// A token of this installation, the same for all of its replicas. Requests to the cluster have it in `CDN-Loop` (RFC 8586). A request that
     /// arrives with it is not asked about at such a cluster, and not copied to one: the host may lead back here.
     pub mark: Arc<str>,
+    /// The namespace of those who named the endpoints; `None` means that the operator did. Names of one namespace hold up those of no other.
+    pub namespace: Option<Arc<str>>,
 }
 
 /// Which addresses are used. [`Reach::allows`] has those that never are.
@@ -100,9 +102,15 @@ const NOT_GLOBAL_V6: [(u128, u32); 4] = [
     v6(0x3fff, 0, 0, 0, 20),
 ];
 const UNIQUE_LOCAL_V6: (u128, u32) = v6(0xfc00, 0, 0, 0, 7);
-/// The metadata of AWS, of Scaleway and of Google Cloud.
-const METADATA_V6: [(u128, u32); 3] =
-    [v6(0xfd00, 0xec2, 0, 0, 32), v6(0xfd00, 0x42, 0, 0x42, 128), v6(0xfd20, 0xce, 0, 0x254, 128)];
+/// The metadata of AWS, Scaleway, Google Cloud, Oracle Cloud, Akamai and Alibaba Cloud.
+const METADATA_V6: [(u128, u32); 6] = [
+    v6(0xfd00, 0xec2, 0, 0, 32),
+    v6(0xfd00, 0x42, 0, 0x42, 128),
+    v6(0xfd20, 0xce, 0, 0x254, 128),
+    v6(0xfd00, 0xc1, 0, 0, 32),
+    v6(0xfd00, 0xa9fe, 0xa9fe, 0, 48),
+    v6(0xfd00, 0x100, 0, 0, 32),
+];
 const NAT64: (u128, u32) = v6(0x64, 0xff9b, 0, 0, 96);
 
 #[cfg(test)]
@@ -137,5 +145,6 @@ mod tests {
         check("64:ff9b::7f00:1 64:ff9b::a9fe:a9fe 64:ff9b:: 64:ff9b:1::101:101 64:ff9b:0:1::101:101", false, false);
         check("2001::1 2001:10::1 2001:db8::1 2002:101:101::1 2002:7f00:1::1 3fff::1", false, false);
         check("fd00:ec2::254 fd00:ec2:1::1 fd00:42::42 fd20:ce::254", false, false);
+        check("fd00:c1::a9fe:a9fe fd00:a9fe:a9fe::1 fd00:100::100:200", false, false);
     }
 }

@@ -11,10 +11,11 @@ mod lookups;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use l4::Leads;
 use lookups::{Answer, Lane, Lookups, Resolved, look_up_host, make};
 use model::{Cluster, Dns, Endpoint, EndpointAddress, Snapshot};
 use tokio::sync::watch;
@@ -26,6 +27,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The pause after a lookup of a name that others wrote has failed as many times as its index plus one, and after more.
 const RETRY_OTHERS_AFTER: [Duration; 3] = [RETRY_AFTER, Duration::from_secs(15), Duration::from_secs(60)];
+
+/// Failed lookups in a row after which such a name has no address any more, some five minutes after the first one.
+const OTHERS_FAILURES_MAX: u32 = 7;
 
 /// The shortest time for which the addresses of such a name are used, whatever its TTL says.
 const OTHERS_TTL_MIN: Duration = Duration::from_secs(5);
@@ -88,11 +92,20 @@ enum By {
     Others,
 }
 
+/// Whose turn a name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    by: By,
+    /// How many names of the same namespace come before it. New names are asked for in the order of this number, so that a namespace with many of
+    /// them, whose servers are silent, holds up no other one.
+    rank: u32,
+}
+
 /// Resolves the names of one snapshot in the background, until it is dropped.
 ///
 /// Each snapshot has a resolver of its own, so a refused snapshot does not disturb the one in use. They share the lookups that are under way.
 pub(crate) struct Resolver {
-    names: Arc<BTreeMap<Wanted, By>>,
+    names: Arc<BTreeMap<Wanted, Turn>>,
     dns: Dns,
     found: watch::Receiver<Found>,
     lookups: Lookups,
@@ -151,7 +164,7 @@ impl Resolver {
     }
 
     async fn asked_for(&mut self, by: By) {
-        let names: Vec<&Wanted> = self.names.iter().filter(|(_, of)| **of == by).map(|(name, _)| name).collect();
+        let names: Vec<&Wanted> = self.names.iter().filter(|(_, turn)| turn.by == by).map(|(name, _)| name).collect();
         // An error means that the task has ended, which happens only if there is nothing to ask for.
         let _ = self.found.wait_for(|found| names.iter().all(|name| found.due.contains_key(*name))).await;
     }
@@ -177,19 +190,27 @@ impl Resolver {
     }
 }
 
-fn names(snapshot: &Snapshot) -> BTreeMap<Wanted, By> {
+fn names(snapshot: &Snapshot) -> BTreeMap<Wanted, Turn> {
     let mut names = BTreeMap::new();
+    let mut of_namespaces: HashMap<&str, u32> = HashMap::new();
     for cluster in &snapshot.clusters {
-        let by = if cluster.outside.is_some() { By::Others } else { By::Operator };
+        let namespace = cluster.outside.as_ref().and_then(|outside| outside.namespace.as_deref());
+        let by = if namespace.is_some() { By::Others } else { By::Operator };
         for endpoint in &cluster.endpoints {
             let name = match &endpoint.address {
                 EndpointAddress::Name { host, .. } => Wanted::Host(host.clone()),
                 EndpointAddress::Service { name } => Wanted::Service(name.clone()),
                 EndpointAddress::Socket(_) => continue,
             };
-            let known = names.entry(name).or_insert(by);
+            let rank = namespace.map_or(0, |namespace| {
+                let count = of_namespaces.entry(namespace).or_default();
+                *count = count.saturating_add(1);
+                *count
+            });
+            let known = names.entry(name).or_insert(Turn { by, rank });
+            known.rank = known.rank.min(rank);
             if by == By::Operator {
-                *known = by;
+                known.by = by;
             }
         }
     }
@@ -238,7 +259,7 @@ pub(crate) fn expand(snapshot: &Snapshot, addresses: &Addresses) -> Snapshot {
             cluster.endpoints.truncate(OTHERS_ENDPOINTS_MAX);
         }
     }
-    without_own_addresses(&mut expanded.clusters);
+    without_addresses_in_vain(&mut expanded.clusters);
     expanded
 }
 
@@ -249,20 +270,36 @@ fn ip(endpoint: &Endpoint) -> Option<IpAddr> {
     }
 }
 
-/// Removes the addresses of this host from the clusters that others may lead anywhere. The kernel is asked once for each address.
-fn without_own_addresses(clusters: &mut [Arc<Cluster>]) {
+/// Removes the addresses of this host from the clusters that others may lead anywhere, and those without a route where there are others: a host without
+/// IPv6 would send every second request nowhere. The kernel is asked once for each address.
+fn without_addresses_in_vain(clusters: &mut [Arc<Cluster>]) {
     let outside = || clusters.iter().filter(|cluster| cluster.outside.is_some());
     let all: BTreeSet<IpAddr> = outside().flat_map(|cluster| &cluster.endpoints).filter_map(ip).collect();
     if all.is_empty() {
         return;
     }
-    let own = l4::addresses_of_host(all.into_iter());
-    let is_own = |endpoint: &Endpoint| ip(endpoint).is_some_and(|ip| own.contains(&ip));
+    let embedded: Vec<IpAddr> = all.iter().filter_map(|ip| translated(*ip)).collect();
+    let leading = l4::leading(all.into_iter().chain(embedded));
+    let leads = |ip: IpAddr, to: Leads| leading.get(&ip) == Some(&to);
+    let is_here = |endpoint: &Endpoint| {
+        ip(endpoint).is_none_or(|ip| [Some(ip), translated(ip)].into_iter().flatten().any(|ip| leads(ip, Leads::Here)))
+    };
+    let is_away = |endpoint: &Endpoint| ip(endpoint).is_some_and(|ip| leads(ip, Leads::Away));
     for cluster in clusters.iter_mut().filter(|cluster| cluster.outside.is_some()) {
-        if cluster.endpoints.iter().any(is_own) {
-            Arc::make_mut(cluster).endpoints.retain(|endpoint| !is_own(endpoint));
+        let is_kept = |endpoint: &Endpoint, any_away: bool| !is_here(endpoint) && (is_away(endpoint) || !any_away);
+        let any_away = cluster.endpoints.iter().any(|endpoint| !is_here(endpoint) && is_away(endpoint));
+        if !cluster.endpoints.iter().all(|endpoint| is_kept(endpoint, any_away)) {
+            Arc::make_mut(cluster).endpoints.retain(|endpoint| is_kept(endpoint, any_away));
         }
     }
+}
+
+/// The IPv4 address that NAT64 makes of an address of its well-known prefix (RFC 6052).
+fn translated(ip: IpAddr) -> Option<IpAddr> {
+    let IpAddr::V6(ip) = ip else { return None };
+    let [0x64, 0xff9b, 0, 0, 0, 0, ..] = ip.segments() else { return None };
+    let [.., a, b, c, d] = ip.octets();
+    Some(Ipv4Addr::new(a, b, c, d).into())
 }
 
 /// The endpoints of a service. All addresses of a target share its weight. The priorities become the numbers from 0 on, as an endpoint can have 8 of
@@ -313,7 +350,7 @@ pub(crate) fn unreachable<'s>(snapshot: &'s Snapshot, addresses: &Addresses) -> 
 }
 
 /// Asks for each name when it is due, and publishes each answer when it comes: a name whose servers are silent holds up no other one.
-async fn run(names: Arc<BTreeMap<Wanted, By>>, dns: Dns, lookups: Lookups, found: watch::Sender<Found>) {
+async fn run(names: Arc<BTreeMap<Wanted, Turn>>, dns: Dns, lookups: Lookups, found: watch::Sender<Found>) {
     if names.is_empty() {
         return;
     }
@@ -321,7 +358,8 @@ async fn run(names: Arc<BTreeMap<Wanted, By>>, dns: Dns, lookups: Lookups, found
     let mut queue: BTreeSet<(Instant, Wanted)> = {
         let (due, now) = (&found.borrow().due, Instant::now());
         // A name that was never asked for is due at once.
-        names.keys().map(|name| (due.get(name).map_or(now, |due| due.at), name.clone())).collect()
+        let at = |rank: u32| now + Duration::from_nanos(rank.into());
+        names.iter().map(|(name, turn)| (due.get(name).map_or(at(turn.rank), |due| due.at), name.clone())).collect()
     };
     let mut asking = JoinSet::new();
     loop {
@@ -329,7 +367,7 @@ async fn run(names: Arc<BTreeMap<Wanted, By>>, dns: Dns, lookups: Lookups, found
         while queue.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, name)) = queue.pop_first() else { break };
             let has_failed = found.borrow().due.get(&name).is_some_and(|due| due.failures > 0);
-            let lane = match names.get(&name) {
+            let lane = match names.get(&name).map(|turn| turn.by) {
                 Some(By::Others) if has_failed => Lane::Failing,
                 Some(By::Others) => Lane::Others,
                 Some(By::Operator) | None => Lane::Operator,
@@ -347,7 +385,7 @@ async fn run(names: Arc<BTreeMap<Wanted, By>>, dns: Dns, lookups: Lookups, found
             Some(answered) = asking.join_next() => {
                 // A lookup that panics is a bug; the others go on.
                 let Ok((name, answer)) = answered else { continue };
-                let by = names.get(&name).copied().unwrap_or(By::Operator);
+                let by = names.get(&name).map_or(By::Operator, |turn| turn.by);
                 let at = publish(&found, &dns, &name, by, answer);
                 queue.insert((at, name));
             }
@@ -376,6 +414,10 @@ fn publish(found: &watch::Sender<Found>, dns: &Dns, name: &Wanted, by: By, answe
                     // Once for each name: others could fill the log.
                     By::Others if before == 0 && kept == 0 => tracing::info!(?name, error, "cannot resolve"),
                     By::Others => tracing::debug!(?name, error, kept, "cannot resolve"),
+                }
+                // Who has the address of a name that is gone may be somebody else by now.
+                if by == By::Others && before >= OTHERS_FAILURES_MAX {
+                    changed |= addresses.forget(name);
                 }
                 let last = RETRY_OTHERS_AFTER.len() - 1;
                 let pause = RETRY_OTHERS_AFTER.get((before as usize).min(last)).copied().unwrap_or(RETRY_AFTER);
@@ -430,6 +472,12 @@ impl Addresses {
             }
             _ => false,
         }
+    }
+
+    /// Forgets the addresses of a name. Returns whether it had any.
+    fn forget(&mut self, name: &Wanted) -> bool {
+        let Wanted::Host(host) = name else { return false };
+        self.hosts.remove(host).is_some_and(|ips| !ips.is_empty())
     }
 
     /// The addresses that a name or a service has.

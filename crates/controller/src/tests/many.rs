@@ -88,13 +88,18 @@ fn hosts_outside_of_the_cluster_are_bounded() {
     // 32 namespaces have as many as they may, and nothing is left for the other 8.
     assert_eq!(told(&translation, "may name 32 hosts outside"), 32 * 8);
     assert_eq!(told(&translation, "may name 1024 hosts outside"), 8 * 40);
-    // The clusters of hosts are those of all who name them, and every replica marks its requests alike.
+    // Each namespace has clusters of its own, and every replica marks its requests alike.
     let mut shared = asks(0, 1);
     shared["metadata"]["namespace"] = json!("other");
+    shared["spec"]["rules"][0]["http"]["paths"][0]["path"] = json!("/shared");
     let clusters = outside(&served([asks(0, 1), asks(0, 2), shared, service("n00"), service("other")]));
-    assert_eq!(clusters.len(), 2);
+    let mut names: Vec<&str> = clusters.iter().map(|cluster| &*cluster.name).collect();
+    names.sort_unstable();
+    let expect = ["n00/https://h0-1", "n00/https://h0-2", "other/https://h0-1"];
+    assert_eq!(names, expect.map(|name| format!("outside/{name}.example.com:443")));
     let others = outside(&served([asks(3, 1), service("n03")]));
-    assert!(clusters.iter().all(|cluster| cluster.outside == others[0].outside));
+    let mark = |cluster: &model::Cluster| cluster.outside.as_ref().unwrap().mark.clone();
+    assert!(clusters.iter().all(|cluster| mark(cluster) == mark(&others[0])));
 }
 
 /// A plan reads expressions and compiles none of them, whose cost nothing would bound. Routes compile them, within the budget of all.

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
-    Certificate, Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, Outside, ProxyProtocol,
-    Sticky, StickyToken, SubjectAltName, Transport, Zone,
+    Certificate, Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, Outlier, Outside,
+    ProxyProtocol, Sticky, StickyToken, SubjectAltName, Transport, Zone,
 };
 
 use super::policy::Authority;
@@ -74,7 +74,7 @@ pub(crate) struct Clusters {
     ids: HashMap<(Identity, ClusterScope), HashMap<Vec<Share>, ClusterId>>,
     of_service: HashMap<Name, Vec<usize>>,
     /// Those of hosts outside of the Kubernetes cluster.
-    outside: HashMap<OutsideHost, ClusterId>,
+    outside: HashMap<(Option<Arc<str>>, OutsideHost), ClusterId>,
     identity: Identity,
     /// The policies of the rule that asks for clusters.
     policies: ClusterScope,
@@ -213,9 +213,11 @@ impl Clusters {
         Ok(id)
     }
 
-    /// The cluster of a host outside of the Kubernetes cluster. `verify`: with TLS, its certificate must be valid for its name.
-    pub(crate) fn outside(&mut self, host: &OutsideHost, outside: &Outside, verify: bool) -> ClusterId {
-        if let Some(id) = self.outside.get(host) {
+    /// The cluster of a host outside of the Kubernetes cluster. `verify`: with TLS, its certificate must be valid for its name. Each namespace has its
+    /// own: connections that one of them holds, and failures that it causes, are not those of another.
+    pub(crate) fn outside(&mut self, host: &OutsideHost, outside: Outside, verify: bool) -> ClusterId {
+        let key = (outside.namespace.clone(), host.clone());
+        if let Some(id) = self.outside.get(&key) {
             return *id;
         }
         let address = match host.name.parse() {
@@ -223,7 +225,11 @@ impl Clusters {
             Err(_) => EndpointAddress::Name { host: host.name.clone(), port: host.port },
         };
         let endpoint = Endpoint { address, weight: 1, priority: 0, zone: Zone::Unknown, host: None };
-        let mut cluster = Cluster::new(format!("outside/{host}"), vec![endpoint]);
+        let name = match &outside.namespace {
+            Some(namespace) => format!("outside/{namespace}/{host}"),
+            None => format!("outside/{host}"),
+        };
+        let mut cluster = Cluster::new(name, vec![endpoint]);
         cluster.tls = host.is_https.then(|| ClusterTls {
             server_name: Some(host.name.clone()),
             subject_alt_names: Vec::new(),
@@ -231,16 +237,17 @@ impl Clusters {
             certificate: None,
             verify,
         });
-        // Several namespaces may ask one host, and one of them must not have it ejected for all.
-        cluster.outlier = None;
+        // Nobody sees to it that all addresses of a name are alive. A question has two tries, so a dead one must be left out soon, and all but one may be.
+        cluster.outlier = Some(Outlier { consecutive_5xx: 2, max_ejected: 0.9, ..Outlier::default() });
+        cluster.panic_threshold = 0.0;
         cluster.limits.connections_max = Some(OUTSIDE_CONNECTIONS_MAX);
         cluster.idle_connections_max = OUTSIDE_IDLE_CONNECTIONS_MAX;
-        cluster.outside = Some(outside.clone());
+        cluster.outside = Some(outside);
         let id = ClusterId(self.list.len());
         self.list.push(Arc::new(cluster));
         self.made_of.push(Vec::new());
         self.scopes.push(ClusterScope::default());
-        self.outside.insert(host.clone(), id);
+        self.outside.insert(key, id);
         id
     }
 

@@ -14,6 +14,7 @@ use wire::message::{Field, FieldId, Span, list};
 use crate::exchange::Request;
 use crate::exchange::conditions::decode;
 use crate::policy::headers::is_alike;
+use crate::policy::via;
 
 /// Bytes of user and password together in base64. Longer ones are no passwords but work for whoever checks them.
 const BASIC_BYTES_MAX: usize = 4096;
@@ -54,7 +55,7 @@ pub(crate) fn remove_claims(request: &mut Request, names: &[Box<str>]) {
         let name = field.name.get(bytes);
         // An announced trailer with such a name does not arrive either.
         let announces = || field.id == FieldId::Trailer && list(field.value.get(bytes)).any(is_claim);
-        !is_claim(name) && !announces()
+        (!is_claim(name) || via::stays(name)) && !announces()
     });
 }
 
@@ -150,11 +151,12 @@ fn take_header(request: &mut Request, name: &[u8]) -> Presented<Vec<u8>> {
     let Request { head, bytes, .. } = request;
     let mut keys = Vec::new();
     head.fields.retain(|field| {
-        let is_key = is_alike(field.name.get(bytes), name);
+        let found = field.name.get(bytes);
+        let is_key = is_alike(found, name);
         if is_key {
             keys.push(field.value.get(bytes).to_vec());
         }
-        !is_key
+        !is_key || via::stays(found)
     });
     only(keys)
 }
@@ -306,6 +308,14 @@ mod tests {
         let fields = request.head.fields.iter().skip(1);
         let fields: Vec<String> = fields.map(|field| format!("{}: {}", text(field.name), text(field.value))).collect();
         format!("{} {}", text(request.head.path), fields.join(", ")).trim().to_owned()
+    }
+
+    #[test]
+    fn nothing_takes_a_name_out_of_the_way_of_a_request() {
+        let mut request = request("GET /", "CDN-Loop: b\r\nA: c\r\n");
+        assert_eq!(take_header(&mut request, b"cdn-loop"), Presented::These(b"b".to_vec()));
+        remove_claims(&mut request, &["cdn-loop".into(), "a".into()]);
+        assert_eq!(left(&request), "/ CDN-Loop: b");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::exchange::Response;
 use crate::http::headers::Client;
 use crate::policy::headers::{RequestEdits, is_alike};
-use crate::policy::{self, RequestView, request_text};
+use crate::policy::{self, RequestView, request_text, via};
 use crate::question::call::bad;
 use crate::upstream::cluster::Cluster;
 use crate::upstream::subrequest::{Answer, Subrequest};
@@ -180,6 +180,8 @@ fn passed_fields(policy: &ExternalAuth, asked: &RequestView<'_>, is_decided: imp
             | FieldId::XForwardedHost
             | FieldId::Forwarded => true,
             FieldId::ContentLength | FieldId::Expect | FieldId::Trailer => false,
+            // Neither the policy nor what it adds takes it away.
+            _ if via::stays(name) => true,
             _ => is_named && !is_own() && !OF_THE_ENDPOINT.iter().any(|of| name.eq_ignore_ascii_case(of)),
         }
     };
@@ -246,6 +248,18 @@ mod tests {
 
     fn cut() -> Result<Option<Vec<u8>>, Error> {
         Err(Error::upstream(telemetry::Reason::UpstreamEof))
+    }
+
+    #[test]
+    fn nothing_takes_a_name_out_of_the_way_of_a_question() {
+        let named = ExternalAuth { request_headers: Some(vec!["cookie".to_owned()]), ..policy() };
+        let lines = "GET / HTTP/1.1\r\nHost: a\r\nCDN-Loop: b\r\ncdn_loop: c\r\nCookie: d=e\r\nX-A: f\r\n";
+        policy::testing::asked(lines, false, |asked| {
+            // What the policy adds is called so, too.
+            let passed = passed_fields(&named, asked, |name| is_alike(name, b"cdn-loop"));
+            let passed: Vec<_> = passed.iter().map(|field| field.value.get(asked.buffer)).collect();
+            assert_eq!(passed, [&b"b"[..], b"d=e"]);
+        });
     }
 
     #[test]

@@ -207,7 +207,7 @@ mod tests {
             snapshot.clusters = vec![cluster("bad", "a b", outside), cluster("good", "a.b", None)];
             Keys::load(&snapshot, None)
         };
-        let keys = load(Some(Outside { reach: Reach::Public, mark: "m".into() })).ok().unwrap();
+        let keys = load(Some(Outside { reach: Reach::Public, mark: "m".into(), namespace: None })).ok().unwrap();
         assert!(keys.cluster("bad").is_none() && keys.cluster("good").is_some());
         assert!(load(None).is_err());
     }

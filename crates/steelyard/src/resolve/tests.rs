@@ -1,6 +1,6 @@
 //! Tests of the resolver, with servers that answer what a test wants.
 
-use model::{Generation, Outside};
+use model::{Generation, Outside, Reach};
 
 use super::*;
 
@@ -40,6 +40,49 @@ fn a_name_becomes_all_its_addresses() {
     let got: Vec<_> = expanded.clusters[0].endpoints.iter().map(|e| (e.address.clone(), e.weight)).collect();
     let at = |text: &str| EndpointAddress::Socket(text.parse().unwrap());
     assert_eq!(got, [(at("1.1.1.1:80"), 3), (at("[::1]:80"), 3)]);
+}
+
+#[test]
+fn names_of_one_namespace_hold_up_those_of_no_other() {
+    let mut wanted = snapshot(&[("a.slow", 1)], Vec::new());
+    let cluster = |host: &str, namespace: Option<&str>| {
+        let mut cluster = Cluster::clone(&snapshot(&[(host, 1)], Vec::new()).clusters[0]);
+        cluster.outside =
+            Some(Outside { reach: Reach::Public, mark: "m".into(), namespace: namespace.map(Into::into) });
+        Arc::new(cluster)
+    };
+    wanted.clusters = [
+        cluster("a.slow", Some("n")),
+        cluster("b.slow", Some("n")),
+        cluster("shared", Some("n")),
+        cluster("z.good", Some("other")),
+        cluster("shared", Some("other")),
+        cluster("global", None),
+    ]
+    .into();
+    let turns = names(&wanted);
+    let turn = |host: &str| turns[&Wanted::Host(host.to_owned())];
+    assert_eq!((turn("a.slow").rank, turn("z.good").rank), (1, 1));
+    assert_eq!((turn("b.slow").rank, turn("shared").rank), (2, 2));
+    assert_eq!((turn("a.slow").by, turn("global").by), (By::Others, By::Operator));
+}
+
+#[test]
+fn a_name_that_is_gone_has_no_address_in_the_end() {
+    let name = Wanted::Host("a".to_owned());
+    let check = |by: By, kept: bool| {
+        let (found, _) = watch::channel(Found::default());
+        let ips = Resolved::Ips(vec!["1.1.1.1".parse().unwrap()]);
+        publish(&found, &Dns::default(), &name, by, Ok((ips, Duration::ZERO)));
+        for _ in 0..OTHERS_FAILURES_MAX {
+            publish(&found, &Dns::default(), &name, by, Err("no".to_owned()));
+            assert_eq!(found.borrow().addresses.of(&name).len(), 1);
+        }
+        publish(&found, &Dns::default(), &name, by, Err("no".to_owned()));
+        assert_eq!(found.borrow().addresses.of(&name).is_empty(), !kept, "{by:?}");
+    };
+    check(By::Operator, true);
+    check(By::Others, false);
 }
 
 #[test]
@@ -202,7 +245,8 @@ fn a_cluster_without_an_address_is_found() {
 fn of_others(hosts: &[&str], servers: Vec<SocketAddr>, reach: model::Reach) -> Snapshot {
     let endpoints: Vec<(&str, u32)> = hosts.iter().map(|host| (*host, 1)).collect();
     let mut snapshot = snapshot(&endpoints, servers);
-    Arc::make_mut(&mut snapshot.clusters[0]).outside = Some(Outside { reach, mark: "m".into() });
+    Arc::make_mut(&mut snapshot.clusters[0]).outside =
+        Some(Outside { reach, mark: "m".into(), namespace: Some("n".into()) });
     snapshot
 }
 

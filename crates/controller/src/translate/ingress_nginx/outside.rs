@@ -14,7 +14,7 @@ use crate::translate::reference::Why;
 /// Hosts outside of the cluster, each with its scheme and port, that the Ingresses of one namespace name. Each is a name to look up and a cluster.
 const HOSTS_OF_NAMESPACE_MAX: usize = 32;
 
-/// The same for all namespaces.
+/// The same for all namespaces. A host that two of them name counts twice.
 const HOSTS_MAX: usize = 1024;
 
 /// The hosts of all Ingresses.
@@ -30,9 +30,9 @@ impl<'t> OutsideHosts<'t> {
     /// Those of Ingresses, of which the oldest comes first: nobody loses a host because somebody else names more.
     pub(super) fn of(served: &[Ingress<'t>], index: &Index, settings: &Settings) -> Self {
         let compat = settings.ingress_nginx.as_ref().map(|nginx| nginx.compat).unwrap_or_default();
-        let outside = Outside { reach: reach(compat), mark: mark(index, settings) };
+        let outside = Outside { reach: reach(compat), mark: mark(index, settings), namespace: None };
         let mut refused = BTreeMap::new();
-        let (mut of_namespaces, mut all) = (BTreeMap::<&str, BTreeSet<&OutsideHost>>::new(), BTreeSet::new());
+        let (mut of_namespaces, mut all) = (BTreeMap::<&str, BTreeSet<&OutsideHost>>::new(), 0_usize);
         for ingress in served {
             let namespace = &*ingress.name.namespace;
             for host in hosts(*ingress) {
@@ -44,11 +44,11 @@ impl<'t> OutsideHosts<'t> {
                     format!(
                         "{host}: the Ingresses of a namespace may name {HOSTS_OF_NAMESPACE_MAX} hosts outside of the cluster"
                     )
-                } else if all.len() >= HOSTS_MAX && !all.contains(host) {
+                } else if all >= HOSTS_MAX {
                     format!("{host}: all Ingresses together may name {HOSTS_MAX} hosts outside of the cluster")
                 } else {
                     of_namespace.insert(host);
-                    all.insert(host);
+                    all += 1;
                     continue;
                 };
                 refused.insert((namespace, host), why);
@@ -88,7 +88,11 @@ impl Making<'_, '_, '_> {
         let refusal = refused.get(&(&*ingress.name.namespace, &url.to)).filter(|_| url.is_annotated);
         match refusal {
             Some(why) => Err(why.clone()),
-            None => Ok(self.out.clusters.outside(&url.to, outside, *verify)),
+            None => {
+                let namespace = url.is_annotated.then(|| ingress.name.namespace.to_string().into());
+                let outside = Outside { namespace, ..outside.clone() };
+                Ok(self.out.clusters.outside(&url.to, outside, *verify))
+            }
         }
     }
 
