@@ -29,7 +29,7 @@ fn pods_of_the_gateway_find_each_other() {
     let pods = site.pods(&GATEWAYS);
     assert!(pods.len() > 1, "{pods:?}");
     for pod in &pods {
-        let forward = site.start_kubectl(&["--namespace", namespace, "port-forward", pod, "19901:9901"]);
+        let forward = site.start_kubectl(&["--namespace", namespace, "port-forward", pod, "19901:9900"]);
         let all = format!("All {} that answered", pods.len());
         let shown = until(PATIENCE, || table(site).filter(|table| table.contains(&all)));
         let shown = shown.unwrap_or_else(|| panic!("{pods:?} are not on the page of {pod}: {:?}", table(site)));
