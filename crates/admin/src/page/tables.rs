@@ -352,7 +352,7 @@ pub(super) fn replicas(status: &Status, replicas: Option<&[Replica]>) -> Markup 
                 Ok(of) => {
                     td class="name" { (visible(&of.host)) @if of.pid == status.pid && of.host == status.about.host { " (this one)" }
                         span class="dim" { " " (visible(&replica.address)) } }
-                    td class="n" { (of.generation) } (figures(&of.point, of.so_far)) td { (visible(&of.verdict.text)) }
+                    td class="n" { (of.generation) } (figures(&of.point, of.so_far)) td class="text" { (visible(&of.verdict.text)) }
                 }
                 Err(why) => { td class="name" { (visible(&replica.address)) @if !replica.pod.is_empty() { span class="dim" { " " (visible(&replica.pod)) } } } td colspan="11" { (mark(&visible(why), "bad")) } }
             }
