@@ -9,7 +9,7 @@ use std::path::Path;
 use model::{Endpoint, Transport, Vip};
 use telemetry::Sample;
 
-use crate::{Collected, Counters, EndpointVerdict, Flow, Leads, Options, Refusal, Sockets, Trace, TraceQuery};
+use crate::{Collected, Counters, EndpointVerdict, Flow, Options, Reachability, Refusal, Sockets, Trace, TraceQuery};
 
 /// Does not exist in this build.
 #[derive(Debug)]
@@ -42,20 +42,20 @@ pub fn addresses_of_host(_: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
 }
 
 /// Where packets to each of these addresses go. A socket that is connected to an address of this host has that address itself.
-pub fn leading(addresses: impl Iterator<Item = IpAddr>) -> BTreeMap<IpAddr, Leads> {
-    let leads = |address: IpAddr| {
+pub fn reachability(addresses: impl Iterator<Item = IpAddr>) -> BTreeMap<IpAddr, Reachability> {
+    let reached = |address: IpAddr| {
         let from: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let own = UdpSocket::bind((from, 0)).and_then(|socket| {
             socket.connect((address, 9))?;
             socket.local_addr()
         });
         match own {
-            Ok(own) if own.ip() == address => Leads::Here,
-            Ok(_) => Leads::Away,
-            Err(_) => Leads::Nowhere,
+            Ok(own) if own.ip() == address => Reachability::Local,
+            Ok(_) => Reachability::Remote,
+            Err(_) => Reachability::Unreachable,
         }
     };
-    addresses.map(|address| (address, leads(address))).collect()
+    addresses.map(|address| (address, reached(address))).collect()
 }
 
 /// Would say when the network changes.

@@ -90,7 +90,7 @@ mod vip_routes;
 
 #[cfg(not(kernel_plane))]
 pub use absent::{
-    AnnouncedRoute, Changes, Neighbours, Plane, addresses_of_host, built, detach, leading, pinned, withdraw_all,
+    AnnouncedRoute, Changes, Neighbours, Plane, addresses_of_host, built, detach, pinned, reachability, withdraw_all,
 };
 #[cfg(kernel_plane)]
 pub use announce::{AnnouncedRoute, withdraw_all};
@@ -102,7 +102,7 @@ pub use load::{OBJECT, SOCKET_OBJECT};
 #[cfg(kernel_plane)]
 pub use neighbours::Neighbours;
 #[cfg(kernel_plane)]
-pub use own::{among as addresses_of_host, leading};
+pub use own::{among as addresses_of_host, reachability};
 #[cfg(kernel_plane)]
 pub use plane::{Plane, built, detach, pinned};
 pub use reason::DropReason;
@@ -111,13 +111,13 @@ pub use view::{Collected, Counters, Flow, FlowClient, Sockets, Trace, TraceQuery
 
 /// Where packets to an address go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leads {
+pub enum Reachability {
     /// To this host itself.
-    Here,
+    Local,
     /// To another host.
-    Away,
+    Remote,
     /// Nowhere: there is no route, such as for IPv6 on a host that has none.
-    Nowhere,
+    Unreachable,
 }
 
 /// Options of a plane.

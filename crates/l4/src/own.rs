@@ -12,7 +12,7 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::route::{RouteFlags, RouteType};
 use netlink_sys::Socket;
 
-use crate::{Leads, interfaces, routes};
+use crate::{Reachability, interfaces, routes};
 
 /// The addresses of this host among `addresses`. An address that the kernel cannot look up is left out.
 pub fn among(addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
@@ -25,19 +25,19 @@ pub fn among(addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
     }
 }
 
-/// Where packets to each of these addresses go. If the kernel cannot be asked, all of them lead here: who asks does so to leave these out.
-pub fn leading(addresses: impl Iterator<Item = IpAddr>) -> BTreeMap<IpAddr, Leads> {
+/// Where packets to each of these addresses go. If the kernel cannot be asked, all of them count as local: who asks does so to leave these out.
+pub fn reachability(addresses: impl Iterator<Item = IpAddr>) -> BTreeMap<IpAddr, Reachability> {
     let socket = interfaces::open()
         .inspect_err(|error| tracing::error!(%error, "cannot ask the kernel which addresses this host has"));
-    let leads = |address| match &socket {
+    let reached = |address| match &socket {
         Ok(socket) => match is_local(socket, address) {
-            Ok(true) => Leads::Here,
-            Ok(false) => Leads::Away,
-            Err(_) => Leads::Nowhere,
+            Ok(true) => Reachability::Local,
+            Ok(false) => Reachability::Remote,
+            Err(_) => Reachability::Unreachable,
         },
-        Err(_) => Leads::Here,
+        Err(_) => Reachability::Local,
     };
-    addresses.map(|address| (address, leads(address))).collect()
+    addresses.map(|address| (address, reached(address))).collect()
 }
 
 /// The most addresses of each family that a vip with every address of this host has: nodes have some, and each costs such a vip a key.
@@ -187,6 +187,14 @@ mod tests {
             (found == expect).then_some(())
         });
         assert_eq!(found, expect);
+        let reached = netns.inside(|| reachability(ours.iter().chain(&others).map(|text| parse(text))));
+        let are = |kind: Reachability| {
+            let of_kind = reached.iter().filter(|(_, found)| **found == kind);
+            of_kind.map(|(address, _)| address.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(are(Reachability::Local).len(), ours.len());
+        assert_eq!(are(Reachability::Remote), ["10.0.0.3", "10.9.1.1", "fd00::2"]);
+        assert_eq!(are(Reachability::Unreachable), ["192.0.2.1", "2001:db8::1"]);
         let every: Vec<String> = netns.inside(super::every).unwrap().keys().map(ToString::to_string).collect();
         assert_eq!(every, ["10.0.0.1", "10.0.0.2", "fd00::1"]);
         let lines: Vec<String> = (1..=2 * EVERY_MAX).map(|n| format!("addr add 10.7.0.{n}/32 dev v0")).collect();

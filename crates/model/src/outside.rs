@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use ipnet::{Ipv4Net, Ipv6Net};
+
 /// What holds for the endpoints of such a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outside {
@@ -38,34 +40,30 @@ impl Reach {
     }
 
     fn allows_v4(self, address: Ipv4Addr) -> bool {
-        let within = |networks: &[(u32, u32)]| {
-            networks.iter().any(|(network, bits)| (address.to_bits() ^ network) >> (32 - bits) == 0)
-        };
+        let within = |networks: &[Ipv4Net]| networks.iter().any(|network| network.contains(&address));
         !within(&NEVER_V4) && (self == Self::Private || !within(&NOT_PUBLIC_V4))
     }
 
     fn allows_v6(self, address: Ipv6Addr) -> bool {
-        let within = |networks: &[(u128, u32)]| {
-            networks.iter().any(|(network, bits)| (address.to_bits() ^ network) >> (128 - bits) == 0)
-        };
-        if within(&[NAT64]) {
+        let within = |networks: &[Ipv6Net]| networks.iter().any(|network| network.contains(&address));
+        if NAT64.contains(&address) {
             let [.., a, b, c, d] = address.octets();
             return self.allows_v4(Ipv4Addr::new(a, b, c, d));
         }
-        let is_unicast = within(&[GLOBAL_V6]) && !within(&NOT_GLOBAL_V6);
-        is_unicast || self == Self::Private && within(&[UNIQUE_LOCAL_V6]) && !within(&METADATA_V6)
+        let is_unicast = GLOBAL_V6.contains(&address) && !within(&NOT_GLOBAL_V6);
+        is_unicast || self == Self::Private && UNIQUE_LOCAL_V6.contains(&address) && !within(&METADATA_V6)
     }
 }
 
-const fn v4(a: u8, b: u8, c: u8, d: u8, bits: u32) -> (u32, u32) {
-    (Ipv4Addr::new(a, b, c, d).to_bits(), bits)
+const fn v4(a: u8, b: u8, c: u8, d: u8, bits: u8) -> Ipv4Net {
+    Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), bits)
 }
 
-const fn v6(a: u16, b: u16, c: u16, h: u16, bits: u32) -> (u128, u32) {
-    (Ipv6Addr::new(a, b, c, 0, 0, 0, 0, h).to_bits(), bits)
+const fn v6(a: u16, b: u16, c: u16, h: u16, bits: u8) -> Ipv6Net {
+    Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, h), bits)
 }
 
-const NEVER_V4: [(u32, u32); 8] = [
+const NEVER_V4: [Ipv4Net; 8] = [
     // This network, loopback, link-local, multicast, broadcast.
     v4(0, 0, 0, 0, 8),
     v4(127, 0, 0, 0, 8),
@@ -78,7 +76,7 @@ const NEVER_V4: [(u32, u32); 8] = [
     v4(168, 63, 129, 16, 32),
 ];
 
-const NOT_PUBLIC_V4: [(u32, u32); 10] = [
+const NOT_PUBLIC_V4: [Ipv4Net; 10] = [
     v4(10, 0, 0, 0, 8),
     v4(100, 64, 0, 0, 10),
     v4(172, 16, 0, 0, 12),
@@ -93,17 +91,17 @@ const NOT_PUBLIC_V4: [(u32, u32); 10] = [
 ];
 
 /// All that is assigned as global unicast. Everything outside of it is refused, so neither the mapped addresses nor what comes later needs an entry.
-const GLOBAL_V6: (u128, u32) = v6(0x2000, 0, 0, 0, 3);
-const NOT_GLOBAL_V6: [(u128, u32); 4] = [
+const GLOBAL_V6: Ipv6Net = v6(0x2000, 0, 0, 0, 3);
+const NOT_GLOBAL_V6: [Ipv6Net; 4] = [
     // Protocol assignments with Teredo, documentation, 6to4, documentation.
     v6(0x2001, 0, 0, 0, 23),
     v6(0x2001, 0xdb8, 0, 0, 32),
     v6(0x2002, 0, 0, 0, 16),
     v6(0x3fff, 0, 0, 0, 20),
 ];
-const UNIQUE_LOCAL_V6: (u128, u32) = v6(0xfc00, 0, 0, 0, 7);
+const UNIQUE_LOCAL_V6: Ipv6Net = v6(0xfc00, 0, 0, 0, 7);
 /// The metadata of AWS, Scaleway, Google Cloud, Oracle Cloud, Akamai and Alibaba Cloud.
-const METADATA_V6: [(u128, u32); 6] = [
+const METADATA_V6: [Ipv6Net; 6] = [
     v6(0xfd00, 0xec2, 0, 0, 32),
     v6(0xfd00, 0x42, 0, 0x42, 128),
     v6(0xfd20, 0xce, 0, 0x254, 128),
@@ -111,7 +109,7 @@ const METADATA_V6: [(u128, u32); 6] = [
     v6(0xfd00, 0xa9fe, 0xa9fe, 0, 48),
     v6(0xfd00, 0x100, 0, 0, 32),
 ];
-const NAT64: (u128, u32) = v6(0x64, 0xff9b, 0, 0, 96);
+const NAT64: Ipv6Net = v6(0x64, 0xff9b, 0, 0, 96);
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use l4::Leads;
+use l4::Reachability;
 use lookups::{Answer, Lane, Lookups, Resolved, look_up_host, make};
 use model::{Cluster, Dns, Endpoint, EndpointAddress, Snapshot};
 use tokio::sync::watch;
@@ -259,7 +259,7 @@ pub(crate) fn expand(snapshot: &Snapshot, addresses: &Addresses) -> Snapshot {
             cluster.endpoints.truncate(OTHERS_ENDPOINTS_MAX);
         }
     }
-    without_addresses_in_vain(&mut expanded.clusters);
+    keep_remote(&mut expanded.clusters);
     expanded
 }
 
@@ -272,25 +272,25 @@ fn ip(endpoint: &Endpoint) -> Option<IpAddr> {
 
 /// Removes the addresses of this host from the clusters that others may lead anywhere, and those without a route where there are others: a host without
 /// IPv6 would send every second request nowhere. The kernel is asked once for each address.
-fn without_addresses_in_vain(clusters: &mut [Arc<Cluster>]) {
+fn keep_remote(clusters: &mut [Arc<Cluster>]) {
     let outside = || clusters.iter().filter(|cluster| cluster.outside.is_some());
     let all: BTreeSet<IpAddr> = outside().flat_map(|cluster| &cluster.endpoints).filter_map(ip).collect();
     if all.is_empty() {
         return;
     }
     let embedded: Vec<IpAddr> = all.iter().filter_map(|ip| translated(*ip)).collect();
-    let leading = l4::leading(all.into_iter().chain(embedded));
-    let leads = |ip: IpAddr, to: Leads| leading.get(&ip) == Some(&to);
-    let is_here = |endpoint: &Endpoint| {
-        ip(endpoint).is_none_or(|ip| [Some(ip), translated(ip)].into_iter().flatten().any(|ip| leads(ip, Leads::Here)))
+    let known = l4::reachability(all.into_iter().chain(embedded));
+    let reachability = |endpoint: &Endpoint| {
+        let of = |ip: IpAddr| known.get(&ip).copied().unwrap_or(Reachability::Local);
+        let ip = ip(endpoint)?;
+        let is_own = translated(ip).is_some_and(|ip| of(ip) == Reachability::Local);
+        Some(if is_own { Reachability::Local } else { of(ip) })
     };
-    let is_away = |endpoint: &Endpoint| ip(endpoint).is_some_and(|ip| leads(ip, Leads::Away));
     for cluster in clusters.iter_mut().filter(|cluster| cluster.outside.is_some()) {
-        let is_kept = |endpoint: &Endpoint, any_away: bool| !is_here(endpoint) && (is_away(endpoint) || !any_away);
-        let any_away = cluster.endpoints.iter().any(|endpoint| !is_here(endpoint) && is_away(endpoint));
-        if !cluster.endpoints.iter().all(|endpoint| is_kept(endpoint, any_away)) {
-            Arc::make_mut(cluster).endpoints.retain(|endpoint| is_kept(endpoint, any_away));
-        }
+        let endpoints = &mut Arc::make_mut(cluster).endpoints;
+        let has_remote = endpoints.iter().any(|endpoint| reachability(endpoint) == Some(Reachability::Remote));
+        let kept = if has_remote { Reachability::Remote } else { Reachability::Unreachable };
+        endpoints.retain(|endpoint| reachability(endpoint) == Some(kept));
     }
 }
 
