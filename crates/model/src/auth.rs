@@ -151,8 +151,13 @@ pub enum PasswordHash {
         /// 22 characters.
         hash: String,
     },
-    /// `$5$salt$hash`, `$6$rounds=10000$salt$hash`: the whole text.
-    ShaCrypt(String),
+    /// `$5$salt$hash`, `$6$rounds=10000$salt$hash`.
+    ShaCrypt {
+        /// The whole text.
+        text: String,
+        /// How often the password is read.
+        rounds: u32,
+    },
     /// `{SHA}`, or `{SSHA}` with a salt: the SHA-1 of the password with the salt behind it.
     Sha1 {
         /// What must come out.
@@ -202,14 +207,10 @@ impl PasswordHash {
     /// Bytes of the longest password that may be right.
     pub fn password_bytes_max(&self) -> usize {
         match self {
-            Self::ShaCrypt(text) => {
-                let rounds = text.split('$').nth(2).and_then(|part| part.strip_prefix("rounds=")?.parse::<u32>().ok());
-                match rounds.is_some_and(|rounds| rounds > Self::SHA_CRYPT_ROUNDS_OF_LONG_MAX) {
-                    true => Self::SHA_CRYPT_PASSWORD_BYTES_MAX,
-                    false => Self::CRYPT_PASSWORD_BYTES_MAX,
-                }
+            Self::ShaCrypt { rounds, .. } if *rounds > Self::SHA_CRYPT_ROUNDS_OF_LONG_MAX => {
+                Self::SHA_CRYPT_PASSWORD_BYTES_MAX
             }
-            Self::Md5 { .. } => Self::CRYPT_PASSWORD_BYTES_MAX,
+            Self::ShaCrypt { .. } | Self::Md5 { .. } => Self::CRYPT_PASSWORD_BYTES_MAX,
             Self::Bcrypt(_) | Self::Argon2(_) | Self::Sha1 { .. } | Self::Plain(_) => usize::MAX,
         }
     }
@@ -239,7 +240,7 @@ impl PasswordHash {
             return Ok(Self::Md5 { magic, salt: salt.to_owned(), hash: hash.to_owned() });
         }
         if text.starts_with("$5$") || text.starts_with("$6$") {
-            return sha_crypt(text).map(|()| Self::ShaCrypt(text.to_owned()));
+            return sha_crypt(text).map(|rounds| Self::ShaCrypt { text: text.to_owned(), rounds });
         }
         if let Some(sum) = text.strip_prefix("{SHA}") {
             let decoded = STANDARD.decode(sum).ok().and_then(|sum| <[u8; 20]>::try_from(sum).ok());
@@ -304,20 +305,24 @@ fn is_sum(text: &str, bytes: usize) -> bool {
     text.len() == bits.div_ceil(6) && is_crypt(text) && text.bytes().last().is_some_and(is_last)
 }
 
-/// Checks the limits of a hash such as `$6$rounds=10000$SALT$HASH`.
-fn sha_crypt(text: &str) -> Result<(), String> {
+/// The rounds of a hash of SHA-crypt that names none.
+const SHA_CRYPT_ROUNDS_DEFAULT: u32 = 5000;
+
+/// Checks the limits of a hash such as `$6$rounds=10000$SALT$HASH`. Returns its rounds.
+fn sha_crypt(text: &str) -> Result<u32, String> {
     let is_256 = text.starts_with("$5$");
     let (bytes, digits) = if is_256 { (32, 43) } else { (64, 86) };
     let mut parts = text.split('$').skip(2).peekable();
     let (min, max) = (PasswordHash::SHA_CRYPT_ROUNDS_MIN, PasswordHash::SHA_CRYPT_ROUNDS_MAX);
-    if let Some(rounds) = parts.next_if(|part| part.starts_with("rounds=")) {
-        let rounds = rounds.trim_start_matches("rounds=");
+    let mut rounds = SHA_CRYPT_ROUNDS_DEFAULT;
+    if let Some(part) = parts.next_if(|part| part.starts_with("rounds=")) {
+        let written = part.trim_start_matches("rounds=");
         // crypt(3) writes no zero in front, and a number in another form would be another hash to it.
-        let is_number = !rounds.starts_with('0') && rounds.bytes().all(|byte| byte.is_ascii_digit());
-        let rounds = rounds.parse::<u32>().ok().filter(|_| is_number);
-        if !rounds.is_some_and(|rounds| (min..=max).contains(&rounds)) {
-            return Err(format!("the rounds of a hash of SHA-crypt must be from {min} to {max}, such as rounds=10000"));
-        }
+        let is_number = !written.starts_with('0') && written.bytes().all(|byte| byte.is_ascii_digit());
+        let found = written.parse().ok().filter(|rounds| is_number && (min..=max).contains(rounds));
+        rounds = found.ok_or_else(|| {
+            format!("the rounds of a hash of SHA-crypt must be from {min} to {max}, such as rounds=10000")
+        })?;
     }
     let (salt, hash, end) = (parts.next(), parts.next(), parts.next());
     let is_salt = salt.is_some_and(|salt| (1..=16).contains(&salt.len()) && is_crypt(salt));
@@ -325,7 +330,7 @@ fn sha_crypt(text: &str) -> Result<(), String> {
         let start = text.get(..3).unwrap_or_default();
         return Err(format!("a hash that begins with {start} has a salt of 1 to 16 characters and a hash of {digits}"));
     }
-    Ok(())
+    Ok(rounds)
 }
 
 /// Checks the limits of a hash such as `$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ$aGFzaA`.
@@ -376,7 +381,7 @@ mod tests {
             PasswordHash::Bcrypt(_) => "bcrypt",
             PasswordHash::Argon2(_) => "argon2",
             PasswordHash::Md5 { magic, .. } => magic,
-            PasswordHash::ShaCrypt(_) => "sha-crypt",
+            PasswordHash::ShaCrypt { .. } => "sha-crypt",
             PasswordHash::Sha1 { salt, .. } if salt.is_empty() => "sha",
             PasswordHash::Sha1 { .. } => "ssha",
             PasswordHash::Plain(_) => "plain",

@@ -248,9 +248,14 @@ impl CalibrationReport {
 /// # Errors
 /// If the host refuses a runtime, or on a signal. No process outlives this call.
 pub fn calibrate(plan: &Plan, exe: &Path) -> io::Result<CalibrationReport> {
+    until_interrupted(compare_all(plan, exe))
+}
+
+/// Waits for a report. On a signal it is dropped, and with it the processes that it has started.
+fn until_interrupted<T>(report: impl Future<Output = T>) -> io::Result<T> {
     host::runtime()?.block_on(async {
         tokio::select! {
-            report = compare_all(plan, exe) => Ok(report),
+            report = report => Ok(report),
             outcome = host::interrupted() => {
                 outcome?;
                 Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted; origins and loads are stopped"))

@@ -127,15 +127,7 @@ pub struct StallReport {
 /// # Errors
 /// If the host refuses a runtime, or on a signal. No process outlives this call.
 pub fn stall(plan: &StallPlan, exe: &Path) -> io::Result<StallReport> {
-    host::runtime()?.block_on(async {
-        tokio::select! {
-            report = stall_all(plan, exe) => Ok(report),
-            outcome = host::interrupted() => {
-                outcome?;
-                Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted; origins and loads are stopped"))
-            }
-        }
-    })
+    super::until_interrupted(stall_all(plan, exe))
 }
 
 async fn stall_all(plan: &StallPlan, exe: &Path) -> StallReport {

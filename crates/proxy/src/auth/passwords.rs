@@ -326,7 +326,7 @@ fn is_right(hash: &PasswordHash, password: &[u8]) -> bool {
         PasswordHash::Md5 { magic, salt, hash } => {
             is_same(md5_crypt(password, magic.as_bytes(), salt.as_bytes()).as_bytes(), hash.as_bytes())
         }
-        PasswordHash::ShaCrypt(hash) => ShaCrypt::SHA512.verify_password(password, hash.as_str()).is_ok(),
+        PasswordHash::ShaCrypt { text, .. } => ShaCrypt::SHA512.verify_password(password, text.as_str()).is_ok(),
         PasswordHash::Sha1 { sum, salt } => {
             let mut found = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
             [password, salt].into_iter().for_each(|part| found.update(part));
