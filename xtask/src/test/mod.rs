@@ -114,6 +114,8 @@ struct Tally {
     failed: u64,
     /// The names of failed tests.
     failures: Vec<String>,
+    /// The names in the list of failed tests that is being read, after the last line `failures:`.
+    listed: Option<Vec<String>>,
     ignored: u64,
     /// `name: why`.
     skipped: Vec<String>,
@@ -126,6 +128,10 @@ impl Tally {
     /// Reads one line of `cargo test`.
     fn handle_line(&mut self, line: &str) {
         self.failed_output.handle_line(line);
+        if let (Some(listed), Some(name)) = (&mut self.listed, line.strip_prefix("    ")) {
+            listed.push(name.trim().to_owned());
+            return;
+        }
         let line = line.trim();
         if let Some(skipped) = line.strip_prefix("SKIP ") {
             self.skipped.push(skipped.to_owned());
@@ -137,7 +143,16 @@ impl Tally {
             self.current = format!("{rest} (documentation)");
         } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
             self.failures.push(name.to_owned());
+        } else if line == "failures:" {
+            // The first such line begins what the failed tests printed, the second the list of their names.
+            self.listed = Some(Vec::new());
         } else if let Some(counts) = line.strip_prefix("test result: ") {
+            // With --nocapture, output stands between the name of a test and FAILED. Then only the list has the name.
+            for name in self.listed.take().unwrap_or_default() {
+                if !self.failures.contains(&name) {
+                    self.failures.push(name);
+                }
+            }
             // ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
             *self.passed.entry(self.current.clone()).or_default() += count_before(counts, " passed");
             self.failed += count_before(counts, " failed");
@@ -261,6 +276,29 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(tally.skipped, ["splice_to_pipe: needs CAP_NET_ADMIN"]);
         assert_eq!(tally.failures, ["a_reset_is_seen"]);
         assert!(summary(&tally).ends_with("tests: 53 passed, 2 failed, 1 ignored, 1 skipped"));
+    }
+
+    #[test]
+    fn failed_tests_have_names_without_capture() {
+        let output = "
+     Running tests/cluster.rs (target/debug/deps/cluster-77aa)
+test drains::late ... 
+thread 'drains::late' panicked at e2e/kube/drains.rs:7:5:
+    an indented line
+FAILED
+test drains::soon ... ok
+
+failures:
+
+---- drains::late stdout ----
+    another indented line
+
+failures:
+    drains::late
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 9.50s
+";
+        assert_eq!(tally(output).failures, ["drains::late"]);
     }
 
     #[test]
