@@ -341,6 +341,8 @@ pub fn objects(cases: &[Case], pki: &Pki) -> BTreeMap<String, Vec<Value>> {
     let config = json!({"data": {
         "allow-snippet-annotations": "true", "annotations-risk-level": "Critical",
         "global-allowed-response-headers": "X-Custom,Content-Language",
+        "block-user-agents": "BadBot/1.0, \"~*evil (bot|spider)\", ~^Scraper",
+        "block-referers": "https://spam.example/, ~\\.casino\\.example/",
     }});
     let headers = json!({"data": {"X-Custom": "a; b=\"c\"", "Content-Language": "en"}});
     let asked =

@@ -279,6 +279,7 @@ impl Making<'_, '_> {
         let is_decided = [
             ("configuration-snippet", decides(&location.steps) || location.methods.is_some()),
             ("server-snippet", server.is_some_and(|server| decides(&server.steps) || !server.locations.is_empty())),
+            ("block-user-agents or block-referers of the ConfigMap", !self.globals.blocks.is_empty()),
         ];
         if let Some((name, _)) = is_decided.iter().find(|(_, decides)| *decides) {
             let what = format!(

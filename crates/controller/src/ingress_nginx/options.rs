@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::catalogue::Verdict;
 use super::plan::Finding;
-use super::snippet::Headers;
+use super::snippet::{self, Headers, Step};
 use super::value::{self, Form};
 
 /// A key of the ConfigMap, or a flag.
@@ -42,7 +42,12 @@ const TRACES: &str = "`tracing` in the file of `--telemetry` says it";
 const SPANS: &str = "with `--telemetry`, of all Ingresses that do not say otherwise";
 const OWN: &str = "it is about processes of ingress-nginx itself";
 const SERIES: &str = "it is about series of metrics that have other names here";
+const BLOCKED: &str =
+    "requests with such a header get 403 everywhere, before anything else: a text, or an expression behind `~` or `~*`";
 const SNIPPET: &str = "it is configuration of nginx itself; write what it does as annotations or as TrafficPolicies";
+
+/// The keys of the ConfigMap that block values of a header, and its name.
+const BLOCKS: [(&str, &str); 2] = [("block-user-agents", "user-agent"), ("block-referers", "referer")];
 
 /// The keys of the ConfigMap that are known; others are reported as unknown.
 pub const OPTIONS: &[Opt] = &[
@@ -77,18 +82,8 @@ pub const OPTIONS: &[Opt] = &[
     secures(opt("whitelist-source-range", Networks, Served, "the default of the annotation")),
     secures(opt("denylist-source-range", Networks, Served, "the default of the annotation")),
     secures(opt("block-cidrs", Networks, Served, "they get 403 everywhere")),
-    secures(opt(
-        "block-user-agents",
-        Lines,
-        Refused,
-        "no route can be closed to a name of a client; remove it, or filter in front of Steelyard",
-    )),
-    secures(opt(
-        "block-referers",
-        Lines,
-        Refused,
-        "no route can be closed to a name of a page; remove it, or filter in front of Steelyard",
-    )),
+    secures(opt("block-user-agents", Lines, Served, BLOCKED)),
+    secures(opt("block-referers", Lines, Served, BLOCKED)),
     secures(opt(
         "global-auth-url",
         Url,
@@ -427,6 +422,8 @@ pub struct Globals {
     pub findings: Vec<Finding>,
     /// Why all routes are closed.
     pub closed: Option<String>,
+    /// Which requests get 403 on all hosts, before anything else.
+    pub blocks: Vec<Step>,
     /// What all endpoints get (`proxy-set-headers`), by [`Globals::with_header_maps`].
     pub(super) request_headers: Headers,
     /// What all responses get (`add-headers`), likewise.
@@ -446,6 +443,7 @@ impl Globals {
             values: BTreeMap::new(),
             findings: Vec::new(),
             closed: None,
+            blocks: Vec::new(),
             request_headers: Headers::default(),
             response_headers: Headers::default(),
         };
@@ -460,7 +458,10 @@ impl Globals {
                 _ => !opt.security && text == "off",
             };
             let mut finding = Finding::new(opt.name, &text, opt.verdict, opt.says.to_owned());
-            match opt.form.check(&text) {
+            let header = BLOCKS.iter().find(|(key, _)| *key == opt.name).map(|(_, header)| *header);
+            let blocks = |()| header.map_or_else(|| Ok(Vec::new()), |header| snippet::blocks(header, &text));
+            let read = opt.form.check(&text).and_then(blocks).map(|blocks| globals.blocks.extend(blocks));
+            match read {
                 Ok(()) if off && opt.verdict == Refused => {
                     finding = Finding::new(opt.name, &text, NoEffect, "it is off".to_owned());
                 }
@@ -571,14 +572,16 @@ mod tests {
         let check = |key: &str, value: &str, closed: bool| {
             assert_eq!(Globals::of([(key, value)]).closed.is_some(), closed, "{key}: {value}");
         };
-        check("block-user-agents", "curl", true);
+        check("block-user-agents", "curl, ~*bot", false);
+        check("block-user-agents", "~bot(?!h)", true);
+        check("block-referers", "a b", true);
         check("whitelist-source-range", "10.0.0.0/8", false);
         check("whitelist-source-range", "10.0.0.0/99", true);
         check("enable-modsecurity", "false", false);
         check("enable-modsecurity", "true", true);
         check("use-gzip", "true", false);
         // `off` may be the name of a program.
-        check("block-user-agents", "off", true);
+        assert_eq!(Globals::of([("block-user-agents", "off")]).blocks.len(), 1);
         let found = |value: &str| Globals::of([("main-snippet", value)]).findings.remove(0).verdict;
         assert_eq!((found("off"), found("env A;")), (NoEffect, Refused));
     }

@@ -4,6 +4,7 @@
 //! expression, or is rewritten, all of them are regular expressions, whoever wrote them. What annotations say of routes and clusters is a
 //! TrafficPolicy ([`Plan`](crate::ingress_nginx::Plan)) and is applied as one.
 
+mod block;
 mod client_certificate;
 mod errors;
 mod host;
@@ -450,22 +451,39 @@ impl Making<'_, '_, '_> {
         }
     }
 
+    /// Answers what no path of a host takes.
+    fn not_found(&mut self, name: &str, first: Ingress<'_>, hosts: &[HostMatcher]) {
+        let label = format!("ingress/{}#404@{name}", first.name);
+        let route = match self.default_backend {
+            Some(cluster) => Route::to_all(label, cluster.into()),
+            None => respond(label, 404, None),
+        };
+        self.own(first, "/", Route { hosts: hosts.to_vec(), ..route });
+    }
+
     /// Sends requests for hosts that no Ingress has to the default backend. Without one they get 404; a route says so over TLS, where responses
     /// have a header of their own.
     fn rest(&mut self) {
         let label = "ingress/default-backend".to_owned();
-        let (mut route, plain) = match self.default_backend {
-            Some(cluster) => (Route::to_all(label, cluster.into()), self.places.plain.as_ref().ok().copied()),
-            None => (respond(label, 404, None), None),
+        let has_plain = self.default_backend.is_some() || !self.with.plans.globals.blocks.is_empty();
+        let plain = self.places.plain.as_ref().ok().copied().filter(|_| has_plain);
+        let route = match self.default_backend {
+            Some(cluster) => Route::to_all(label, cluster.into()),
+            None => respond(label, 404, None),
         };
-        route.change_all_responses(&self.with.plans.headers);
+        let mut routes = match self.blocked_rest(route) {
+            Ok(routes) => routes,
+            // The owners of all Ingresses are told.
+            Err(_) => vec![respond("ingress/closed".to_owned(), 403, None)],
+        };
+        routes.iter_mut().for_each(|route| route.change_all_responses(&self.with.plans.headers));
         let name = Name::new("", "default-backend");
         let tls = self.places.tls.as_ref().ok().copied();
         let tls = tls.filter(|_| matches!(self.places.default, Some(Ok(_))));
-        for at in plain.into_iter().chain(tls) {
+        let all = plain.into_iter().chain(tls).flat_map(|at| routes.iter().map(move |route| (at, route.clone())));
+        for (at, mut route) in all {
             let rank = Rank::ordered(self.order, i64::MAX, &name);
             self.order += 1;
-            let mut route = route.clone();
             if tls == Some(at) {
                 route.change_all_responses(&self.hsts);
             }

@@ -5,6 +5,7 @@
 //! expressions that turn out to be too large, which are remembered as well.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use regex::{Regex, RegexBuilder};
 
@@ -35,7 +36,7 @@ pub struct Regexes {
 
 struct Known {
     /// `None`: it is too large.
-    regex: Option<Regex>,
+    regex: Option<Arc<Regex>>,
     bytes: usize,
     /// The number of the last translation that used it.
     last: u64,
@@ -101,7 +102,7 @@ impl Regexes {
             }
         };
         let compiled = pattern.ok_or(Failure::Invalid).and_then(|pattern| self.compiled(&pattern));
-        compiled.map_err(|failure| Unmatched {
+        compiled.map(|regex| Regex::clone(&regex)).map_err(|failure| Unmatched {
             begins: literal_of(path),
             why: match failure {
                 Failure::Invalid => "it looks around or refers back, or is no expression".to_owned(),
@@ -116,7 +117,15 @@ impl Regexes {
     /// # Errors
     /// As [`Regexes::anchored`].
     pub(super) fn anywhere(&mut self, pattern: &str) -> Result<Regex, String> {
-        self.anchored(&format!("(?s:.*)(?:{pattern})(?s:.*)"))
+        self.anchored(&found_anywhere(pattern))
+    }
+
+    /// The same, for all routes that have it together: each clone of an expression remembers for itself what it needs while it matches one.
+    ///
+    /// # Errors
+    /// As [`Regexes::anchored`].
+    pub(super) fn shared_anywhere(&mut self, pattern: &str) -> Result<Arc<Regex>, String> {
+        self.shared(&found_anywhere(pattern))
     }
 
     /// Compiles the expression, anchored at both ends.
@@ -124,6 +133,14 @@ impl Regexes {
     /// # Errors
     /// Returns a sentence if it is invalid or too large, or if there are too many.
     pub(super) fn anchored(&mut self, text: &str) -> Result<Regex, String> {
+        self.shared(text).map(|regex| Regex::clone(&regex))
+    }
+
+    /// The same, as [`Regexes::shared_anywhere`].
+    ///
+    /// # Errors
+    /// As [`Regexes::anchored`].
+    pub(super) fn shared(&mut self, text: &str) -> Result<Arc<Regex>, String> {
         self.compiled(text).map_err(|failure| match failure {
             Failure::Invalid => format!("{text:?} is not a regular expression"),
             Failure::TooLarge => format!("the regular expression {text:?} is too large"),
@@ -131,7 +148,7 @@ impl Regexes {
         })
     }
 
-    fn compiled(&mut self, text: &str) -> Result<Regex, Failure> {
+    fn compiled(&mut self, text: &str) -> Result<Arc<Regex>, Failure> {
         let left = self.bytes_max.saturating_sub(self.in_use);
         if let Some(known) = self.known.get_mut(text) {
             if known.last != self.translation {
@@ -157,7 +174,7 @@ impl Regexes {
             {
                 self.begun += 1;
             }
-            found = compile(&whole, bytes).map(|regex| (regex, bytes));
+            found = compile(&whole, bytes).map(|regex| (Arc::new(regex), bytes));
             if found.is_some() {
                 break;
             }
@@ -167,6 +184,10 @@ impl Regexes {
         self.known.insert(text.into(), Known { regex: regex.clone(), bytes, last: self.translation });
         regex.ok_or(Failure::TooLarge)
     }
+}
+
+fn found_anywhere(pattern: &str) -> String {
+    format!("(?s:.*)(?:{pattern})(?s:.*)")
 }
 
 fn too_many() -> String {

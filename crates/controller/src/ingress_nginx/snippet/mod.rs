@@ -2,6 +2,7 @@
 //! snippet, because half of a snippet is not what its author wrote.
 
 mod answer;
+mod block;
 mod headers;
 mod pattern;
 mod server;
@@ -11,6 +12,7 @@ mod words;
 use ipnet::IpNet;
 
 pub use self::answer::Answer;
+pub(super) use self::block::blocks;
 pub use self::headers::Headers;
 pub use self::pattern::of_path;
 pub use self::server::{LocationKind, Server, ServerLocation, check_locations, read_server};

@@ -17,8 +17,16 @@ pub(super) enum Subject {
     Path,
 }
 
-/// The expression for here; `None` if there is no such one, or if it is found in an empty text, as what is not there is one to nginx.
+/// The expression for here; `None` if there is no such one, or if it may be found in an empty text, as what is not there is one to nginx.
 pub(super) fn written(pattern: &str, ignores_case: bool, subject: Subject) -> Option<String> {
+    let out = read(pattern, ignores_case, subject)?;
+    // It is compiled with the routes, whose expressions have a limit together.
+    let least = regex_syntax::parse(&out).ok()?.properties().minimum_len();
+    least.is_some_and(|bytes| bytes > 0).then_some(out)
+}
+
+/// The same for one that may be found in an empty text.
+pub(super) fn read(pattern: &str, ignores_case: bool, subject: Subject) -> Option<String> {
     let is_known = pattern.is_ascii() && pattern.len() <= BYTES_MAX && super::super::path::is_same(pattern);
     if !is_known {
         return None;
@@ -26,10 +34,7 @@ pub(super) fn written(pattern: &str, ignores_case: bool, subject: Subject) -> Op
     let ast = ast::parse::Parser::new().parse(pattern).ok()?;
     let mut out = String::new();
     write(&ast, subject, &mut out)?;
-    let out = if ignores_case { format!("(?i:{out})") } else { out };
-    // It is compiled with the routes, whose expressions have a limit together.
-    let least = regex_syntax::parse(&out).ok()?.properties().minimum_len();
-    least.is_some_and(|bytes| bytes > 0).then_some(out)
+    Some(if ignores_case { format!("(?i:{out})") } else { out })
 }
 
 /// A text as an expression of paths.
@@ -66,8 +71,8 @@ fn write(ast: &Ast, subject: Subject, out: &mut String) -> Option<()> {
         }
         Ast::Group(group) => {
             match &group.kind {
-                ast::GroupKind::CaptureIndex(_) => out.push('('),
-                ast::GroupKind::CaptureName { name, .. } => out.push_str(&format!("(?P<{}>", name.name)),
+                // Nothing refers to a name, and two expressions that are put together may have the same.
+                ast::GroupKind::CaptureIndex(_) | ast::GroupKind::CaptureName { .. } => out.push('('),
                 ast::GroupKind::NonCapturing(flags) if flags.items.is_empty() => out.push_str("(?:"),
                 ast::GroupKind::NonCapturing(_) => return None,
             }

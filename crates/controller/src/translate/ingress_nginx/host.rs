@@ -73,8 +73,10 @@ impl<'t> Making<'t, '_, '_> {
         }
         self.server = host.server.map(|(_, server)| server);
         self.asked = self.asked_places(&places, is_regex);
-        let Server { rests, routes, items } = match self.server(name, host, &hosts, (&places, is_regex)) {
-            Ok(server) => server,
+        let blocked = self.block((name, first), &hosts).map_err(|why| (first, why));
+        let made = blocked.and_then(|blocked| Ok((blocked, self.server(name, host, &hosts, (&places, is_regex))?)));
+        let (blocked, Server { rests, routes, items }) = match made {
+            Ok(made) => made,
             Err((by, why)) => {
                 self.when = When::default();
                 self.tell(by, Why::new("Closed", format!("its requests get 403: {why}")));
@@ -90,18 +92,14 @@ impl<'t> Making<'t, '_, '_> {
         }
         // Otherwise a less specific host would get what no path of this one takes.
         if !name.is_empty() && !places.iter().any(|place| place.path == "/" && !place.exact) {
-            let label = format!("ingress/{}#404@{name}", first.name);
-            let route = match self.default_backend {
-                Some(cluster) => Route::to_all(label, cluster.into()),
-                None => respond(label, 404, None),
-            };
-            self.own(first, "/", Route { hosts: hosts.clone(), ..route });
+            self.not_found(name, first, &hosts);
         }
         if let Some((by, _)) = host.server {
             let before =
                 Before { ingress: by, label: &host_label(by, name), hosts: &hosts, path: &everything(), place: None };
             self.rests(before, rests);
         }
+        self.behind_block((name, first), &hosts, blocked);
         self.when = When::default();
         self.server = None;
         if host.www {
@@ -322,7 +320,7 @@ impl<'t> Making<'t, '_, '_> {
         self.add(tls, place.ingress, route(tls));
     }
 
-    fn www(&mut self, host: &str, ingress: Ingress<'_>, others: &[String]) {
+    fn www(&mut self, host: &str, ingress: Ingress<'t>, others: &[String]) {
         let other = host.strip_prefix("www.").map_or_else(|| format!("www.{host}"), str::to_owned);
         if host.is_empty() || host.contains('*') || others.binary_search(&other).is_ok() {
             return;
@@ -333,9 +331,14 @@ impl<'t> Making<'t, '_, '_> {
         let At { plain, tls } = self.at;
         // Clients of this name are asked for nothing.
         self.client_cert = None;
+        let hosts = [HostMatcher::Exact(other.clone())];
+        // The expressions are those of the host.
+        let Ok(blocked) = self.block((&other, ingress), &hosts) else { return };
         for at in [plain, tls] {
-            self.add_bare(at, ingress, Route { hosts: vec![HostMatcher::Exact(other.clone())], ..route.clone() });
+            self.add_bare(at, ingress, Route { hosts: hosts.to_vec(), ..route.clone() });
         }
+        self.behind_block((&other, ingress), &hosts, blocked);
+        self.when = When::default();
     }
 
     fn matched(&mut self, place: &Place<'_>, is_regex: bool) -> Matched {

@@ -4,10 +4,10 @@
 //! `if` whose condition holds becomes a route with this condition in front of the others. For an `if` whose condition does not hold, the
 //! others get the condition, and a route behind them answers the rest.
 
-use model::ValueMatcher;
-use std::sync::Arc;
-
-use model::{HostMatcher, Page, PageBody, PathMatcher, PathRewrite, Redirect, Route, RouteAction, Scheme, TextMatcher};
+use model::{
+    HostMatcher, Page, PageBody, PathMatcher, PathRewrite, Redirect, Route, RouteAction, Scheme, TextMatcher,
+    ValueMatcher,
+};
 
 use super::host::{is_below, redirect, rewritten};
 use super::{Host, Ingress, Making, Place, respond};
@@ -215,14 +215,14 @@ impl<'t> Making<'t, '_, '_> {
         Ok(())
     }
 
-    fn value(&mut self, name: &str, like: &Like) -> Result<ValueMatcher, String> {
+    pub(super) fn value(&mut self, name: &str, like: &Like) -> Result<ValueMatcher, String> {
         let regexes = &mut *self.with.regexes;
         let regex = match like {
-            Like::Is(text) => regexes.anchored(&regex::escape(text))?,
-            Like::Has(pattern) => regexes.anywhere(pattern)?,
-            Like::IsThere => regexes.anchored("(?s:.+)")?,
+            Like::Is(text) => regexes.shared(&regex::escape(text))?,
+            Like::Has(pattern) => regexes.shared_anywhere(pattern)?,
+            Like::IsThere => regexes.shared("(?s:.+)")?,
         };
-        Ok(ValueMatcher { name: name.to_owned(), value: TextMatcher::JoinedRegex(Arc::new(regex)) })
+        Ok(ValueMatcher { name: name.to_owned(), value: TextMatcher::JoinedRegex(regex) })
     }
 
     /// The paths in which an expression is found, which must all be paths of the place: a route has one condition of its path. `None` if no path
