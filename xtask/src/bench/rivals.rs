@@ -13,8 +13,6 @@ pub fn steelyard() -> Templates {
     let tls = "protocol: https\n    tls: {certificates: [{cert: @DIR@/tls.pem, key: @DIR@/tls.key}]}";
     vec![
         (Mode::Http, http.into()),
-        // One listener serves both versions.
-        (Mode::H2, http.into()),
         (Mode::H2c, changed(http, &[("  origin:\n", "  origin:\n    protocol: h2c\n")])),
         (Mode::Tls, changed(http, &[("protocol: http", tls)])),
     ]
@@ -35,7 +33,6 @@ pub fn nginx() -> Templates {
         proxy_max_temp_file_size 0;";
     vec![
         (Mode::Http, http.into()),
-        (Mode::H2, changed(http, &[h2])),
         (Mode::H2c, changed(http, &[h2, (to_origin, "grpc_pass grpc://origin;")])),
         (Mode::Tls, changed(http, &[("@LISTEN@ backlog=4096;", tls)])),
     ]
@@ -48,7 +45,6 @@ pub fn haproxy() -> Templates {
     let tls = "127.0.0.1:@LISTEN@ ssl crt @DIR@/tls.both ssl-min-ver TLSv1.3";
     vec![
         (Mode::Http, http.into()),
-        (Mode::H2, changed(http, &[h2])),
         (Mode::H2c, changed(http, &[h2, h2_origin])),
         (Mode::Tls, changed(http, &[("127.0.0.1:@LISTEN@", tls)])),
     ]
@@ -66,7 +62,7 @@ pub fn envoy() -> Templates {
           explicit_http_config: {http2_protocol_options: {}}
       load_assignment:",
     );
-    vec![(Mode::Http, http.into()), (Mode::H2, changed(http, &[h2])), (Mode::H2c, changed(http, &[h2, h2_origin]))]
+    vec![(Mode::Http, http.into()), (Mode::H2c, changed(http, &[h2, h2_origin]))]
 }
 
 /// The template with these pieces replaced, each of which must occur in it exactly once: a bench that does not compare
@@ -91,12 +87,12 @@ mod tests {
         let check = |templates: Templates, modes: &[Mode]| {
             let modes_there: Vec<Mode> = templates.iter().map(|(mode, _)| *mode).collect();
             assert_eq!(modes_there, modes);
-            assert_ne!(templates[1].1, templates[2].1);
+            assert_ne!(templates[0].1, templates[1].1);
         };
-        let all = [Mode::Http, Mode::H2, Mode::H2c, Mode::Tls];
+        let all = [Mode::Http, Mode::H2c, Mode::Tls];
         check(steelyard(), &all);
         check(nginx(), &all);
         check(haproxy(), &all);
-        check(envoy(), &all[..3]);
+        check(envoy(), &all[..2]);
     }
 }

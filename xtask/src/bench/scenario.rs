@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::Bench;
 use super::child::{Child, POLL, Ready, cpu_ns, free_port, open_files, pause, pinned, rss_kib};
 use super::contender::{self, Contender, Mode, Running};
-use super::h2::{self, FEW_STREAMS_EACH, MANY_CONNECTIONS, ONE_CONNECTION};
+use super::h2;
 use super::table::Samples;
 use super::tls;
 use super::tools::{self, wrk};
@@ -34,24 +34,6 @@ pub const SCENARIOS: &[Scenario] = &[
         run: memory,
     },
     Scenario {
-        name: "h2-8x32",
-        about: "HTTP/2 in cleartext to an HTTP/1.1 origin, 8 connections of 32 streams, closed loop",
-        headline: CPU_US,
-        run: |bench| h2::closed_loop(bench, Mode::H2, FEW_STREAMS_EACH),
-    },
-    Scenario {
-        name: "h2-100x1",
-        about: "the same, 100 connections of one stream",
-        headline: CPU_US,
-        run: |bench| h2::closed_loop(bench, Mode::H2, MANY_CONNECTIONS),
-    },
-    Scenario {
-        name: "h2-1x100",
-        about: "the same, one connection of 100 streams",
-        headline: CPU_US,
-        run: |bench| h2::closed_loop(bench, Mode::H2, ONE_CONNECTION),
-    },
-    Scenario {
         name: "grpc-streams",
         about: "1,000 concurrent calls with 10 replies a second each, over 10 connections",
         headline: h2::CPU_US_EACH,
@@ -77,9 +59,9 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-pub const CPU_US: &str = "CPU-us/request";
+const CPU_US: &str = "CPU-us/request";
 const MIB_AT_2000: &str = "MiB at 2000";
-pub const RPS: &str = "RPS";
+const RPS: &str = "RPS";
 pub const ERRORS: &str = "errors";
 
 /// A load that takes longer is stopped.
@@ -89,7 +71,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// also of those that never do.
 const SETTLE: Duration = Duration::from_secs(4);
 
-/// The scenario with this name, or a family of scenarios: `h2` stands for `h2-8x32` and the others like it.
+/// The scenario with this name, or a family of scenarios: `tls` stands for `tls-full` and the others like it.
 pub fn by_name(name: &str) -> Result<Vec<&'static Scenario>, String> {
     let is_of_it = |other: &str| other == name || other.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
     let found: Vec<&Scenario> = SCENARIOS.iter().filter(|scenario| is_of_it(scenario.name)).collect();

@@ -295,16 +295,18 @@ fn pods(top: &mut Table<'_, '_>) -> Vec<Pod> {
 
 fn speaks(top: &mut Table<'_, '_>) -> Vec<Protocol> {
     let Some(words) = top.texts("speaks") else {
-        top.note_at("speaks", "`speaks` is missing: some of \"http\", \"h2\", \"tcp\"");
+        let all = Protocol::ALL.map(|protocol| format!("{:?}", protocol.name())).join(", ");
+        top.note_at("speaks", format!("`speaks` is missing: some of {all}"));
         return Vec::new();
     };
     let mut all = Vec::new();
     for word in words {
-        match word.text.as_str() {
-            "http" => all.push(Protocol::Http),
-            "h2" => all.push(Protocol::H2),
-            "tcp" => all.push(Protocol::Tcp),
-            other => top.note(word.span, format!("{other:?} is not a protocol; use http, h2 or tcp")),
+        match Protocol::ALL.into_iter().find(|protocol| protocol.name() == word.text) {
+            Some(protocol) => all.push(protocol),
+            None => {
+                let names = Protocol::ALL.map(Protocol::name).join(", ");
+                top.note(word.span, format!("{:?} is not a protocol; use some of {names}", word.text));
+            }
         }
     }
     all

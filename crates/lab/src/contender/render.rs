@@ -36,7 +36,7 @@ pub struct Vars {
 pub struct ServiceVars {
     /// A word that begins with a letter.
     pub name: String,
-    /// `http`, `h2` or `tcp`.
+    /// A name of [`Protocol`](crate::record::Protocol).
     pub protocol: &'static str,
     /// The address to listen on.
     pub address: String,

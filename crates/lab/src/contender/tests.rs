@@ -86,7 +86,7 @@ fn what_is_wrong_with_a_file_is_told_with_its_place() {
             "x.toml:1:1: `start` is missing: set its command, or `setup` if it needs no process",
             "x.toml:1:1: unknown name `titel`; did you mean `title`?",
             "x.toml:2:9: `layer` is \"htp\"; it must be direct, routed, kernel, tcp, http, h2; did you mean `http`?",
-            "x.toml:3:19: \"h3\" is not a protocol; use http, h2 or tcp",
+            "x.toml:3:19: \"h3\" is not a protocol; use some of http, h2, h2-http, tcp",
         ],
     );
     let whole = "title = 'X'\nlayer = 'tcp'\nspeaks = ['tcp']\nprogram = ['x']\nstart = ['{{ program }}']\n";

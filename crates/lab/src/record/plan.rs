@@ -139,6 +139,8 @@ pub enum LoadKind {
     HttpClose,
     /// HTTP/2, clear text.
     H2c,
+    /// HTTP/2, clear text, to origins of HTTP/1.1.
+    H2cHttp,
     /// gRPC, unary.
     Grpc,
     /// One byte in each direction.
@@ -158,12 +160,13 @@ impl LoadKind {
         match self {
             Self::Http | Self::Http10 | Self::HttpClose => Protocol::Http,
             Self::H2c | Self::Grpc => Protocol::H2,
+            Self::H2cHttp => Protocol::H2Http,
             Self::TcpRr | Self::TcpCrr | Self::Stream | Self::StreamPaced => Protocol::Tcp,
         }
     }
 }
 
-/// Protocols that a contender can support. A contender that moves packets or bytes carries all of them.
+/// Protocols that a contender can support. A contender that moves packets or bytes carries those that are the same on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
@@ -171,8 +174,26 @@ pub enum Protocol {
     Http,
     /// HTTP/2 by prior knowledge, on both sides.
     H2,
+    /// HTTP/2 by prior knowledge from clients, HTTP/1.1 to origins.
+    H2Http,
     /// Any bytes.
     Tcp,
+}
+
+impl Protocol {
+    /// All of them, in the order of messages.
+    pub const ALL: [Self; 4] = [Self::Http, Self::H2, Self::H2Http, Self::Tcp];
+
+    /// Its name in contenders' files and templates.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::H2 => "h2",
+            Self::H2Http => "h2-http",
+            Self::Tcp => "tcp",
+        }
+    }
 }
 
 /// How the load decides when to send.

@@ -146,7 +146,12 @@ fn best_case(figures: Figures<'_>) -> Option<&Case> {
     let requests = |case: &&Case| {
         matches!(
             case.load.kind,
-            LoadKind::Http | LoadKind::Http10 | LoadKind::H2c | LoadKind::Grpc | LoadKind::HttpClose
+            LoadKind::Http
+                | LoadKind::Http10
+                | LoadKind::H2c
+                | LoadKind::H2cHttp
+                | LoadKind::Grpc
+                | LoadKind::HttpClose
         )
     };
     let weight = |case: &Case| match &case.load.mode {

@@ -78,7 +78,9 @@ impl Session<'_> {
 
     /// Puts the same load on an origin of the same kind that does nothing else, on loopback and on the balancer's CPUs.
     async fn generator_ceiling(&self, case: &Case) -> Option<f64> {
-        let origin = OriginSpec { arguments: idle_arguments(case.origin.kind), count: 1, ..case.origin.clone() };
+        // There is no proxy here that would translate between the load and the origin.
+        let kind = if case.load.kind == LoadKind::H2cHttp { OriginKind::Grpc } else { case.origin.kind };
+        let origin = OriginSpec { kind, arguments: idle_arguments(kind), count: 1 };
         let command = self.origin_command(&origin, 0, "127.0.0.1:0", self.plan.cpus.len().min(2));
         let placement = &self.placement;
         let spec = Spec {

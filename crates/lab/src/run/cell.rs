@@ -111,7 +111,7 @@ impl Session<'_> {
         let failure = |why: String| Failure { why, log: Vec::new() };
         let live =
             self.lives.iter().find(|live| live.id == id).ok_or_else(|| failure(format!("{id} is not running")))?;
-        let service = self.services.iter().find(|service| service.origin == case.origin);
+        let service = self.services.iter().find(|service| service.is_of(case));
         let service = service.ok_or_else(|| failure("there is no origin for the case".to_owned()))?;
         let address = live.addresses.iter().find(|(name, _)| *name == service.name).map(|&(_, address)| address);
         let address = address.ok_or_else(|| failure(format!("{id} cannot serve {}", case.name)))?;

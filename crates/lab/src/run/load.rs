@@ -28,7 +28,7 @@ pub(super) fn arguments(load: &LoadSpec, to: &Where) -> Vec<String> {
         // ab counts a response of another length as failed.
         LoadKind::Http10 => ("http", &["--http=1.0", "--same-length"], false),
         LoadKind::HttpClose => ("http", &["--http=1.1", "--close"], false),
-        LoadKind::H2c => ("http", &["--http=2"], true),
+        LoadKind::H2c | LoadKind::H2cHttp => ("http", &["--http=2"], true),
         LoadKind::Grpc => ("grpc", &[], true),
         LoadKind::TcpRr => ("tcp-rr", &[], false),
         LoadKind::TcpCrr => ("tcp-crr", &[], false),
@@ -195,6 +195,7 @@ mod tests {
             LoadKind::Http10,
             LoadKind::HttpClose,
             LoadKind::H2c,
+            LoadKind::H2cHttp,
             LoadKind::Grpc,
             LoadKind::TcpRr,
             LoadKind::TcpCrr,

@@ -18,36 +18,35 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often to check.
 const POLL: Duration = Duration::from_millis(20);
 
-/// An origin of one kind, at every endpoint, and what balancers offer for it.
+/// An origin of one kind, at every endpoint, and what balancers offer for it to clients of one protocol.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
     /// `s0`, `s1` and so on.
     pub name: String,
     pub origin: OriginSpec,
+    /// The protocol that a contender must support to serve it.
+    pub protocol: Protocol,
     /// The port of origins and balancers; on loopback, of the only origin.
     pub port: u16,
 }
 
 impl Service {
-    /// The protocol that a contender must support to serve it.
-    pub(super) fn protocol(&self) -> Protocol {
-        match self.origin.kind {
-            OriginKind::Http => Protocol::Http,
-            OriginKind::Grpc => Protocol::H2,
-            OriginKind::Tcp | OriginKind::Stream => Protocol::Tcp,
-        }
+    /// Whether a case's load is put on it.
+    pub(super) fn is_of(&self, case: &Case) -> bool {
+        self.origin == case.origin && self.protocol == case.load.kind.protocol()
     }
 }
 
-/// The services of some cases: one for each different origin.
+/// The services of some cases: one for each different origin, and each protocol of its clients.
 pub(super) fn services(cases: &[Case]) -> Vec<Service> {
     let mut services: Vec<Service> = Vec::new();
     for case in cases {
-        if !services.iter().any(|service| service.origin == case.origin) {
+        if !services.iter().any(|service| service.is_of(case)) {
             let index = services.len() as u16;
             services.push(Service {
                 name: format!("s{index}"),
                 origin: case.origin.clone(),
+                protocol: case.load.kind.protocol(),
                 port: PORT_FIRST + index % PORT_STEP,
             });
         }
@@ -157,5 +156,44 @@ pub(super) async fn listening(process: &mut Process) -> Result<SocketAddr, Failu
             return Err(process.failure("did not report its address"));
         }
         tokio::time::sleep(POLL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contender;
+    use crate::scenario;
+
+    #[test]
+    fn every_case_of_a_shipped_scenario_has_one_service_and_its_contenders_speak_its_protocol() {
+        let recipes = contender::all(None).unwrap();
+        for name in scenario::names() {
+            let file = scenario::find(name, &recipes).unwrap();
+            let cases: Vec<Case> = file.cases.iter().map(|case| case.case.clone()).collect();
+            let services = services(&cases);
+            for (case, in_file) in cases.iter().zip(&file.cases) {
+                let of_case: Vec<&Service> = services.iter().filter(|service| service.is_of(case)).collect();
+                let [service] = of_case.as_slice() else { panic!("{name}, {}: {of_case:?}", case.name) };
+                let instances = in_file.contenders.as_ref().unwrap_or(&file.contenders);
+                let recipe_of = |id: &scenario::InstanceId| recipes.iter().find(|recipe| recipe.name == id.contender);
+                let speak =
+                    instances.iter().filter_map(recipe_of).filter(|recipe| recipe.speaks.contains(&service.protocol));
+                assert!(speak.count() >= 2, "{name}, {}", case.name);
+            }
+        }
+    }
+
+    #[test]
+    fn clients_of_another_protocol_have_a_service_of_their_own() {
+        let recipes = contender::all(None).unwrap();
+        let of = |name| scenario::find(name, &recipes).unwrap().cases.remove(0).case;
+        let over_h2 = of("h2-to-http");
+        let mut over_http1 = of("proxies");
+        over_http1.origin = over_h2.origin.clone();
+        let services = services(&[over_h2.clone(), over_http1.clone(), over_h2.clone()]);
+        let found: Vec<_> = services.iter().map(|service| (service.protocol, service.port)).collect();
+        assert_eq!(found, [(Protocol::H2Http, PORT_FIRST), (Protocol::Http, PORT_FIRST + 1)]);
+        assert!(services[0].is_of(&over_h2) && !services[0].is_of(&over_http1));
     }
 }

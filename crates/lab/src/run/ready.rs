@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use crate::record::{Failure, LoadKind, LoadSpec, Mode, OriginKind};
+use crate::record::{Failure, LoadKind, LoadSpec, Mode, OriginKind, Protocol};
 use crate::topology;
 
 use super::load::{Where, arguments};
@@ -70,11 +70,12 @@ pub(super) async fn first_requests(
 
 /// The arguments of this program that ask for a service as its load does: over one connection, for a moment.
 pub(super) fn command(itself: &Path, service: &Service, address: SocketAddr) -> Vec<String> {
-    let kind = match service.origin.kind {
-        OriginKind::Http => LoadKind::Http,
-        OriginKind::Grpc => LoadKind::Grpc,
-        OriginKind::Tcp => LoadKind::TcpRr,
-        OriginKind::Stream => LoadKind::Stream,
+    let kind = match (service.protocol, service.origin.kind) {
+        (Protocol::H2Http, _) => LoadKind::H2cHttp,
+        (_, OriginKind::Http) => LoadKind::Http,
+        (_, OriginKind::Grpc) => LoadKind::Grpc,
+        (_, OriginKind::Tcp) => LoadKind::TcpRr,
+        (_, OriginKind::Stream) => LoadKind::Stream,
     };
     let measure_ms = A_MOMENT.as_millis() as u64;
     let load = LoadSpec {
@@ -92,6 +93,11 @@ pub(super) fn command(itself: &Path, service: &Service, address: SocketAddr) -> 
     let mut words = vec![itself.display().to_string()];
     words.extend(arguments(&load, &to));
     words
+}
+
+/// Whether only a load can ask for a service: [`wait`] speaks the protocol of the origin, in clear text.
+pub(super) fn needs_load(service: &Service) -> bool {
+    service.protocol == Protocol::H2Http
 }
 
 /// Waits as [`wait`] does, but asks with a process of the load's kind, `spec`: programs at sockets and rules of a pod see it as they see the load.

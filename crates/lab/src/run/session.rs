@@ -6,6 +6,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::origins::{Service, services};
 use super::{Plan, note_gap, progress, ready};
@@ -14,7 +15,7 @@ use crate::contender::{EndpointVars, Pod, Recipe, ServiceVars, Vars, render};
 use crate::leftovers::tag;
 use crate::placement::Placement;
 use crate::process::{self, Process, Spec};
-use crate::record::{Failure, Gap, Instance, Protocol, Run, Setting};
+use crate::record::{Failure, Gap, Instance, Run, Setting};
 use crate::topology::{ENDPOINTS_MAX, INSTANCES_MAX, LoadPath, Topology, settings};
 
 /// The distance between the ports of two contenders of a chain.
@@ -226,15 +227,19 @@ impl<'a> Session<'a> {
         let client = self.topology.as_ref().map(Topology::client);
         let sources = self.sources(&live.load_path);
         let first = (sources.as_slice(), recipe.first_requests, recipe.startup);
-        for (service, (_, address)) in services.iter().zip(&live.addresses) {
-            ready::wait(client.clone(), *address, service, (&mut live.processes, recipe.startup)).await?;
-            ready::first_requests(client.as_deref(), *address, service, first).await;
+        for (service, (_, address)) in services.iter().zip(live.addresses.clone()) {
+            if ready::needs_load(service) {
+                self.wait_with_load(live, service, address, recipe.startup).await?;
+            } else {
+                ready::wait(client.clone(), address, service, (&mut live.processes, recipe.startup)).await?;
+            }
+            ready::first_requests(client.as_deref(), address, service, first).await;
         }
         Ok((commands, configuration))
     }
 
     fn services_of(&self, recipe: &Recipe) -> Vec<Service> {
-        self.services.iter().filter(|service| recipe.speaks.contains(&service.protocol())).cloned().collect()
+        self.services.iter().filter(|service| recipe.speaks.contains(&service.protocol)).cloned().collect()
     }
 
     /// Starts a contender in the pods that its file names, those of the server first, and waits until the client's pod is served through it.
@@ -259,21 +264,32 @@ impl<'a> Session<'a> {
                 }
             }
         }
-        for (service, (_, address)) in services.iter().zip(&live.addresses) {
-            let command = ready::command(&self.plan.itself, service, *address);
-            let namespace = self.topology.as_ref().map(|topology| topology.client_of(&load_path));
-            let spec = Spec {
-                name: "ready",
-                command: &command,
-                namespace: namespace.as_deref(),
-                cpus: &load_path.placement.client,
-                group: &self.client,
-                directory: &self.raw(),
-                captures: false,
-            };
-            ready::wait_with_load(&spec, (*address, service), (&mut live.processes, recipe.startup)).await?;
+        for (service, (_, address)) in services.iter().zip(live.addresses.clone()) {
+            self.wait_with_load(live, service, address, recipe.startup).await?;
         }
         Ok((commands, configuration))
+    }
+
+    /// Waits until a contender serves a short load of the service's kind.
+    async fn wait_with_load(
+        &self,
+        live: &mut Live,
+        service: &Service,
+        address: SocketAddr,
+        patience: Duration,
+    ) -> Result<(), Failure> {
+        let command = ready::command(&self.plan.itself, service, address);
+        let namespace = self.topology.as_ref().map(|topology| topology.client_of(&live.load_path));
+        let spec = Spec {
+            name: "ready",
+            command: &command,
+            namespace: namespace.as_deref(),
+            cpus: &live.load_path.placement.client,
+            group: &self.client,
+            directory: &self.raw(),
+            captures: false,
+        };
+        ready::wait_with_load(&spec, (address, service), (&mut live.processes, patience)).await
     }
 
     /// Where a contender runs in pods of one kind: once beside the client, or beside each origin.
@@ -497,11 +513,7 @@ fn file_name(instance: &Instance) -> String {
 fn vars_of(service: &Service, address: SocketAddr, endpoints: Vec<EndpointVars>) -> ServiceVars {
     ServiceVars {
         name: service.name.clone(),
-        protocol: match service.protocol() {
-            Protocol::Http => "http",
-            Protocol::H2 => "h2",
-            Protocol::Tcp => "tcp",
-        },
+        protocol: service.protocol.name(),
         address: address.ip().to_string(),
         port: address.port(),
         endpoints,

@@ -262,6 +262,7 @@ const LOADS: &[(&str, LoadKind)] = &[
     ("http10", LoadKind::Http10),
     ("http-close", LoadKind::HttpClose),
     ("h2c", LoadKind::H2c),
+    ("h2c-http", LoadKind::H2cHttp),
     ("grpc", LoadKind::Grpc),
     ("tcp-rr", LoadKind::TcpRr),
     ("tcp-crr", LoadKind::TcpCrr),

@@ -158,7 +158,9 @@ pub(crate) fn rate_figure(case: &Case) -> (&'static str, &'static str) {
         LoadKind::StreamPaced => ("messages/s", figures::RPS),
         LoadKind::HttpClose | LoadKind::TcpCrr => ("connections/s", figures::RPS),
         LoadKind::TcpRr => ("transactions/s", figures::RPS),
-        LoadKind::Http | LoadKind::Http10 | LoadKind::H2c | LoadKind::Grpc => ("requests/s", figures::RPS),
+        LoadKind::Http | LoadKind::Http10 | LoadKind::H2c | LoadKind::H2cHttp | LoadKind::Grpc => {
+            ("requests/s", figures::RPS)
+        }
     }
 }
 
