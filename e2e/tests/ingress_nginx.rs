@@ -3,9 +3,12 @@
 //!
 //! The cases are in `e2e/nginx`: annotations, the directives, requests with the status that nginx answers, and the differences that are known, each
 //! with its reason. A difference that no case names fails the test, and so does one that a case names and that is not there. The page of annotations
-//! lists the cases. Not here: what ingress-nginx does in Lua (redirects to HTTPS, canaries, sticky sessions), which no nginx can tell.
+//! lists the cases. What ingress-nginx does in Go and Lua no nginx can tell: `alone` has some of it, and canaries and sticky sessions are tested on a
+//! real API server (`kube`).
 #![forbid(unsafe_code)]
 
+#[path = "ingress_nginx/alone.rs"]
+mod alone;
 #[path = "ingress_nginx/api.rs"]
 mod api;
 #[path = "ingress_nginx/cases.rs"]
@@ -65,9 +68,7 @@ fn nginx_and_steelyard_answer_alike() {
         return skip("nginx_and_steelyard_answer_alike", why);
     }
     let cases = cases::all();
-    let netns = Netns::new("nginx").unwrap();
-    let route = format!("addr add {CLIENT}/32 dev lo\nroute add local {NETWORK} dev lo src {CLIENT}");
-    netns.ip(&route).unwrap();
+    let netns = namespace("nginx");
     let scratch = Scratch::new();
     let pki = Pki::new(&scratch.path().join("pki"));
     pki.issue("site", &["*.example"]);
@@ -80,9 +81,8 @@ fn nginx_and_steelyard_answer_alike() {
     });
     let mut nginx = nginx(&netns, &scratch, &cases);
     nginx.until("listening", || netns.inside(|| std::net::TcpStream::connect(port_80(NGINX)).ok())).unwrap();
-    let mut controller = controller(&netns, &scratch);
-    let ready = || netns.inside(|| get(ADMIN.parse().unwrap(), "/readyz")).filter(|response| response.status == 200);
-    controller.until("ready", ready).unwrap();
+    let mut controller = controller(&netns, &scratch, &[]);
+    until_ready(&netns, &mut controller);
     let requests = scratch.write("requests.har", &cases::har(&cases).to_string());
     let words = ["migrate", "compare", "--old", NGINX, "--new", STEELYARD, "--requests", &requests, "--all-methods"];
     let more = ["--marker", "x-endpoint", "--format", "json"];
@@ -92,8 +92,21 @@ fn nginx_and_steelyard_answer_alike() {
     assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), controller.log());
 }
 
-/// `steelyard controller` with the objects of the cases.
-fn controller(netns: &Netns, scratch: &Scratch) -> Program {
+/// A namespace with the addresses of the test.
+fn namespace(name: &str) -> Netns {
+    let netns = Netns::new(name).unwrap();
+    let route = format!("addr add {CLIENT}/32 dev lo\nroute add local {NETWORK} dev lo src {CLIENT}");
+    netns.ip(&route).unwrap();
+    netns
+}
+
+fn until_ready(netns: &Netns, controller: &mut Program) {
+    let ready = || netns.inside(|| get(ADMIN.parse().unwrap(), "/readyz")).filter(|response| response.status == 200);
+    controller.until("ready", ready).unwrap();
+}
+
+/// `steelyard controller` with the objects of the API server, and these words besides.
+fn controller(netns: &Netns, scratch: &Scratch, more: &[&str]) -> Program {
     let kubeconfig = json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -106,7 +119,7 @@ fn controller(netns: &Netns, scratch: &Scratch) -> Program {
     let mut command = steelyard();
     command.args(["controller", "--kubeconfig", &kubeconfig, "--listen-address", STEELYARD, "--admin", ADMIN]);
     command.args(["--ingress-nginx", "--ingress-nginx-configmap", "default/nginx", "--ingress-status", "false"]);
-    netns.spawn("steelyard", command.args(["--workers", "1"])).unwrap()
+    netns.spawn("steelyard", command.args(["--workers", "1"]).args(more)).unwrap()
 }
 
 /// nginx with the directives of the cases.
