@@ -30,6 +30,22 @@ impl Object<'_> {
     pub(super) fn place(&self, node: &Node) -> (&str, usize) {
         (self.file, self.offset + node.line)
     }
+
+    /// Tells what became of a part. What is left out or closed takes all that is below it along.
+    pub(super) fn note(&self, draft: &mut Draft, node: &Node, what: &str, became: Became, why: &str) {
+        draft.note(self.place(node), what, became, why);
+        if became != Became::Different {
+            node.told();
+        }
+    }
+
+    /// Reports each key that nobody has looked at: by construction, none is dropped without a note.
+    fn report_unread(&self, draft: &mut Draft) {
+        for unread in self.spec.unread().iter().filter(|unread| !settings::SAYS_NOTHING.contains(&unread.key)) {
+            let place = (self.file, self.offset + unread.line);
+            draft.note(place, unread.key, Became::Lost, settings::instead(unread.key));
+        }
+    }
 }
 
 /// What the other objects say about all Mappings.
@@ -43,6 +59,11 @@ pub(super) struct Around {
     /// A service counts requests by the labels of Mappings.
     pub(super) counts: bool,
     ports: Vec<(u64, bool)>,
+    /// Clients need TLS 1.3.
+    needs_tls_1_3: bool,
+    /// The TLSContexts that Hosts name, and those that demand TLS 1.3.
+    contexts: Vec<String>,
+    strict_contexts: Vec<String>,
 }
 
 struct Host {
@@ -88,6 +109,33 @@ const BOOLEANS: &[&str] = &[
     "use_websocket",
 ];
 
+/// Objects that say nothing about where requests go.
+const WITHOUT_ROUTES: &[&str] = &[
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "ConfigMap",
+    "CronJob",
+    "CustomResourceDefinition",
+    "DaemonSet",
+    "Deployment",
+    "Endpoints",
+    "EndpointSlice",
+    "HorizontalPodAutoscaler",
+    "Job",
+    "Namespace",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "Pod",
+    "PodDisruptionBudget",
+    "ReplicaSet",
+    "Role",
+    "RoleBinding",
+    "Secret",
+    "Service",
+    "ServiceAccount",
+    "StatefulSet",
+];
+
 /// # Errors
 /// The place, and what cannot be read there.
 pub(super) fn translate(paths: &[PathBuf]) -> Result<Draft, String> {
@@ -106,14 +154,14 @@ pub(super) fn translate(paths: &[PathBuf]) -> Result<Draft, String> {
         texts.push((file.display().to_string(), text));
     }
     let mut objects = Vec::new();
+    let mut draft = Draft::default();
     for (name, text) in &texts {
         let documents = tree::documents(text).map_err(|(line, why)| format!("{name}:{line}: {why}"))?;
         for document in documents {
-            collect(name, 0, document, &mut objects)?;
+            collect(name, 0, document, &mut objects, &mut draft)?;
         }
     }
     one_ambassador(&objects)?;
-    let mut draft = Draft::default();
     let around = around(&objects, &mut draft);
     let mappings: Vec<Mapping<'_>> = objects
         .iter()
@@ -125,6 +173,10 @@ pub(super) fn translate(paths: &[PathBuf]) -> Result<Draft, String> {
     }
     let routes = routes(mappings, &around, &mut draft)?;
     listeners(&around, routes, &mut draft);
+    // Of a file that is closed as a whole, the Mappings were not read to the end.
+    for object in objects.iter().filter(|object| !around.closed || object.kind != "Mapping") {
+        object.report_unread(&mut draft);
+    }
     Ok(draft)
 }
 
@@ -152,14 +204,20 @@ fn one_ambassador(objects: &[Object<'_>]) -> Result<(), String> {
 }
 
 /// The objects of a document: of a list, and of the annotation of a Service.
-fn collect<'t>(file: &'t str, offset: usize, document: Node, objects: &mut Vec<Object<'t>>) -> Result<(), String> {
+fn collect<'t>(
+    file: &'t str,
+    offset: usize,
+    document: Node,
+    objects: &mut Vec<Object<'t>>,
+    draft: &mut Draft,
+) -> Result<(), String> {
     if objects.len() > OBJECTS_MAX {
         return Err(format!("{file}: more than {OBJECTS_MAX} objects"));
     }
     let kind = document.at("kind").text().unwrap_or_default().to_owned();
     if kind.ends_with("List") {
         for item in document.taken("items").map(Node::into_items).unwrap_or_default() {
-            collect(file, offset, item, objects)?;
+            collect(file, offset, item, objects, draft)?;
         }
         return Ok(());
     }
@@ -172,7 +230,7 @@ fn collect<'t>(file: &'t str, offset: usize, document: Node, objects: &mut Vec<O
     {
         let told = |(line, why): (usize, String)| format!("{file}:{}: {why}", node.line + line);
         for inner in tree::documents(text).map_err(told)? {
-            collect(file, node.line, inner, objects)?;
+            collect(file, node.line, inner, objects, draft)?;
         }
     }
     let is_ours = document
@@ -192,15 +250,30 @@ fn collect<'t>(file: &'t str, offset: usize, document: Node, objects: &mut Vec<O
             false => document,
         };
         objects.push(Object { file, offset, kind, name, namespace, spec });
+    } else if !document.is_null() && !WITHOUT_ROUTES.contains(&kind.as_str()) {
+        let what = format!("{kind} {}", metadata.at("name").text().unwrap_or_default());
+        draft.note((file, offset + document.line), what.trim(), Became::Lost, other(&kind));
     }
     Ok(())
+}
+
+/// What to do with an object of another API.
+fn other(kind: &str) -> &'static str {
+    match kind {
+        "Ingress" => {
+            "it is no object of Ambassador: write a route, or serve it with `steelyard controller --ingress-nginx`"
+        }
+        kind if kind.ends_with("Route") || kind == "Gateway" => {
+            "it is no object of Ambassador: write a route, or serve it with `steelyard controller`"
+        }
+        _ => "it is no object of Ambassador: if it decides about requests, write what it does by hand",
+    }
 }
 
 fn around(objects: &[Object<'_>], draft: &mut Draft) -> Around {
     let mut around = Around::default();
     for object in objects {
         let (spec, what) = (&object.spec, format!("{} {}", object.kind, object.name));
-        let place = object.place(spec);
         match object.kind.as_str() {
             "Mapping" => {}
             "Host" => settings::host(object, &mut around, draft),
@@ -214,7 +287,7 @@ fn around(objects: &[Object<'_>], draft: &mut Draft) -> Around {
             "RateLimitService" => {
                 around.counts = true;
                 let why = "write `global_rate_limit`, which asks the same service; Mappings with labels are closed";
-                draft.note(place, &what, Became::Lost, why);
+                object.note(draft, spec, &what, Became::Lost, why);
             }
             "TCPMapping"
             | "LogService"
@@ -223,7 +296,13 @@ fn around(objects: &[Object<'_>], draft: &mut Draft) -> Around {
             | "ConsulResolver"
             | "KubernetesEndpointResolver"
             | "KubernetesServiceResolver" => {
-                draft.note(place, &what, Became::Lost, "only Mapping, Host, Listener and AuthService are translated");
+                object.note(
+                    draft,
+                    spec,
+                    &what,
+                    Became::Lost,
+                    "only Mapping, Host, Listener and AuthService are translated",
+                );
             }
             _ => around.close(object, spec, draft, "it is not understood and may keep somebody out"),
         }
@@ -235,7 +314,7 @@ impl Around {
     fn close(&mut self, object: &Object<'_>, node: &Node, draft: &mut Draft, why: &str) {
         let what = format!("{} {}", object.kind, object.name);
         let why = format!("{why}, so all Mappings are closed; write what it does by hand, and remove it");
-        draft.note(object.place(node), &what, Became::Closed, &why);
+        object.note(draft, node, &what, Became::Closed, &why);
         self.closed = true;
     }
 
@@ -357,7 +436,12 @@ fn listeners(around: &Around, routes: Vec<Keys>, draft: &mut Draft) {
         let pair = |secret: &&String| json!({"cert": format!("tls/{secret}.pem"), "key": format!("tls/{secret}.key")});
         let certificates: Vec<_> = secrets.iter().map(pair).collect();
         let https = Keys::default().with("bind", format!(":{}", port(true, 8443))).with("protocol", "https");
-        let https = https.with("tls", json!({"certificates": certificates}));
+        let mut tls = json!({"certificates": certificates});
+        let is_strict = around.strict_contexts.iter().any(|name| around.contexts.contains(name));
+        if around.needs_tls_1_3 || is_strict {
+            tls["min_version"] = json!("1.3");
+        }
+        let https = https.with("tls", tls);
         draft.listeners.push(("https".to_owned(), Listener { keys: https, routes }));
     }
 }

@@ -1,6 +1,10 @@
 //! YAML and JSON as a tree whose values know their lines, bounded in size, depth and values.
+//!
+//! Each value also knows whether the translator has looked at it. What nobody has looked at is left out of the translation, and [`Node::unread`]
+//! finds it, so that no key can be dropped without a note.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use config::yaml::{self, Limits};
 
@@ -10,10 +14,45 @@ const LIMITS: Limits = Limits { bytes: 4 << 20, nodes: 500_000 };
 /// Bytes of all values, counting those that aliases repeat.
 const VALUE_BYTES_MAX: usize = 32 << 20;
 
+/// How far a value has been looked at. It is atomic only because a `static` has one.
+#[derive(Debug, Default)]
+struct Seen(AtomicU8);
+
+impl Seen {
+    const READ: u8 = 1;
+    /// A note tells about the value and all that is below it.
+    const TOLD: u8 = 2;
+
+    fn set(&self, level: u8) {
+        self.0.fetch_max(level, Ordering::Relaxed);
+    }
+
+    fn is(&self, level: u8) -> bool {
+        self.0.load(Ordering::Relaxed) >= level
+    }
+}
+
+impl Clone for Seen {
+    fn clone(&self) -> Self {
+        Self(AtomicU8::new(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+/// A key that nobody has looked at.
+#[derive(Debug, PartialEq)]
+pub(super) struct Unread<'n> {
+    pub(super) line: usize,
+    /// The key that it is below; empty at the top.
+    pub(super) parent: &'n str,
+    /// For an item of a list, that of the list.
+    pub(super) key: &'n str,
+}
+
 /// A value, and the line where it begins.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     pub(super) line: usize,
+    seen: Seen,
     /// A text without quotes, which may mean more than a text.
     is_plain: bool,
     pub(super) value: Value,
@@ -29,12 +68,49 @@ pub(super) enum Value {
     Map(Vec<(Node, Node)>),
 }
 
-static NOTHING: Node = Node { line: 0, is_plain: false, value: Value::Null };
+static NOTHING: Node = Node { line: 0, seen: Seen(AtomicU8::new(0)), is_plain: false, value: Value::Null };
 
 impl Node {
     /// The value of a key; of several, the first.
     pub(super) fn get(&self, key: &str) -> Option<&Node> {
-        self.entries().iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
+        self.seen.set(Seen::READ);
+        let (_, value) = self.pairs().iter().find(|(name, _)| name.scalar() == Some(key))?;
+        value.seen.set(Seen::READ);
+        Some(value)
+    }
+
+    /// Marks the value and all that is below it: a note tells about them.
+    pub(super) fn told(&self) {
+        self.seen.set(Seen::TOLD);
+    }
+
+    /// The keys that nobody has looked at and no note tells about, without those below them. A value that is null says nothing.
+    pub(super) fn unread(&self) -> Vec<Unread<'_>> {
+        let mut found = Vec::new();
+        self.find_unread("", "", &mut found);
+        found
+    }
+
+    fn find_unread<'n>(&'n self, parent: &'n str, key: &'n str, found: &mut Vec<Unread<'n>>) {
+        for (name, value) in self.pairs() {
+            let inner = name.scalar().unwrap_or_default();
+            if value.is_null() || name.seen.is(Seen::TOLD) || value.seen.is(Seen::TOLD) {
+                continue;
+            }
+            match value.seen.is(Seen::READ) {
+                true => value.find_unread(key, inner, found),
+                false => found.push(Unread { line: name.line, parent: key, key: inner }),
+            }
+        }
+        for item in self.list() {
+            if item.is_null() || item.seen.is(Seen::TOLD) {
+                continue;
+            }
+            match item.seen.is(Seen::READ) {
+                true => item.find_unread(parent, key, found),
+                false => found.push(Unread { line: item.line, parent, key }),
+            }
+        }
     }
 
     /// The same; a value that is not there is nothing, so that paths can be followed. Names of protobuf have two forms.
@@ -58,10 +134,15 @@ impl Node {
 
     /// Whether it is this name of a key, in one of the two forms of protobuf.
     pub(super) fn is_key(&self, name: &str) -> bool {
-        self.text().is_some_and(|text| text == name || text == camel(name))
+        self.scalar().is_some_and(|text| text == name || text == camel(name))
     }
 
     pub(super) fn entries(&self) -> &[(Node, Node)] {
+        self.seen.set(Seen::READ);
+        self.pairs()
+    }
+
+    fn pairs(&self) -> &[(Node, Node)] {
         match &self.value {
             Value::Map(entries) => entries,
             Value::Null | Value::Text(_) | Value::List(_) => &[],
@@ -69,6 +150,11 @@ impl Node {
     }
 
     pub(super) fn items(&self) -> &[Node] {
+        self.seen.set(Seen::READ);
+        self.list()
+    }
+
+    fn list(&self) -> &[Node] {
         match &self.value {
             Value::List(items) => items,
             Value::Null | Value::Text(_) | Value::Map(_) => &[],
@@ -76,6 +162,11 @@ impl Node {
     }
 
     pub(super) fn text(&self) -> Option<&str> {
+        self.seen.set(Seen::READ);
+        self.scalar()
+    }
+
+    fn scalar(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
             Value::Null | Value::List(_) | Value::Map(_) => None,
@@ -89,7 +180,12 @@ impl Node {
 
     /// A boolean, in any spelling of YAML 1.1; `None` for all else, and for nothing.
     pub(super) fn boolean(&self) -> Option<bool> {
-        match self.text().filter(|_| self.is_plain)? {
+        self.seen.set(Seen::READ);
+        self.truth()
+    }
+
+    fn truth(&self) -> Option<bool> {
+        match self.scalar().filter(|_| self.is_plain)? {
             "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => Some(true),
             "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => Some(false),
             _ => None,
@@ -108,8 +204,8 @@ impl Node {
     /// translator refuses it, because a condition or a policy may depend on it.
     pub(super) fn unclear(&self, booleans: &[&str]) -> Option<(usize, String)> {
         let mut seen = HashSet::new();
-        for (key, value) in self.entries() {
-            let Some(name) = key.text() else { return Some((key.line, "a key is no text".to_owned())) };
+        for (key, value) in self.pairs() {
+            let Some(name) = key.scalar() else { return Some((key.line, "a key is no text".to_owned())) };
             if name == "<<" {
                 return Some((key.line, "`<<` is not understood: write the keys where they belong".to_owned()));
             }
@@ -117,14 +213,14 @@ impl Node {
                 return Some((key.line, format!("{name}: the key is there twice")));
             }
             let is_boolean = booleans.iter().any(|known| *known == name || camel(known) == name);
-            if is_boolean && !value.is_null() && value.boolean().is_none() {
+            if is_boolean && !value.is_null() && value.truth().is_none() {
                 return Some((value.line, format!("{name}: this is neither true nor false")));
             }
             if let Some(found) = value.unclear(booleans) {
                 return Some(found);
             }
         }
-        self.items().iter().find_map(|item| item.unclear(booleans))
+        self.list().iter().find_map(|item| item.unclear(booleans))
     }
 
     pub(super) fn is_null(&self) -> bool {
@@ -184,7 +280,7 @@ fn node_of(node: &yaml::Node, bytes_left: &mut usize) -> Option<Node> {
             Value::Map(made)
         }
     };
-    Some(Node { line: node.location.line, is_plain, value })
+    Some(Node { line: node.location.line, seen: Seen::default(), is_plain, value })
 }
 
 #[cfg(test)]
@@ -200,6 +296,24 @@ mod tests {
         assert_eq!(one.at("c").items()[1].at("max_it").line, 4);
         assert_eq!(two.at("max_it").number(), Some(3));
         assert!(one.at("no").at("thing").is_null());
+    }
+
+    #[test]
+    fn what_nobody_has_looked_at() {
+        let documents =
+            documents("a: {b: 1, c: {d: 2}}\ne: [{f: 1, g: 2}, {f: 3}, x]\nh: ~\ni: {j: 1}\nk: {l: 1}\nm: {n: 1}\n");
+        let root = &documents.unwrap()[0];
+        assert!(root.unclear(&["b"]).is_some(), "looking for errors is not reading");
+        assert_eq!(root.unread().len(), 5, "{:?}", root.unread());
+        assert_eq!(root.at("a").at("b").number(), Some(1));
+        assert_eq!(root.at("e").items().first().unwrap().at("f").number(), Some(1));
+        root.at("i").told();
+        assert!(!root.at("k").is_null());
+        assert!(!root.at("m").entries().is_empty());
+        let unread = root.unread();
+        let told: Vec<_> = unread.iter().map(|one| (one.line, one.parent, one.key)).collect();
+        let expect = [(1, "a", "c"), (2, "e", "g"), (2, "", "e"), (2, "", "e"), (5, "k", "l"), (6, "m", "n")];
+        assert_eq!(told, expect);
     }
 
     #[test]

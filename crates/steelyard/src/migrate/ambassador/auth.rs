@@ -35,12 +35,12 @@ pub(super) fn auth(object: &Object<'_>, draft: &mut Draft) -> Option<Keys> {
     let unknown =
         spec.entries().iter().find(|(key, value)| !value.is_null() && !KNOWN.iter().any(|known| key.is_key(known)));
     if let Some((key, _)) = unknown {
-        draft.note(object.place(key), key.text().unwrap_or_default(), Became::Closed, "it is not understood");
+        object.note(draft, key, key.text().unwrap_or_default(), Became::Closed, "it is not understood");
         return None;
     }
     let tls = spec.at("tls");
     if !tls.is_null() && tls.boolean().is_none() {
-        draft.note(object.place(tls), "tls", Became::Closed, "a TLSContext says how the service is verified");
+        object.note(draft, tls, "tls", Became::Closed, "a TLSContext says how the service is verified");
         return None;
     }
     let service = spec.at("auth_service").text()?;
@@ -52,7 +52,7 @@ pub(super) fn auth(object: &Object<'_>, draft: &mut Draft) -> Option<Keys> {
     if spec.at("proto").text() == Some("grpc") {
         let why =
             "endpoints get no headers of a service over gRPC unless `response_headers` of `external_auth` names them";
-        draft.note(object.place(spec.at("proto")), "proto", Became::Closed, why);
+        object.note(draft, spec.at("proto"), "proto", Became::Closed, why);
         return None;
     }
     let mut cluster = Keys::default().with("endpoints", json!([authority]));

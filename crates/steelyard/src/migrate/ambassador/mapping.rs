@@ -102,7 +102,7 @@ impl<'t> Mapping<'t> {
         let spec = &object.spec;
         let prefix = spec.at("prefix");
         let Some(path) = prefix.text() else {
-            draft.note(object.place(spec), &format!("Mapping {}", object.name), Became::Lost, "it has no prefix");
+            object.note(draft, spec, &format!("Mapping {}", object.name), Became::Lost, "it has no prefix");
             return None;
         };
         let mut is_closed = false;
@@ -110,7 +110,7 @@ impl<'t> Mapping<'t> {
             let name = key.text().unwrap_or_default();
             if !KNOWN.contains(&name) && !NO_EFFECT.contains(&name) {
                 let why = "it is not understood, so the Mapping is closed; remove it, or write what it does by hand";
-                draft.note(object.place(key), name, Became::Closed, why);
+                object.note(draft, key, name, Became::Closed, why);
                 is_closed = true;
             }
             if name == "labels" && !value.is_null() {
@@ -122,14 +122,14 @@ impl<'t> Mapping<'t> {
                     false => (Became::Lost, "no RateLimitService counts by them"),
                 };
                 is_closed |= around.counts;
-                draft.note(object.place(key), name, became, why);
+                object.note(draft, key, name, became, why);
             }
             if name == "keepalive" {
-                draft.note(object.place(key), name, Became::Lost, "it has no equivalent");
+                object.note(draft, key, name, Became::Lost, "it has no equivalent");
             }
             if ["envoy_override", "regex_redirect", "regex_rewrite", "host_regex"].contains(&name) && !value.is_false()
             {
-                draft.note(object.place(key), name, Became::Closed, "it has no equivalent, so the Mapping is closed");
+                object.note(draft, key, name, Became::Closed, "it has no equivalent, so the Mapping is closed");
                 is_closed = true;
             }
         }
@@ -139,6 +139,8 @@ impl<'t> Mapping<'t> {
         let leads_nowhere = route.get("redirect").is_some();
         let to = (!leads_nowhere && !is_closed).then(|| cluster(object, draft)).flatten();
         if is_closed || to.is_none() && !leads_nowhere {
+            // It was not read to the end.
+            spec.told();
             route = Keys::default().with("respond", json!({"status": 403}));
         }
         let upgrades = spec.at("allow_upgrade").items().iter().any(|one| one.text() == Some("websocket"));
@@ -182,7 +184,7 @@ fn matches(object: &Object<'_>, path: &str, draft: &mut Draft) -> (PathCondition
     let mut keys = Keys::default();
     let mut is_known = true;
     let mut unknown = |key: &str, why: &str| {
-        draft.note(object.place(spec.at(key)), key, Became::Closed, &format!("{why}, so the Mapping is closed"));
+        object.note(draft, spec.at(key), key, Became::Closed, &format!("{why}, so the Mapping is closed"));
         is_known = false;
     };
     let named = if spec.at("hostname").text().is_some() { "hostname" } else { "host" };
@@ -248,7 +250,7 @@ fn values(object: &Object<'_>, keys: &mut Keys, draft: &mut Draft) -> bool {
                 .is_some_and(|condition| keys.condition(key, name, condition));
             if !is_added {
                 let why = "the condition is not understood, so what it may be about is closed";
-                draft.note(object.place(key_node), name, Became::Closed, why);
+                object.note(draft, key_node, name, Became::Closed, why);
                 is_known = false;
             }
         }
@@ -334,8 +336,9 @@ fn policies(object: &Object<'_>, route: &mut Keys, draft: &mut Draft) {
                 "gateway-error" => on.extend(["connect_failure", "reset", "timeout", "502", "503", "504"]),
                 "connect-failure" => on.push("connect_failure"),
                 "refused-stream" => on.push("reset"),
-                other => draft.note(
-                    object.place(retry),
+                other => object.note(
+                    draft,
+                    retry.at("retry_on"),
                     other,
                     Became::Lost,
                     "retries are for connections, timeouts and statuses",
@@ -358,7 +361,10 @@ fn policies(object: &Object<'_>, route: &mut Keys, draft: &mut Draft) {
                 Some(text) => text.split(',').collect(),
                 None => node.items().iter().filter_map(Node::text).collect(),
             };
-            items.into_iter().map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
+            let words = items.into_iter().map(|word| word.trim().to_owned()).filter(|word| !word.is_empty());
+            let words: Vec<String> = words.collect();
+            // It stands for all, and alone.
+            if words.iter().any(|word| word == "*") { vec!["*".to_owned()] } else { words }
         };
         let mut value = json!({"origins": words(cors.at("origins")), "credentials": cors.at("credentials").is_true()});
         for (from, key) in [("methods", "methods"), ("headers", "headers"), ("exposed_headers", "expose")] {
@@ -386,7 +392,7 @@ fn headers(object: &Object<'_>, route: &mut Keys, draft: &mut Draft) {
         }
         for name in &removed {
             if let Err(why) = route.header(side, "remove", name, "") {
-                draft.note(object.place(list), name, Became::Different, why);
+                object.note(draft, list, name, Became::Different, why);
             }
         }
         for (key, value) in spec.at(&format!("add_{side}")).entries() {
@@ -399,14 +405,14 @@ fn headers(object: &Object<'_>, route: &mut Keys, draft: &mut Draft) {
                 () if text.contains('%') => {
                     let why =
                         "its value is not understood, so nobody gets it; write it with the variables of Steelyard";
-                    draft.note(object.place(value), name, Became::Lost, why);
+                    object.note(draft, value, name, Became::Lost, why);
                     "remove"
                 }
                 () if is_removed || value.at("append").is_false() => "set",
                 () => "add",
             };
             if let Err(why) = route.header(side, how, name, &literal(text)) {
-                draft.note(object.place(value), name, Became::Different, why);
+                object.note(draft, value, name, Became::Different, why);
             }
         }
     }
@@ -417,7 +423,7 @@ fn cluster(object: &Object<'_>, draft: &mut Draft) -> Option<String> {
     let spec = &object.spec;
     let service = spec.at("service");
     let Some(text) = service.text().filter(|text| !text.is_empty()) else {
-        draft.note(object.place(service), "service", Became::Closed, "the Mapping names no service");
+        object.note(draft, service, "service", Became::Closed, "the Mapping names no service");
         return None;
     };
     let (is_tls, authority) = match text.split_once("://") {
@@ -428,7 +434,7 @@ fn cluster(object: &Object<'_>, draft: &mut Draft) -> Option<String> {
     if !tls.is_null() && tls.boolean().is_none() {
         let why =
             "a TLSContext says how its endpoints are verified, so the Mapping is closed; write `tls` of the cluster";
-        draft.note(object.place(tls), "tls", Became::Closed, why);
+        object.note(draft, tls, "tls", Became::Closed, why);
         return None;
     }
     let is_tls = is_tls || tls.is_true();
@@ -447,7 +453,7 @@ fn cluster(object: &Object<'_>, draft: &mut Draft) -> Option<String> {
         keys.set("tls", json!({"verify": false}));
         let why =
             "certificates of endpoints are not verified, as with Ambassador; remove `verify: false` to verify them";
-        draft.note(object.place(service), "service", Became::Different, why);
+        object.note(draft, service, "service", Became::Different, why);
     }
     if let Some(time) = spec.at("connect_timeout_ms").number().filter(|time| *time > 0) {
         keys.set("connect_timeout", milliseconds(time));
@@ -474,7 +480,7 @@ fn balance(object: &Object<'_>, keys: &mut Keys, draft: &mut Draft) {
             };
             keys.set("balance", key);
         }
-        Some(other) => draft.note(object.place(balancer), other, Became::Lost, "endpoints are chosen in turn"),
+        Some(other) => object.note(draft, balancer, other, Became::Lost, "endpoints are chosen in turn"),
     }
     if let Some(breaker) = spec.at("circuit_breakers").items().first() {
         let mut limits = json!({});
@@ -488,8 +494,9 @@ fn balance(object: &Object<'_>, keys: &mut Keys, draft: &mut Draft) {
         }
         if limits.as_object().is_some_and(|limits| !limits.is_empty()) {
             keys.set("limits", limits);
-            draft.note(
-                object.place(breaker),
+            object.note(
+                draft,
+                breaker,
                 "circuit_breakers",
                 Became::Different,
                 "connections are counted for each endpoint",
@@ -509,7 +516,7 @@ pub(super) fn route(group: Vec<Mapping<'_>>, draft: &mut Draft) -> Keys {
         return shadows.first().map_or_else(Keys::default, |mapping| {
             let what = format!("Mapping {}", mapping.object.name);
             let why = "it is a shadow of no other Mapping, so it is closed";
-            draft.note(mapping.object.place(&mapping.object.spec), &what, Became::Closed, why);
+            mapping.object.note(draft, &mapping.object.spec, &what, Became::Closed, why);
             closed(&mapping.matches)
         });
     };
@@ -548,7 +555,7 @@ pub(super) fn route(group: Vec<Mapping<'_>>, draft: &mut Draft) -> Keys {
         if rest(mapping) != rest(first) {
             let why = format!("the settings of the route are those of Mapping {}", first.object.name);
             let what = format!("Mapping {}", mapping.object.name);
-            draft.note(mapping.object.place(&mapping.object.spec), &what, Became::Different, &why);
+            mapping.object.note(draft, &mapping.object.spec, &what, Became::Different, &why);
         }
         shares.push(share);
     }

@@ -209,3 +209,81 @@ fn headers_of_clients_are_replaced() {
     let text = draft.checked();
     assert!(text.contains("set:") && text.contains("X-User: nobody") && text.contains("- x-b"), "{text}");
 }
+
+/// Notes about these objects beside a Mapping that is served.
+#[track_caller]
+fn notes(text: &str) -> (String, String) {
+    let draft = translated(text);
+    let text = draft.checked();
+    assert!(text.contains(" to:"), "{text}\n{:?}", draft.told());
+    (text, draft.told().join("\n"))
+}
+
+#[test]
+fn the_oldest_version_of_tls() {
+    let of = |kind: &str, spec: &str| {
+        let open = "{hostname: a.example, tlsSecret: {name: tls}, tlsContext: {name: c}, requestPolicy: {insecure: {action: Route}}TLS}";
+        let host = object("Host", "a", &open.replace("TLS", if kind == "Host" { spec } else { "" }));
+        let context = if kind == "Host" { String::new() } else { object("TLSContext", "c", spec) };
+        notes(&format!("{MAPPING}{host}{context}"))
+    };
+    let (text, told) = of("Host", ", tls: {min_tls_version: v1.3, alpn_protocols: h2}");
+    assert!(text.contains("min_version: 1.3"), "{text}");
+    assert!(told.contains("alpn_protocols: different") && told.contains("tlsContext: left out"), "{told}");
+    assert!(!of("Host", ", tls: {min_tls_version: v1.2}").0.contains("min_version"));
+    assert!(of("TLSContext", "{min_tls_version: v1.3}").0.contains("min_version: 1.3"));
+    closes(
+        &format!(
+            "{MAPPING}{}",
+            object(
+                "Host",
+                "a",
+                "{hostname: a.example, requestPolicy: {insecure: {action: Route}}, tls: {min_tls_version: v2}}"
+            )
+        ),
+        "min_tls_version",
+    );
+}
+
+#[test]
+fn every_key_that_is_not_read_is_reported() {
+    let check = |text: &str, parts: &[&str]| {
+        let (text, told) = notes(text);
+        for part in parts {
+            assert!(told.contains(part), "{part}: {told}\n{text}");
+        }
+    };
+    let keys = |keys: &str| MAPPING.replace("service: a}", &format!("service: a, {keys}}}"));
+    check(
+        &keys("circuit_breakers: [{max_requests: 7, max_retries: 8}, {priority: high}]"),
+        &[":4: max_retries: left out", ":4: circuit_breakers: left out"],
+    );
+    check(
+        &keys("resolver: endpoint, load_balancer: {policy: maglev, cookie: {name: a, ttl: 60s}}"),
+        &["resolver", "ttl"],
+    );
+    check(
+        &keys("retry_policy: {retry_on: nonsense, num_retries: 2, back_off: 1s}"),
+        &["nonsense", "back_off: left out"],
+    );
+    let listener = object("Listener", "l", "{port: 8080, protocol: HTTP, securityModel: XFP, l7Depth: 2}");
+    check(&format!("{MAPPING}{listener}"), &["l7Depth: left out: name the proxies"]);
+    let host = "{hostname: '*', requestPolicy: {insecure: {action: Route, additionalPort: 8080}}}";
+    check(&format!("{MAPPING}{}", object("Host", "h", host)), &["additionalPort: left out"]);
+    let others = "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: i}\n---\n\
+                  apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r}\n---\n\
+                  apiVersion: v1\nkind: Service\nmetadata: {name: s}\n";
+    let told = notes(&format!("{MAPPING}{others}")).1;
+    assert!(told.contains("Ingress i: left out") && told.contains("HTTPRoute r: left out"), "{told}");
+    assert!(!told.contains("Service s"), "{told}");
+    // What is read, and what says nothing, is not reported.
+    let told = notes(&keys("docs: {ignored: true}, stats_name: x, timeout_ms: 1000, cors: {origins: '*'}")).1;
+    assert_eq!(told, "");
+}
+
+#[test]
+fn any_origin_beside_others() {
+    let cors = "service: a, cors: {origins: ['https://a.example', '*'], methods: 'GET, *'}}";
+    let text = translated(&MAPPING.replace("service: a}", cors)).checked();
+    assert!(text.contains("- *\n") && !text.contains("https://a.example"), "{text}");
+}
