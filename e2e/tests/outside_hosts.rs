@@ -32,22 +32,25 @@ const AUTH: &str = "93.184.216.10";
 /// They lead to the replicas.
 const TO_ONE: &str = "93.184.216.20";
 const TO_TWO: &str = "93.184.216.21";
+/// Packets to it are lost.
+const LOST: &str = "93.184.216.30";
 
 /// Names, and their addresses. Other names have none; `silent` is never answered.
-const NAMES: [(&str, &str); 9] = [
-    ("auth.example.com", AUTH),
-    ("other.example.com", AUTH),
-    ("loop.example.com", TO_ONE),
-    ("far.example.com", TO_TWO),
-    ("a.example.com", TO_ONE),
-    ("b.example.com", TO_TWO),
-    ("copies.example.com", TO_ONE),
-    ("private.example.com", WORLD),
-    ("own.example.com", ONE.0),
+const NAMES: [(&str, &[&str]); 10] = [
+    ("auth.example.com", &[AUTH]),
+    ("other.example.com", &[AUTH]),
+    ("loop.example.com", &[TO_ONE]),
+    ("far.example.com", &[TO_TWO]),
+    ("a.example.com", &[TO_ONE]),
+    ("b.example.com", &[TO_TWO]),
+    ("copies.example.com", &[TO_ONE]),
+    ("private.example.com", &[WORLD]),
+    ("own.example.com", &[ONE.0]),
+    ("half.example.com", &[AUTH, LOST]),
 ];
 
 /// The Ingresses: the host, and its annotation.
-const INGRESSES: [(&str, &str, &str); 13] = [
+const INGRESSES: [(&str, &str, &str); 14] = [
     ("secure.example.com", "auth-url", "https://auth.example.com/check"),
     ("plain.example.com", "auth-url", "http://auth.example.com/check"),
     // The certificate has another name.
@@ -61,6 +64,7 @@ const INGRESSES: [(&str, &str, &str); 13] = [
     ("asks-own.example.com", "auth-url", "http://own.example.com/check"),
     ("asks-silent.example.com", "auth-url", "http://silent.example.com/check"),
     ("asks-copies.example.com", "auth-url", "http://copies.example.com/"),
+    ("asks-half.example.com", "auth-url", "http://half.example.com/check"),
     ("open.example.com", "enable-cors", "false"),
 ];
 
@@ -129,9 +133,9 @@ fn name_server() {
             let found = NAMES.iter().find(|(known, _)| *known == name);
             let mut reply = query[..at + 5].to_vec();
             let code = if found.is_some() { 0 } else { 3 };
-            let record = found.filter(|_| is_a);
-            reply[2..12].copy_from_slice(&[0x81, 0x80 | code, 0, 1, 0, u8::from(record.is_some()), 0, 0, 0, 0]);
-            if let Some((_, address)) = record {
+            let records = found.filter(|_| is_a).map_or_else(Default::default, |(_, addresses)| *addresses);
+            reply[2..12].copy_from_slice(&[0x81, 0x80 | code, 0, 1, 0, records.len() as u8, 0, 0, 0, 0]);
+            for address in records {
                 reply.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
                 reply.extend_from_slice(&address.parse::<Ipv4Addr>().unwrap().octets());
             }
@@ -244,13 +248,24 @@ fn counted(edge: &Netns, (_, admin): (&str, &str), reason: &str) -> u64 {
     of.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
+/// How often an address of a host outside was ejected.
+fn ejections(edge: &Netns, (_, admin): (&str, &str), address: &str) -> u64 {
+    let metrics = edge.inside(|| get(admin.parse().unwrap(), "/metrics")).unwrap();
+    let text = String::from_utf8_lossy(&metrics.body).into_owned();
+    let label = format!("endpoint=\"{address}:80\"");
+    let mut of =
+        text.lines().filter(|line| line.starts_with("steelyard_endpoint_ejections_total") && line.contains(&label));
+    of.find_map(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
 /// The network of the replicas, and that of everything else.
 fn networks() -> (Netns, Netns) {
     let (edge, world) = (Netns::new("edge").unwrap(), Netns::new("world").unwrap());
     join((&edge, "eth0"), (&world, "eth0"), 1500).unwrap();
     edge.ip(&format!("addr add {}/24 dev eth0\naddr add {}/24 dev eth0\nroute add default via {WORLD}\nroute add local 10.9.0.0/16 dev lo", ONE.0, TWO.0))
         .unwrap();
-    world.ip(&format!("addr add {WORLD}/24 dev eth0\nroute add local 93.184.216.0/24 dev lo")).unwrap();
+    let lost = format!("route add blackhole {LOST}/32 table local");
+    world.ip(&format!("addr add {WORLD}/24 dev eth0\nroute add local 93.184.216.0/24 dev lo\n{lost}")).unwrap();
     (edge, world)
 }
 
@@ -326,6 +341,16 @@ fn hosts_outside_are_asked_and_no_question_comes_back() {
     one.until("the copy at its endpoint", || (copies() == 2).then_some(())).unwrap();
     assert_eq!(ask(ONE, "asks-copies.example.com", &[]), "200");
     assert_eq!((loops(), copies()), (before + 2, 3));
+
+    // Of a host's addresses, one that swallows packets is ejected, and then the others are asked alone.
+    let ejected = || {
+        ask(ONE, "asks-half.example.com", &known);
+        (ejections(&edge, ONE, LOST) > 0).then_some(())
+    };
+    one.until("the ejection", ejected).unwrap();
+    let statuses: Vec<String> = (0..10).map(|_| ask(ONE, "asks-half.example.com", &known)).collect();
+    assert_eq!(statuses, ["200"; 10]);
+    assert_eq!(ejections(&edge, ONE, AUTH), 0);
 
     // Who knows the mark is refused, and never passes.
     let forged = [format!("CDN-Loop: {mark}"), format!("cdn-loop: a; b=c, {}; d", mark.to_uppercase())];
