@@ -233,6 +233,26 @@ const GUARDED_REQUESTS: &str = "\
 200 200 known x / GET
 ";
 
+/// One of two servers that `migrate compare` asks. `{vary}`, `{cookie}`, `{page}` and `{session}` are what differs.
+const COMPARED: &str = r#"
+daemon off; master_process off; pid {root}/nginx.pid; error_log stderr;
+events {}
+http {
+    access_log off; {temporary} default_type text/plain;
+    server {
+        listen {http} default_server;
+        location = /robots.txt { return 200 "{page}"; }
+        location = /vary { {vary} return 200 x; }
+        location = /cookie { add_header Set-Cookie "sid=1; Path=/{cookie}"; return 200 x; }
+        location = /page { {page404} }
+        location = /session { {session} return 200 x; }
+        location ~ ^/api/v[0-9]+/(users|groups)$ { return 200 "{page}"; }
+        location / { return 200 same; }
+    }
+    server { listen {http}; server_name alias.example www.shop.example; return 200 "{page}"; }
+}
+"#;
+
 fn until_listening(program: &mut Program, address: SocketAddr) {
     program.until("listening", || TcpStream::connect(address).ok()).unwrap();
 }
@@ -394,4 +414,82 @@ fn what_is_lost_is_an_exit_code() {
     assert_eq!(found.exit, Exit::Code(1));
     assert!(found.stderr.contains(&format!("{file}:1: auth_jwt x: closed: ")), "{}", found.stderr);
     assert!(found.stdout.contains("status: 403") && !found.stdout.contains("127.0.0.1:1"), "{}", found.stdout);
+}
+
+/// What is different between two nginx, and the requests that show it.
+#[test]
+fn what_is_different_is_asked_for_and_matters() {
+    const NAME: &str = "what_is_different_is_asked_for_and_matters";
+    if Command::new("nginx").arg("-v").output().is_err() {
+        return skip(NAME, "nginx is not installed");
+    }
+    let start = |values: [(&str, &str); 5]| {
+        let (scratch, address) = (Scratch::new(), local(port()));
+        let file = values.iter().fold(COMPARED.to_owned(), |file, (name, value)| file.replace(name, value));
+        let file = scratch.write("nginx.conf", &filled(&file, &scratch, &[("{http}", address)]));
+        let mut nginx = Program::spawn("nginx", Command::new("nginx").args(["-e", "stderr", "-c", &file])).unwrap();
+        until_listening(&mut nginx, address);
+        (scratch, address.to_string(), nginx)
+    };
+    let (_old_files, old, _old_nginx) = start([
+        ("{page}", "old"),
+        ("{vary}", "add_header Vary Origin;"),
+        ("{cookie}", "; Expires=Thu, 01 Jan 2037 00:00:00 GMT"),
+        ("{page404}", "return 404;"),
+        ("{session}", r#"if ($http_cookie !~ "sid=") { add_header Set-Cookie "sid=$request_id; Path=/"; }"#),
+    ]);
+    let (_new_files, new, _new_nginx) = start([
+        ("{page}", "new"),
+        ("{vary}", ""),
+        ("{cookie}", ""),
+        ("{page404}", r#"return 404 "what the application says";"#),
+        ("{session}", r#"add_header Set-Cookie "sid=$request_id; Path=/";"#),
+    ]);
+    let compared = |words: &[&str]| -> Vec<(String, Vec<String>)> {
+        let found = run(&[&["migrate", "compare", "--old", &old, "--new", &new, "--format", "json"], words].concat());
+        assert_eq!(found.exit, Exit::Code(1), "{}", found.stderr);
+        let told: Value = serde_json::from_str(&found.stdout).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let matter = |one: &Value| {
+            let all = one["differences"].as_array().unwrap().iter().filter(|one| one["matters"] == true);
+            (text(&one["url"]), all.map(|one| text(&one["what"])).collect())
+        };
+        told["compared"].as_array().unwrap().iter().map(matter).collect()
+    };
+
+    let scratch = Scratch::new();
+    let paths = ["/vary", "/cookie", "/page", "/session", "/same"];
+    let list: String = paths.iter().map(|path| format!("GET http://shop.example{path}\n")).collect();
+    let found = compared(&["--requests", &scratch.write("requests", &list)]);
+    let expect: [&[&str]; 5] =
+        [&["header vary"], &["header set-cookie"], &["header content-type", "body"], &["sticky session"], &[]];
+    for ((url, found), expect) in found.iter().zip(expect) {
+        assert_eq!(found, expect, "{url}");
+    }
+
+    let ingress = |name: &str, host: &str, annotations: &str, path: &str| {
+        format!(
+            "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: {name}, annotations: {{{annotations}}}}}\n\
+             spec: {{rules: [{{host: {host}, http: {{paths: [{{path: '{path}', pathType: Exact, backend: {{service: {{name: a, port: {{number: 80}}}}}}}}]}}}}]}}\n"
+        )
+    };
+    let prefix = "nginx.ingress.kubernetes.io";
+    let names = format!("{prefix}/server-alias: alias.example, {prefix}/from-to-www-redirect: 'true'");
+    let objects = [
+        ingress("files", "shop.example", &names, "/robots.txt"),
+        ingress("hidden", "hidden.example", "", "/.x"),
+        ingress("api", "api.example", &format!("{prefix}/use-regex: 'true'"), "/api/v[0-9]+/(users|groups)"),
+    ];
+    let found = compared(&["--ingresses", &scratch.write("ingresses.yaml", &objects.concat())]);
+    for url in [
+        "http://shop.example/robots.txt",
+        "http://alias.example/robots.txt",
+        "http://www.shop.example/robots.txt",
+        "http://api.example/api/v1/users",
+    ] {
+        let one = found.iter().find(|(known, _)| known == url).unwrap_or_else(|| panic!("{url}: {found:?}"));
+        assert_eq!(one.1, ["body"], "{url}");
+    }
+    let is_malformed = |(_, differences): &&(String, Vec<String>)| differences.iter().any(|what| what == "no response");
+    assert_eq!(found.iter().filter(is_malformed).collect::<Vec<_>>(), [] as [&(String, Vec<String>); 0]);
 }

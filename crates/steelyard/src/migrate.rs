@@ -12,6 +12,7 @@ mod nginx;
 mod objects;
 mod pattern;
 mod requests;
+mod sample;
 mod tree;
 
 use std::io::Read as _;

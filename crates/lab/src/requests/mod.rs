@@ -11,7 +11,7 @@ use std::io::{self, BufRead, Cursor, Read as _};
 
 use serde_json::Value;
 
-pub use time::Stamp;
+pub use time::{Stamp, http_date};
 
 /// The longest line that is read. nginx accepts 8 KiB in a request line by default.
 const LINE_BYTES_MAX: usize = 64 << 10;

@@ -32,6 +32,22 @@ pub(super) fn clf(text: &str) -> Option<Stamp> {
     moment((number(year)?, month, number(day)?), clock, zone)
 }
 
+/// `Tue, 24 Nov 2026 10:00:00 GMT` (RFC 9110 section 5.6.7), and `Tue, 24-Nov-26 10:00:00 GMT` of older cookies. A year that has no place in a
+/// [`Stamp`] becomes the first or the last one that has.
+pub fn http_date(text: &str) -> Option<Stamp> {
+    let (_, date) = text.split_once(',')?;
+    let mut parts = date.split([' ', '-']).filter(|part| !part.is_empty());
+    let (day, month, year, clock) = (parts.next()?, parts.next()?, number(parts.next()?)?, parts.next()?);
+    let month = MONTHS.iter().position(|name| name.eq_ignore_ascii_case(month))? as u64 + 1;
+    // RFC 6265 section 5.1.1.
+    let year = match year {
+        0..=69 => year + 2000,
+        70..=99 => year + 1900,
+        year => year.clamp(*YEARS.start(), *YEARS.end()),
+    };
+    moment((year, month, number(day)?), clock, "")
+}
+
 /// `2026-11-24T10:00:00.123+01:00` (RFC 3339), also with a space instead of the `T`.
 pub(super) fn iso(text: &str) -> Option<Stamp> {
     let (date, clock) = text.split_once(['T', 't', ' '])?;
@@ -122,6 +138,11 @@ mod tests {
         check(clf("24/Nov/2026:10:00:00 -0130"), 1_795_519_800_000, true);
         check(clf("06/Feb/2009:12:14:14.655"), 1_233_922_454_655, false);
         check(clf("01/Jan/1970:01:00:00 +0100"), 0, true);
+        check(http_date("Tue, 24 Nov 2026 10:00:00 GMT"), 1_795_514_400_000, true);
+        check(http_date("tue, 24-nov-26 10:00:00 gmt"), 1_795_514_400_000, true);
+        check(http_date("Thu, 01-Jan-1970 00:00:01 GMT"), 1_000, true);
+        check(http_date("Fri, 31 Dec 9999 23:59:59 GMT"), 16_756_761_599_000, true);
+        check(http_date("Mon, 01 Jan 1601 00:00:00 GMT"), 0, true);
         check(iso("2024-02-29T23:59:59.5Z"), 1_709_251_199_500, false);
         check(iso("2026-11-24T10:00:00.123+01:00"), 1_795_510_800_123, false);
         check(iso("2026-11-24 10:00:00"), 1_795_514_400_000, true);

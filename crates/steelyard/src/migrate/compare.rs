@@ -97,6 +97,12 @@ fn wanted(args: &CompareArgs) -> Result<Vec<Recorded>, String> {
         true => Vec::new(),
         false => requests::of_ingresses(&ingresses),
     });
+    let sessions = requests::with_sessions(&ingresses);
+    if sessions > 0 && args.marker.is_none() {
+        eprintln!(
+            "steelyard: Ingresses with affinity: cookie: {sessions}; --marker shows whether their cookies lead back to the same endpoint"
+        );
+    }
     let before = all.len();
     if !args.all_methods {
         all.retain(Recorded::is_safe);
@@ -161,24 +167,39 @@ async fn both(old: &Side, new: &Side, wanted: &Recorded, args: &CompareArgs) -> 
         }
     };
     let mut found = differences(&wanted.url(), &one, &other, args.marker.as_deref(), &args.ignore);
-    if let Some(marker) = &args.marker {
-        let (stays, also) = (old.stays(wanted, &one, marker).await, new.stays(wanted, &other, marker).await);
-        if stays != also {
-            let told = |stays: Option<bool>| match stays {
-                Some(true) => "the cookie leads back to the endpoint",
-                Some(false) => "the cookie leads to another endpoint",
-                None => "there is no cookie",
-            };
-            let (old, new) = (told(stays).to_owned(), told(also).to_owned());
-            found.push(Difference { what: "sticky session".to_owned(), old, new, matters: true });
-        }
+    let (stays, also) = (old.stays(wanted, &one, args).await, new.stays(wanted, &other, args).await);
+    if stays != also {
+        let (old, new) = (stays.told(args).to_owned(), also.told(args).to_owned());
+        found.push(Difference { what: "sticky session".to_owned(), old, new, matters: true });
     }
     (statuses, found)
 }
 
+/// What becomes of a client that sends back the cookies of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stays {
+    /// There are no cookies, or no second response.
+    Unknown,
+    /// It gets the same endpoint or, if endpoints do not name themselves, none of the cookies anew.
+    Yes,
+    No,
+}
+
+impl Stays {
+    fn told(self, args: &CompareArgs) -> &'static str {
+        match (self, args.marker.is_some()) {
+            (Self::Yes, true) => "the cookie leads back to the endpoint",
+            (Self::No, true) => "the cookie leads to another endpoint",
+            (Self::Yes, false) => "a client that sends the cookie keeps it",
+            (Self::No, false) => "a client that sends the cookie is given another one",
+            (Self::Unknown, _) => "there is no cookie",
+        }
+    }
+}
+
 impl Side {
-    /// Whether a client that sends back the cookies of a response gets the same endpoint again; `None` if there are no cookies.
-    async fn stays(&self, wanted: &Recorded, first: &Answer, marker: &str) -> Option<bool> {
+    /// Whether a client that sends back the cookies of a response stays where it is.
+    async fn stays(&self, wanted: &Recorded, first: &Answer, args: &CompareArgs) -> Stays {
         let of = |answer: &Answer, name: &str| -> Vec<String> {
             answer
                 .headers
@@ -187,13 +208,21 @@ impl Side {
                 .map(|(_, value)| value.clone())
                 .collect()
         };
-        let pairs: Vec<String> =
-            of(first, "set-cookie").iter().filter_map(|cookie| cookie.split(';').next()).map(str::to_owned).collect();
-        if pairs.is_empty() || of(first, marker).is_empty() {
-            return None;
+        let pairs = |answer: &Answer| -> Vec<String> {
+            of(answer, "set-cookie").iter().filter_map(|cookie| cookie.split(';').next()).map(str::to_owned).collect()
+        };
+        let own = pairs(first);
+        let is_named = args.marker.as_ref().is_none_or(|marker| !of(first, marker).is_empty());
+        if own.is_empty() || !is_named {
+            return Stays::Unknown;
         }
-        let again = self.ask(wanted, Some(&pairs.join("; "))).await.ok()?;
-        Some(of(&again, marker) == of(first, marker))
+        let Ok(again) = self.ask(wanted, Some(&own.join("; "))).await else { return Stays::Unknown };
+        let stays = match &args.marker {
+            Some(marker) => of(&again, marker) == of(first, marker),
+            // One that is only given again, with a later end, is the same one.
+            None => pairs(&again).iter().all(|pair| own.contains(pair)),
+        };
+        if stays { Stays::Yes } else { Stays::No }
     }
 
     async fn ask(&self, wanted: &Recorded, cookie: Option<&str>) -> Result<Answer, String> {

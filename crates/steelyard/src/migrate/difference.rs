@@ -34,7 +34,6 @@ const UNIMPORTANT: &[&str] = &[
     "last-modified",
     "server",
     "transfer-encoding",
-    "vary",
     "x-request-id",
     "accept-ranges",
 ];
@@ -53,8 +52,19 @@ const PAGES: &[&str] = &[
 fn is_own_page(answer: &Answer) -> bool {
     let text = String::from_utf8_lossy(&answer.body);
     let is_redirect = (300..400).contains(&answer.status);
-    is_redirect || answer.status >= 400 && (text.is_empty() || PAGES.iter().any(|part| text.contains(part)))
+    let is_known = || text.is_empty() || PAGES.iter().any(|part| text.contains(part)) || is_ours(answer.status, &text);
+    is_redirect || answer.status >= 400 && is_known()
 }
+
+/// Whether this is what Steelyard itself says of an error: a line, or a problem document.
+fn is_ours(status: u16, text: &str) -> bool {
+    let line = text.strip_prefix(&format!("{status} ")).and_then(|rest| rest.strip_suffix('\n'));
+    line.is_some_and(|line| line.len() <= OWN_LINE_BYTES_MAX && !line.contains('\n'))
+        || text.starts_with(&format!("{{\"status\":{status},\"title\":\""))
+}
+
+/// Bytes of such a line.
+const OWN_LINE_BYTES_MAX: usize = 120;
 
 /// The differences of two responses to a request for `url`. `marker` is the header or cookie by which endpoints name themselves, and `ignored` are
 /// headers that do not matter.
@@ -65,7 +75,8 @@ pub(crate) fn differences(
     marker: Option<&str>,
     ignored: &[String],
 ) -> Vec<Difference> {
-    let is_page = old.status == new.status && is_own_page(old);
+    // A page of a proxy in place of another one. If an application answers instead, it may show what nobody was to see.
+    let is_page = old.status == new.status && is_own_page(old) && is_own_page(new);
     let mut found = Vec::new();
     let mut add = |what: &str, old: String, new: String, matters: bool| {
         if old != new {
@@ -89,13 +100,21 @@ pub(crate) fn differences(
                 add("redirect", one, other, leads_elsewhere && !is_ignored);
             }
             "set-cookie" => {
-                add("header set-cookie", cookies(&one), cookies(&other), !is_ignored);
-                if cookies(&one) == cookies(&other) {
-                    add("value of a cookie", one.join("; "), other.join("; "), false);
+                let (set, also) = (cookies(&one, sent(old)), cookies(&other, sent(new)));
+                let alike = set.len() == also.len() && set.iter().zip(&also).all(|(one, other)| one.is_like(other));
+                let told = |all: &[Cookie]| all.iter().map(Cookie::told).collect::<Vec<_>>().join(", ");
+                match alike {
+                    true => add("value of a cookie", one.join("; "), other.join("; "), false),
+                    false => add("header set-cookie", told(&set), told(&also), !is_ignored),
                 }
             }
             name if marker.is_some_and(|marker| marker.eq_ignore_ascii_case(name)) => {
                 add("endpoint", one.join(", "), other.join(", "), true);
+            }
+            "vary" => {
+                let (one, other) = (one.join(", "), other.join(", "));
+                let is_served_to_others = !keeps_apart(&other, &one);
+                add("header vary", one, other, is_served_to_others && !is_ignored);
             }
             name => {
                 let (one, other) = (one.join(", "), other.join(", "));
@@ -136,20 +155,85 @@ fn by_name(answer: &Answer) -> BTreeMap<String, Vec<String>> {
     all
 }
 
-/// Names and attributes of cookies, without their values: one names an endpoint in a way of its own.
-fn cookies(all: &[String]) -> String {
-    let one = |cookie: &String| {
-        let (pair, attributes) = cookie.split_once(';').unwrap_or((cookie, ""));
-        let name = pair.split('=').next().unwrap_or_default().trim();
-        let mut attributes: Vec<String> = attributes.split(';').map(|part| part.trim().to_ascii_lowercase()).collect();
-        // They follow from each other, and the date of one moves.
-        attributes.retain(|part| !part.is_empty() && !part.starts_with("expires="));
-        attributes.sort_unstable();
-        format!("{name}; {}", attributes.join("; "))
+/// Whether caches with one `Vary` keep apart all that they do with another one. What they keep apart besides makes no client get another response.
+fn keeps_apart(vary: &str, wanted: &str) -> bool {
+    let names = |text: &str| -> Vec<String> {
+        text.split(',').map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty()).collect()
     };
-    let mut told: Vec<String> = all.iter().map(one).collect();
-    told.sort_unstable();
-    told.join(", ")
+    let (known, wanted) = (names(vary), names(wanted));
+    let has = |name: &str| known.iter().any(|known| known == name);
+    // `*` forbids to cache, so it is no matter of names.
+    if wanted.iter().any(|name| name == "*") { has("*") } else { !has("*") && wanted.iter().all(|name| has(name)) }
+}
+
+/// When a response was sent, in seconds since 1970.
+fn sent(answer: &Answer) -> i64 {
+    let date = answer.headers.iter().find(|(name, _)| name == "date").and_then(|(_, date)| seconds(date));
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    date.unwrap_or_else(|| i64::try_from(now()).unwrap_or(i64::MAX))
+}
+
+fn seconds(date: &str) -> Option<i64> {
+    let stamp = lab::requests::http_date(date)?;
+    i64::try_from(stamp.ns / 1_000_000_000).ok()
+}
+
+/// A cookie without its value: one names an endpoint in a way of its own.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cookie {
+    /// Its name, and the attributes that say nothing of its lifetime.
+    what: String,
+    /// The seconds for which a browser keeps it; `None`: until it is closed.
+    lifetime: Option<i64>,
+    /// By `Max-Age`, and not by a date.
+    is_exact: bool,
+    /// What says so, as it is written.
+    written: String,
+}
+
+impl Cookie {
+    fn of(cookie: &str, sent: i64) -> Self {
+        let (pair, attributes) = cookie.split_once(';').unwrap_or((cookie, ""));
+        let attributes = attributes.split(';').map(|part| part.trim().to_ascii_lowercase());
+        let (lifetimes, mut others): (Vec<String>, Vec<String>) = attributes
+            .filter(|part| !part.is_empty())
+            .partition(|part| part.starts_with("max-age=") || part.starts_with("expires="));
+        others.sort_unstable();
+        let last = |name: &str| lifetimes.iter().rev().find_map(|part| part.strip_prefix(name)).map(str::trim);
+        // `Max-Age` comes first, and a value that cannot be read does not count (RFC 6265 section 5.2).
+        let age = last("max-age=").and_then(|age| age.parse::<i64>().ok());
+        let until = last("expires=").and_then(seconds).map(|until| until.saturating_sub(sent));
+        Self {
+            what: format!("{}; {}", pair.split('=').next().unwrap_or_default().trim(), others.join("; ")),
+            lifetime: age.or(until),
+            is_exact: age.is_some(),
+            written: lifetimes.join("; "),
+        }
+    }
+
+    fn told(&self) -> String {
+        let Self { what, written, .. } = self;
+        if written.is_empty() { what.clone() } else { format!("{what}; {written}") }
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        // The dates move from one response to the next.
+        let apart = if self.is_exact && other.is_exact { 0 } else { 60 };
+        let lives_alike = match (self.lifetime, other.lifetime) {
+            (None, None) => true,
+            // Both remove the cookie.
+            (Some(..=0), Some(..=0)) => true,
+            (Some(one @ 1..), Some(other @ 1..)) => one.abs_diff(other) <= apart,
+            _ => false,
+        };
+        self.what == other.what && lives_alike
+    }
+}
+
+fn cookies(all: &[String], sent: i64) -> Vec<Cookie> {
+    let mut all: Vec<Cookie> = all.iter().map(|cookie| Cookie::of(cookie, sent)).collect();
+    all.sort_unstable();
+    all
 }
 
 /// Where a `Location` leads (RFC 3986 section 5.2, as far as redirects use it). The default port may be written or not.
@@ -204,9 +288,16 @@ mod tests {
         check(answer(200, &[], "x"), answer(404, &[], "y"), &[("status", true), ("body", true)]);
         check(
             answer(404, &[("content-type", "text/html")], "<center>nginx</center>"),
-            answer(404, &[], "y"),
+            answer(404, &[], "404 Not Found: no_route\n"),
             &[("header content-type", false), ("body", false)],
         );
+        // An application answers in place of the proxy.
+        for body in ["leaked", "404 is what the application says\nand more\n", "{\"status\":404}"] {
+            check(answer(404, &[], "<center>nginx</center>"), answer(404, &[], body), &[("body", true)]);
+            check(answer(404, &[], ""), answer(404, &[], body), &[("body", true)]);
+        }
+        let problem = "{\"status\":404,\"title\":\"Not Found\"}\n";
+        check(answer(404, &[], "default backend - 404"), answer(404, &[], problem), &[("body", false)]);
         check(
             answer(204, &[("access-control-allow-methods", "GET,PUT")], ""),
             answer(204, &[("access-control-allow-methods", "GET, PUT")], ""),
@@ -233,5 +324,58 @@ mod tests {
             answer(200, &[("set-cookie", "a=1; Path=/")], ""),
             &[("header set-cookie", true)],
         );
+    }
+
+    #[test]
+    fn lists_of_vary() {
+        let check = |old: &str, new: &str, matters: bool| {
+            let with = |vary: &str| answer(200, &[("vary", vary)], "");
+            let found = differences("http://a.example/x", &with(old), &with(new), None, &[]);
+            assert_eq!(found.iter().map(|found| found.matters).collect::<Vec<_>>(), [matters], "{old:?}, {new:?}");
+        };
+        check("Origin", "", true);
+        check("Origin, Accept-Encoding", "accept-encoding", true);
+        check("Origin", "*", true);
+        check("*", "Origin", true);
+        check("Origin, Accept", "accept,origin", false);
+        check("", "Accept-Encoding", false);
+        let found = differences(
+            "http://a.example/x",
+            &answer(200, &[("vary", "Origin")], ""),
+            &answer(200, &[], ""),
+            None,
+            &["Vary".to_owned()],
+        );
+        assert!(!found[0].matters);
+    }
+
+    #[test]
+    fn lifetimes_of_cookies() {
+        let check = |old: &str, new: &str, expect: (&str, bool)| {
+            let with = |attributes: &str, date: &str| {
+                answer(200, &[("date", date), ("set-cookie", &format!("a=1; Path=/{attributes}"))], "")
+            };
+            let one = with(old, "Tue, 24 Nov 2026 10:00:00 GMT");
+            let found = differences("http://a.example/x", &one, &with(new, "Tue, 24 Nov 2026 10:00:03 GMT"), None, &[]);
+            let found: Vec<(&str, bool)> = found
+                .iter()
+                .filter(|one| one.what != "header date")
+                .map(|one| (one.what.as_str(), one.matters))
+                .collect();
+            assert_eq!(found, [expect], "{old:?}, {new:?}");
+        };
+        let (other, same) = (("header set-cookie", true), ("value of a cookie", false));
+        check("; Expires=Thu, 01 Jan 2037 00:00:00 GMT", "", other);
+        check("; Max-Age=60", "", other);
+        check("; Max-Age=60", "; Max-Age=61", other);
+        check("; Expires=Tue, 24 Nov 2026 11:00:00 GMT", "; Expires=Wed, 25 Nov 2026 11:00:00 GMT", other);
+        check("; Expires=Tue, 24 Nov 2026 11:00:00 GMT", "; Expires=Thu, 01 Jan 1970 00:00:01 GMT", other);
+        check("; Max-Age=0", "", other);
+        // The same, written in another way or a little later.
+        check("; Expires=Tue, 24 Nov 2026 11:00:00 GMT", "; Expires=Tue, 24 Nov 2026 11:00:03 GMT", same);
+        check("; Expires=Tue, 24 Nov 2026 11:00:00 GMT; Max-Age=3600", "; Max-Age=3600", same);
+        check("; Expires=Tue, 24-Nov-26 11:00:00 GMT", "; Max-Age=3600", same);
+        check("; Expires=Thu, 01 Jan 1970 00:00:01 GMT", "; Max-Age=0", same);
+        check("; Expires=nonsense", "", same);
     }
 }

@@ -2,8 +2,12 @@
 //!
 //! `lab::requests` reads the files.
 
+use std::collections::HashSet;
+
 use lab::requests::{Hosts, Recorded};
 use serde_json::Value;
+
+use super::sample;
 
 /// The hosts behind the names by which the log of ingress-nginx calls Services: `NAMESPACE-SERVICE-PORT`.
 #[derive(Debug, Default)]
@@ -21,6 +25,7 @@ struct Upstream {
 impl Upstreams {
     /// Those of Ingresses.
     pub(crate) fn of(objects: &[Value]) -> Self {
+        let regex_hosts = regex_hosts(objects);
         let mut all = Vec::new();
         for ingress in objects.iter().filter(|object| object["kind"] == "Ingress") {
             let namespace = ingress["metadata"]["namespace"].as_str().unwrap_or("default");
@@ -31,12 +36,14 @@ impl Upstreams {
                     Some(hosts) => hosts.iter().any(|named| named == host),
                     None => true,
                 });
+                let is_regex = regex_hosts.contains(&host.to_ascii_lowercase());
                 for path in rule["http"]["paths"].as_array().into_iter().flatten() {
                     let service = &path["backend"]["service"];
                     let port = service["port"]["number"].as_u64().map(|number| number.to_string());
                     let port = port.or_else(|| service["port"]["name"].as_str().map(str::to_owned)).unwrap_or_default();
                     let name = format!("[{namespace}-{}-{port}]", service["name"].as_str().unwrap_or_default());
-                    let path = literal(path["path"].as_str().unwrap_or("/")).to_owned();
+                    let path = path["path"].as_str().unwrap_or("/");
+                    let path = if is_regex { literal(path) } else { path }.to_owned();
                     all.push(Upstream { name, is_https, host: host.replace("*.", "any."), path });
                 }
             }
@@ -59,28 +66,121 @@ fn literal(path: &str) -> &str {
     path.split(['(', '[', '.', '*', '+', '?', '\\', '|', '^', '$', '{']).next().unwrap_or("/")
 }
 
+/// An annotation of ingress-nginx.
+fn annotation<'i>(ingress: &'i Value, name: &str) -> Option<&'i str> {
+    let key = format!("nginx.ingress.kubernetes.io/{name}");
+    ingress["metadata"]["annotations"][key.as_str()].as_str().map(str::trim).filter(|text| !text.is_empty())
+}
+
+fn is_on(ingress: &Value, name: &str) -> bool {
+    annotation(ingress, name).is_some_and(|text| ["1", "t", "T", "true", "TRUE", "True"].contains(&text))
+}
+
+/// The hosts all of whose paths are regular expressions: one Ingress with `use-regex` or with a rewrite is enough.
+fn regex_hosts(objects: &[Value]) -> HashSet<String> {
+    let mut hosts = HashSet::new();
+    for ingress in objects.iter().filter(|object| object["kind"] == "Ingress") {
+        let target = annotation(ingress, "rewrite-target");
+        for rule in ingress["spec"]["rules"].as_array().into_iter().flatten() {
+            let mut paths = rule["http"]["paths"].as_array().into_iter().flatten();
+            let is_rewritten = |path: &Value| target.is_some_and(|target| path["path"].as_str() != Some(target));
+            if is_on(ingress, "use-regex") || paths.any(is_rewritten) {
+                hosts.insert(rule["host"].as_str().unwrap_or_default().to_ascii_lowercase());
+            }
+        }
+    }
+    hosts
+}
+
+/// A path as a request can have it: what HTTP does not allow in it is percent-encoded.
+fn target_of(path: &str) -> String {
+    let mut target = String::new();
+    for byte in path.bytes() {
+        match byte {
+            b'!'..=b'~' if !b"\"#<>?\\^`{|}".contains(&byte) => target.push(char::from(byte)),
+            byte => target.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    if target.starts_with('/') { target } else { format!("/{target}") }
+}
+
+/// The targets that show how a path is served: the first one gets all kinds of requests.
+fn targets(path: &str, is_regex: bool) -> Vec<String> {
+    if !is_regex {
+        return vec![target_of(path)];
+    }
+    let mut all: Vec<String> = sample::samples(path).iter().map(|text| target_of(text)).collect();
+    // This may match or not, as an expression that cannot be read.
+    all.push(target_of(literal(path)));
+    all
+}
+
+/// The other hosts of an Ingress' host, by `server-alias` and `from-to-www-redirect`.
+fn other_hosts(ingress: &Value, host: &str) -> Vec<(String, &'static str)> {
+    let aliases = annotation(ingress, "server-alias").unwrap_or_default();
+    let aliases = aliases.split([',', ' ', '\n']).map(str::trim).filter(|alias| !alias.is_empty());
+    let names = |alias: &str| match alias.strip_prefix('~') {
+        Some(pattern) => sample::samples(pattern),
+        None => vec![alias.replace("*.", "any.")],
+    };
+    let is_host = |host: &String| {
+        !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+    };
+    let mut all: Vec<(String, &str)> =
+        aliases.flat_map(names).filter(is_host).map(|alias| (alias, "an alias of the host")).collect();
+    if is_on(ingress, "from-to-www-redirect") {
+        let other = host.strip_prefix("www.").map_or_else(|| format!("www.{host}"), str::to_owned);
+        all.push((other, "with or without www"));
+    }
+    all
+}
+
 /// Requests that show how Ingresses are served: each path as it is, with and without its slash, in capital letters, with more behind it, by other
-/// methods, from a script of another origin and of an allowed one, with and without a password, for the canary, and over TLS.
+/// methods, from a script of another origin and of an allowed one, with and without a password, for the canary, on the other names of its host, and
+/// over TLS.
 pub(crate) fn of_ingresses(objects: &[Value]) -> Vec<Recorded> {
+    let regex_hosts = regex_hosts(objects);
     let mut all = Vec::new();
     for ingress in objects.iter().filter(|object| object["kind"] == "Ingress") {
         let spec = &ingress["spec"];
         let has_tls = spec["tls"].as_array().is_some_and(|tls| !tls.is_empty());
         for rule in spec["rules"].as_array().into_iter().flatten() {
-            let host = rule["host"].as_str().unwrap_or("unknown.invalid").replace("*.", "any.");
+            let named = rule["host"].as_str().unwrap_or_default();
+            let host = if named.is_empty() { "unknown.invalid".to_owned() } else { named.replace("*.", "any.") };
+            let is_regex = regex_hosts.contains(&named.to_ascii_lowercase());
+            let others = if named.is_empty() { Vec::new() } else { other_hosts(ingress, &host) };
             for path in rule["http"]["paths"].as_array().into_iter().flatten() {
-                let path = path["path"].as_str().unwrap_or("/");
+                let targets = targets(path["path"].as_str().unwrap_or("/"), is_regex);
+                let Some((target, more)) = targets.split_first() else { continue };
                 for is_https in [false, true].into_iter().filter(|is_https| has_tls || !is_https) {
-                    of_path(is_https, &host, path, &mut all);
-                    of_annotations(is_https, &host, path, ingress, &mut all);
+                    of_path(is_https, &host, target, &mut all);
+                    of_annotations(is_https, &host, target, ingress, &mut all);
+                    let more = more.iter().map(|target| Recorded::get(is_https, &host, target, "the expression"));
+                    all.extend(more);
+                    for (other, about) in &others {
+                        all.push(Recorded::get(is_https, other, target, about));
+                        all.push(Recorded::get(is_https, other, &format!("{target}?it=1"), about));
+                    }
+                    if annotation(ingress, "app-root").is_some() {
+                        all.push(Recorded::get(is_https, &host, "/", "the root"));
+                    }
                 }
             }
         }
     }
     all.push(Recorded::get(false, "unknown.invalid", "/", "an unknown host"));
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     all.retain(|wanted| seen.insert((wanted.method.clone(), wanted.url(), wanted.headers.clone())));
     all
+}
+
+/// The Ingresses whose clients keep their endpoints by a cookie.
+pub(crate) fn with_sessions(objects: &[Value]) -> usize {
+    let is_it = |object: &&Value| {
+        object["kind"] == "Ingress"
+            && annotation(object, "affinity").is_some_and(|text| text.eq_ignore_ascii_case("cookie"))
+    };
+    objects.iter().filter(is_it).count()
 }
 
 fn preflight(origin: &str) -> Vec<(String, String)> {
@@ -88,42 +188,36 @@ fn preflight(origin: &str) -> Vec<(String, String)> {
 }
 
 fn of_path(is_https: bool, host: &str, path: &str, all: &mut Vec<Recorded>) {
-    let literal = literal(path);
-    let bare = literal.trim_end_matches('/');
+    let bare = path.trim_end_matches('/');
     let get =
         |target: &str, about: &str| Recorded::get(is_https, host, if target.is_empty() { "/" } else { target }, about);
-    all.push(get(literal, "the path"));
+    all.push(get(path, "the path"));
     all.push(get(bare, "without the slash"));
     all.push(get(&format!("{bare}/"), "with a slash"));
     all.push(get(&format!("{bare}/more/of?it=1"), "more behind it"));
-    all.push(get(&format!("{bare}more"), "more in the last segment"));
-    all.push(get(&literal.to_ascii_uppercase(), "in capital letters"));
+    let last = if bare.is_empty() { "/" } else { bare };
+    all.push(get(&format!("{last}more"), "more in the last segment"));
+    all.push(get(&path.to_ascii_uppercase(), "in capital letters"));
     all.push(get(&format!("{bare}//x"), "two slashes"));
     all.push(get(&format!("{bare}/./y/../x"), "dots"));
     all.push(get(&format!("{bare}/a%2Fb%20c"), "escapes"));
     for method in ["HEAD", "POST", "PUT", "DELETE"] {
-        all.push(Recorded { method: method.to_owned(), ..get(literal, method) });
+        all.push(Recorded { method: method.to_owned(), ..get(path, method) });
     }
     let origin = "https://script.example";
     let with = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    all.push(Recorded { headers: vec![with("Origin", origin)], ..get(literal, "from a script of another origin") });
+    all.push(Recorded { headers: vec![with("Origin", origin)], ..get(path, "from a script of another origin") });
     let method = "OPTIONS".to_owned();
-    all.push(Recorded { method, headers: preflight(origin), ..get(literal, "a preflight request") });
+    all.push(Recorded { method, headers: preflight(origin), ..get(path, "a preflight request") });
     // `nobody:nothing`
     let nobody = with("Authorization", "Basic bm9ib2R5Om5vdGhpbmc=");
-    all.push(Recorded { headers: vec![nobody], ..get(literal, "a wrong password") });
+    all.push(Recorded { headers: vec![nobody], ..get(path, "a wrong password") });
 }
 
 /// What the annotations of an Ingress make different: an origin that may use it, and who is sent to its canary.
 fn of_annotations(is_https: bool, host: &str, path: &str, ingress: &Value, all: &mut Vec<Recorded>) {
-    let annotation = |name: &str| {
-        let key = format!("nginx.ingress.kubernetes.io/{name}");
-        ingress["metadata"]["annotations"][key.as_str()].as_str().map(str::trim).filter(|text| !text.is_empty())
-    };
-    let get = |about: &str| {
-        let target = literal(path);
-        Recorded::get(is_https, host, if target.is_empty() { "/" } else { target }, about)
-    };
+    let annotation = |name: &str| annotation(ingress, name);
+    let get = |about: &str| Recorded::get(is_https, host, path, about);
     let origins = annotation("cors-allow-origin").unwrap_or_default().split(',').map(str::trim);
     if let Some(origin) = origins.into_iter().find(|origin| origin.contains("://")) {
         let origin = origin.replace('*', "any");
@@ -174,7 +268,7 @@ mod tests {
 
     #[test]
     fn requests_of_ingresses() {
-        let ingress = json!({"kind": "Ingress", "spec": {
+        let ingress = json!({"kind": "Ingress", "metadata": {"annotations": {"nginx.ingress.kubernetes.io/use-regex": "true"}}, "spec": {
             "tls": [{}],
             "rules": [{"host": "*.a.example", "http": {"paths": [{"path": "/b(/|$)(.*)"}]}}],
         }});
@@ -188,5 +282,67 @@ mod tests {
         assert!(has("OPTIONS", "https://any.a.example/b") && has("HEAD", "http://any.a.example/b"));
         assert!(has("GET", "http://unknown.invalid/"));
         assert!(has("POST", "http://any.a.example/b"));
+    }
+
+    fn urls(host: &str, paths: &[&str], annotations: Value) -> Vec<String> {
+        let annotations: serde_json::Map<String, Value> = annotations
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, text)| (format!("nginx.ingress.kubernetes.io/{name}"), text.clone()))
+            .collect();
+        let paths: Vec<Value> = paths.iter().map(|path| json!({"path": path})).collect();
+        let rules = json!([{"host": host, "http": {"paths": paths}}]);
+        let ingress = json!({"kind": "Ingress", "metadata": {"annotations": annotations}, "spec": {"rules": rules}});
+        let found = of_ingresses(&[ingress]);
+        let is_target = |target: &str| target.starts_with('/') && target.bytes().all(|byte| byte.is_ascii_graphic());
+        assert!(found.iter().all(|wanted| is_target(&wanted.target)), "{found:?}");
+        found.iter().filter(|wanted| wanted.method == "GET").map(Recorded::url).collect()
+    }
+
+    #[test]
+    fn paths_with_dots_are_asked_for_as_they_are() {
+        let check = |path: &str, target: &str| {
+            let found = urls("a.example", &[path], json!({}));
+            assert!(found.contains(&format!("http://a.example{target}")), "{path}: {found:?}");
+        };
+        check("/robots.txt", "/robots.txt");
+        check("/.well-known/acme-challenge", "/.well-known/acme-challenge");
+        check("/.x", "/.x");
+        check("/", "/more");
+        check("/a+b(c)", "/a+b(c)");
+        check("/a b?", "/a%20b%3F");
+    }
+
+    #[test]
+    fn expressions_are_asked_for_by_what_they_match() {
+        let found = urls("a.example", &["/api/v[0-9]+/(users|groups)", "/x.txt"], json!({"use-regex": "true"}));
+        for target in ["/api/v1/users", "/api/v11/groups", "/api/v", "/xatxt"] {
+            assert!(found.contains(&format!("http://a.example{target}")), "{target}: {found:?}");
+        }
+        // A rewrite makes expressions of paths, too.
+        assert!(
+            urls("a.example", &["/b/[0-9]"], json!({"rewrite-target": "/c"}))
+                .contains(&"http://a.example/b/1".to_owned())
+        );
+        // One that cannot be read.
+        assert!(
+            urls("a.example", &["/b/(?!x)"], json!({"use-regex": "true"})).contains(&"http://a.example/b/".to_owned())
+        );
+    }
+
+    #[test]
+    fn the_other_names_of_a_host() {
+        let annotations = json!({
+            "server-alias": "b.example, *.c.example ~^d\\d\\.example$",
+            "from-to-www-redirect": "true",
+        });
+        let found = urls("a.example", &["/x"], annotations);
+        for host in ["b.example", "any.c.example", "d1.example", "www.a.example"] {
+            assert!(found.contains(&format!("http://{host}/x")), "{host}: {found:?}");
+        }
+        assert!(found.contains(&"http://www.a.example/x?it=1".to_owned()));
+        let found = urls("www.a.example", &["/x"], json!({"from-to-www-redirect": "true"}));
+        assert!(found.contains(&"http://a.example/x".to_owned()), "{found:?}");
     }
 }
