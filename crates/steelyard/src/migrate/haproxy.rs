@@ -4,12 +4,17 @@
 
 mod acl;
 mod back;
+mod check;
 mod clients;
 mod expression;
 mod front;
+mod global;
 mod headers;
 mod hosts;
+mod options;
 mod read;
+#[cfg(test)]
+mod reported;
 mod rules;
 mod server;
 #[cfg(test)]
@@ -21,6 +26,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::draft::{Became, Draft};
+use global::Global;
 use read::{Line, Section};
 
 /// Words and lines that are looked at: a small file can lead from each of its rules through a large backend.
@@ -34,8 +40,7 @@ pub(super) struct Making<'d> {
     file: String,
     /// Sections that requests can be sent to, by name.
     backends: HashMap<String, Rc<Section>>,
-    /// The words that hold for every `bind` with TLS.
-    bind_options: Vec<String>,
+    global: Global,
     /// Whether any section tells endpoints about clients.
     forwards: bool,
     draft: &'d mut Draft,
@@ -82,13 +87,10 @@ pub(super) fn translate(path: &Path) -> Result<Draft, String> {
     for section in sections.iter().filter(|section| ["backend", "listen"].contains(&section.kind.as_str())) {
         backends.entry(section.name.clone()).or_insert_with(|| Rc::clone(section));
     }
-    let global = sections.iter().filter(|section| section.kind == "global");
-    let bind_options =
-        global.flat_map(|section| section.all(&["ssl-default-bind-options"])).flat_map(|line| line.words.clone());
     let mut making = Making {
         file,
         backends,
-        bind_options: bind_options.collect(),
+        global: Global::default(),
         forwards: sections.iter().any(|section| forwards(section)),
         draft: &mut draft,
         closed: HashMap::new(),
@@ -97,10 +99,18 @@ pub(super) fn translate(path: &Path) -> Result<Draft, String> {
         routes: 0,
         is_too_large: false,
     };
+    for section in sections.iter().filter(|section| section.kind == "global") {
+        making.read_global(section);
+    }
     for section in &sections {
         match section.kind.as_str() {
             "frontend" | "listen" => making.front(section),
-            "global" | "defaults" | "backend" | "resolvers" | "peers" | "mailers" | "ring" | "log-forward" => {}
+            "global" | "defaults" | "backend" => {}
+            "resolvers" => {
+                let why =
+                    "names are resolved by the name servers of this host; `dns` at the top of the file has others";
+                making.note(&section.head(), Became::Different, why);
+            }
             _ => {
                 let why = "only frontend, backend, listen and defaults are translated";
                 making.note(&section.head(), Became::Lost, why);
@@ -111,6 +121,11 @@ pub(super) fn translate(path: &Path) -> Result<Draft, String> {
                 "{}: its rules become more than {ROUTES_MAX} routes or lead through more than {WORK_MAX} words: split it",
                 making.file
             ));
+        }
+    }
+    for section in sections.iter().filter(|section| section.kind == "backend") {
+        if !making.closed.contains_key(&section.line) {
+            making.note(&section.head(), Became::Different, "no rule leads to it, so it is left out");
         }
     }
     Ok(draft)

@@ -126,9 +126,11 @@ impl Making<'_> {
                     self.denied(line, list, rules);
                 }
             }
-            ("http-request", action) if rules::is_harmless(action) => {}
+            ("http-request", action) if rules::is_harmless(action) => self.harmless(line, action),
             ("tcp-request", "inspect-delay") => {}
-            ("tcp-request", "content") if line.word(2) == "accept" || rules::is_harmless(line.word(2)) => {}
+            ("tcp-request", "content") if line.word(2) == "accept" || rules::is_harmless(line.word(2)) => {
+                self.harmless(line, line.word(2));
+            }
             _ => {
                 let why = "it is not understood, so the backend is closed; remove it, or write what it does";
                 self.note(line, Became::Closed, why);
@@ -206,8 +208,15 @@ impl Making<'_> {
                 "all-retryable-errors" => {
                     words.extend(["connect_failure", "reset", "timeout", "500", "502", "503", "504"].map(str::to_owned))
                 }
-                word if word.len() == 3 && word.starts_with('5') => words.push(word.to_owned()),
-                _ => {}
+                word if word.len() == 3 && word.starts_with(['4', '5']) && word.parse::<u16>().is_ok() => {
+                    words.push(word.to_owned());
+                }
+                word => {
+                    let why = format!("`{word}`: retries are for connections, times and statuses");
+                    if let Some(line) = on {
+                        self.note(line, Became::Lost, &why);
+                    }
+                }
             }
         }
         words.sort_unstable();
@@ -241,8 +250,18 @@ impl Making<'_> {
             keys.set("panic_threshold", "0%");
         }
         self.connections(backend, &options, is_http, &mut keys);
-        if let Some(check) = self.check(backend, &options, is_http) {
+        if let Some(options) = &servers.probed {
+            let check = self.check(backend, options);
             keys.set("health_check", check);
+            if options.value("on-marked-down") == Some("shutdown-sessions") {
+                keys.set("on_unhealthy", "close");
+            }
+        }
+        if options.value("observe").is_some() {
+            let count = options.value("error-limit").and_then(|text| text.parse::<u64>().ok()).unwrap_or(10);
+            keys.set("outlier", json!({"consecutive_5xx": count.clamp(1, 1_000_000)}));
+            let why = "`observe`: responses from 500 to 599 and connections that fail eject an endpoint";
+            self.note(&backend.head(), Became::Different, why);
         }
         if let Some(line) = backend.last(&["cookie"]).filter(|_| is_http) {
             keys.set("sticky", json!({"cookie": line.word(1)}));
@@ -290,7 +309,8 @@ impl Making<'_> {
         if let Some(time) = options.value("slowstart").and_then(time) {
             keys.set("slow_start", milliseconds(time));
         }
-        match (options.has("send-proxy"), options.has("send-proxy-v2")) {
+        let is_v2 = ["send-proxy-v2", "send-proxy-v2-ssl", "send-proxy-v2-ssl-cn"].iter().any(|flag| options.has(flag));
+        match (options.has("send-proxy"), is_v2) {
             (_, true) => keys.set("proxy_protocol", "v2"),
             (true, false) => keys.set("proxy_protocol", "v1"),
             (false, false) => {}
@@ -302,82 +322,33 @@ impl Making<'_> {
         }
         if options.has("ssl") {
             let mut tls = json!({});
-            match (options.value("verify"), options.value("ca-file")) {
+            let default = self.global.trusts_servers.then_some("none");
+            match (options.value("verify").or(default), options.value("ca-file")) {
                 (Some("none"), _) => tls["verify"] = json!(false),
                 // The system's own are the default.
                 (_, Some("@system-ca")) => {}
-                (_, Some(file)) => tls["ca"] = json!(file),
+                (_, Some(file)) => tls["ca"] = json!(self.global.ca(file)),
                 _ => {}
             }
             let sni =
                 options.value("sni").and_then(|text| text.strip_prefix("str(")?.strip_suffix(')').map(str::to_owned));
-            if let Some(name) = sni.or(options.value("verifyhost").map(str::to_owned)) {
-                tls["server_name"] = json!(name);
+            if options.value("sni").is_some() && sni.is_none() {
+                let why = "`sni`: the name that is asked for is that of the endpoint, or `str(NAME)`: write `server_name` of `tls`";
+                self.note(&backend.head(), Became::Lost, why);
             }
-            if let Some(file) = options.value("crt") {
+            match (sni, options.value("verifyhost")) {
+                (Some(name), Some(host)) if name != host => {
+                    tls["server_name"] = json!(name);
+                    tls["subject_alt_names"] = json!([host]);
+                }
+                (Some(name), _) => tls["server_name"] = json!(name),
+                (None, Some(host)) => tls["server_name"] = json!(host),
+                (None, None) => {}
+            }
+            if let Some(file) = options.value("crt").map(|file| self.global.certificate(file)) {
                 tls["certificate"] = json!({"cert": file, "key": file});
             }
             keys.set("tls", tls);
         }
-    }
-
-    /// The health check, if a server has `check`.
-    fn check(&mut self, backend: &Section, options: &Options, is_http: bool) -> Option<Value> {
-        if !options.has("check") {
-            return None;
-        }
-        let mut check = json!({});
-        let old = backend.last(&["option", "httpchk"]);
-        let send = backend.last(&["http-check", "send"]);
-        match (old, is_http) {
-            (Some(old), true) => {
-                let path = match (send.and_then(|line| line.after("uri")), old.word(2), old.word(3)) {
-                    (Some(path), ..) => path,
-                    (None, "", _) => "/",
-                    (None, path, "") => path,
-                    (None, _, path) => path,
-                };
-                check["http"] = json!(path);
-                let method = send.and_then(|line| line.after("meth")).unwrap_or(if old.word(3).is_empty() {
-                    "OPTIONS"
-                } else {
-                    old.word(2)
-                });
-                if method != "GET" {
-                    self.note(old, Became::Different, "probes are GET");
-                }
-                let text = old.rest(4) + " " + &send.map(|line| line.rest(2)).unwrap_or_default();
-                let host =
-                    text.split("Host:").nth(1).or(text.split("hdr Host ").nth(1)).or(text.split("hdr host ").nth(1));
-                if let Some(host) =
-                    host.and_then(|rest| rest.trim().split(['\\', ' ']).next()).filter(|host| !host.is_empty())
-                {
-                    check["host"] = json!(host);
-                }
-                for line in backend.all(&["http-check", "expect"]) {
-                    match (line.word(2), line.word(3)) {
-                        ("status", statuses) => check["expect"] = json!(statuses.split(',').collect::<Vec<_>>()),
-                        ("string", text) => check["body"] = json!(text),
-                        _ => self.note(line, Became::Lost, "a status and a text are expected, and no expression"),
-                    }
-                }
-            }
-            _ => check["tcp"] = json!(true),
-        }
-        if let Some(time) = options.value("inter").and_then(time) {
-            check["interval"] = json!(milliseconds(time));
-        }
-        for (word, key, most) in
-            [("fall", "unhealthy_after", 1_000), ("rise", "healthy_after", 1_000), ("port", "port", 65_535)]
-        {
-            let count = options.value(word).and_then(|text| text.parse::<u64>().ok());
-            if let Some(count) = count.filter(|count| *count > 0) {
-                check[key] = json!(count.min(most));
-            }
-        }
-        if let Some(time) = backend.time(&["timeout", "check"]) {
-            check["timeout"] = json!(milliseconds(time));
-        }
-        Some(check)
     }
 }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::super::draft::{Became, Keys, Listener, closed, milliseconds, named};
 use super::acl::{self, Fit, Place, Signed};
 use super::headers::{Changes, How};
+use super::options::{BIND_FLAGS, BIND_VALUES, options};
 use super::read::{Line, Section};
-use super::words::{BIND_FLAGS, BIND_VALUES, options};
 use super::{Making, clients, hosts};
 
 /// The largest limit of connections.
@@ -20,6 +20,10 @@ struct Bind {
     tls: Option<Value>,
     has_proxy_protocol: bool,
     is_closed: bool,
+    /// HTTP/2 is not offered.
+    is_h1: bool,
+    /// The largest number of its connections.
+    connections: Option<u64>,
 }
 
 /// The routes of one socket in the making.
@@ -97,6 +101,14 @@ impl Making<'_> {
             if bind.has_proxy_protocol {
                 keys.set("proxy_protocol", true);
             }
+            if bind.is_h1 && section.is_http() {
+                keys.set("http2", false);
+            }
+            let own = section.last(&["maxconn"]).and_then(|line| line.word(1).parse().ok()).filter(|count| *count > 0);
+            let count = [own.or(self.global.connections), bind.connections].into_iter().flatten().min();
+            if let Some(count) = count {
+                keys.set("limits", json!({"connections": count.min(CONNECTIONS_MAX)}));
+            }
             listener.keys = keys.joined(&listener.keys);
             let mut name = named(&section.name);
             for number in (number + 1).max(2).. {
@@ -122,7 +134,13 @@ impl Making<'_> {
                     None
                 }
             };
+            self.report_bind(line, words.as_deref().unwrap_or_default());
             let has = |flag: &str| words.iter().flatten().any(|(word, _)| *word == flag);
+            let last =
+                |name: &str| words.iter().flatten().rev().find(|(word, _)| *word == name).map(|(_, value)| *value);
+            let is_h1 = has("no-alpn")
+                || last("proto") == Some("h1")
+                || last("alpn").is_some_and(|names| !names.split(',').any(|name| name == "h2"));
             for address in line.word(1).split(',') {
                 let Some(address) = address_of(address, has("v6only")) else {
                     let why = "Steelyard listens on an address and one port: write a listener for each port";
@@ -135,7 +153,9 @@ impl Making<'_> {
                     is_tls: has("ssl"),
                     tls,
                     has_proxy_protocol: has("accept-proxy"),
-                    is_closed: words.is_none(),
+                    is_closed: words.is_none() || has("ssl") && self.global.closes_tls,
+                    is_h1,
+                    connections: last("maxconn").and_then(|text| text.parse().ok()).filter(|count| *count > 0),
                 });
             }
         }
@@ -149,10 +169,11 @@ impl Making<'_> {
         let last = |name: &str| words.iter().rev().find(|(word, _)| *word == name).map(|(_, value)| *value);
         let mut certificates = Vec::new();
         for (_, file) in words.iter().filter(|(word, _)| *word == "crt") {
-            if file.ends_with('/') || std::path::Path::new(file).is_dir() {
+            if file.ends_with('/') || std::path::Path::new(&self.global.certificate(file)).is_dir() {
                 self.note(line, Became::Lost, "name each certificate of the folder in `certificates`");
                 continue;
             }
+            let file = self.global.certificate(file);
             certificates.push(json!({"cert": file, "key": file}));
         }
         if certificates.is_empty() {
@@ -164,22 +185,23 @@ impl Making<'_> {
                 || ["force-tlsv13", "no-tlsv12"].iter().any(|flag| words.contains(flag))
         };
         let own: Vec<&str> = words.iter().flat_map(|(word, value)| [*word, *value]).collect();
-        let default: Vec<&str> = self.bind_options.iter().map(String::as_str).collect();
+        let default: Vec<&str> = self.global.bind_options.iter().map(String::as_str).collect();
         if demands(&own) || last("ssl-min-ver").is_none() && demands(&default) {
             tls["min_version"] = json!("1.3");
         }
-        match (last("verify"), last("ca-file")) {
+        let ca = last("ca-file").map(|file| self.global.ca(file));
+        match (last("verify"), ca) {
             (Some("required"), Some(file)) => tls["client_ca"] = json!({"ca": file}),
             (None | Some("none"), _) => {}
             (Some(_), file) => {
                 // Whoever has no good certificate is refused.
-                tls["client_ca"] = json!({"ca": file.unwrap_or("missing.pem")});
+                tls["client_ca"] = json!({"ca": file.as_deref().unwrap_or("missing.pem")});
                 let why = "`client_ca` demands a certificate or none: clients without one are refused";
                 self.note(line, Became::Closed, why);
             }
         }
         if let (Some(crl), false) = (last("crl-file"), tls["client_ca"].is_null()) {
-            tls["client_ca"]["crl"] = json!(crl);
+            tls["client_ca"]["crl"] = json!(self.global.ca(crl));
         }
         tls
     }
@@ -288,11 +310,6 @@ impl Making<'_> {
     /// Settings about clients.
     fn clients(&mut self, section: &Section) -> Keys {
         let mut keys = Keys::default();
-        let limit =
-            section.last(&["maxconn"]).and_then(|line| line.word(1).parse::<u64>().ok()).filter(|count| *count > 0);
-        if let Some(count) = limit {
-            keys.set("limits", json!({"connections": count.min(CONNECTIONS_MAX)}));
-        }
         let names: [(&[&str], &str); 4] = [
             (&["timeout", "client"], "stall_timeout"),
             (&["timeout", "http-request"], "header_timeout"),
@@ -361,7 +378,8 @@ impl Making<'_> {
             Some(lists) => keys = lists,
             None => is_closed = true,
         }
-        if let Some(time) = section.time(&["timeout", "client"]) {
+        // Between both sides of a connection, the time of a tunnel is the one that counts.
+        if let Some(time) = section.time(&["timeout", "tunnel"]).or(section.time(&["timeout", "client"])) {
             keys.set("idle_timeout", milliseconds(time));
         }
         let protocol = match (routes.is_empty(), to) {

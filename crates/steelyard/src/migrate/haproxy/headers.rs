@@ -180,8 +180,8 @@ impl Making<'_> {
             | "set-fc-tos"
             | "set-bandwidth-limit"
             | "strict-mode"
-            | "set-timeout" => {}
-            action if action.starts_with("sc-") || action.starts_with("track-sc") => {}
+            | "set-timeout" => self.harmless(line, action),
+            action if action.starts_with("sc-") || action.starts_with("track-sc") => self.harmless(line, action),
             _ => {
                 let why =
                     "it may keep responses back, so what leads through it is closed; remove it, or write what it does";

@@ -53,6 +53,24 @@ pub(super) fn is_harmless(action: &str) -> bool {
     HARMLESS.contains(&action.split('(').next().unwrap_or_default())
 }
 
+/// What to write for a harmless action that changes how a request is served.
+fn instead(action: &str) -> Option<&'static str> {
+    Some(match action.split('(').next().unwrap_or_default() {
+        "track-sc0" | "track-sc1" | "track-sc2" => "write `rate_limit` or `client_limits`",
+        "cache-use" => "nothing is cached",
+        "disable-l7-retry" => "write `retry` of a route",
+        "early-hint" => "no 103 is sent",
+        "set-bandwidth-limit" => "write `response_bandwidth` of a route, or `client_limits`",
+        "set-bc-mark" | "set-bc-tos" | "set-fc-mark" | "set-fc-tos" | "set-mark" | "set-tos" => {
+            "packets and connections are not marked"
+        }
+        "set-priority-class" | "set-priority-offset" => "requests wait in their order",
+        "set-timeout" => "write `timeout` of a route, or `response_timeout` of the cluster",
+        "wait-for-body" => "write `buffer` of a route",
+        _ => return None,
+    })
+}
+
 const REFUSALS: &[&str] = &["deny", "reject", "tarpit", "silent-drop"];
 
 impl Making<'_> {
@@ -72,16 +90,19 @@ impl Making<'_> {
             ("http-request", "set-header" | "add-header" | "del-header") => {
                 self.request_header(line, lists.as_deref(), &mut rules.place, &mut rules.request);
             }
-            ("http-request", action) if is_harmless(action) => {
-                if action.starts_with("track-sc") {
-                    self.note(line, Became::Lost, "write `rate_limit` or `client_limits`");
-                }
-            }
+            ("http-request", action) if is_harmless(action) => self.harmless(line, action),
             _ => {
                 let why = "it is not understood, so what it may be about is closed; remove it, or write what it does";
                 self.note(line, Became::Closed, why);
                 rules.close(lists.as_deref());
             }
+        }
+    }
+
+    /// Reports an action that keeps nobody out, if somebody sees that it is absent.
+    pub(super) fn harmless(&mut self, line: &Line, action: &str) {
+        if let Some(instead) = instead(action) {
+            self.note(line, Became::Lost, instead);
         }
     }
 
@@ -206,7 +227,7 @@ impl Making<'_> {
                     );
                 }
             }
-            action if is_harmless(action) => {}
+            action if is_harmless(action) => self.harmless(line, action),
             _ => {
                 self.note(line, Became::Closed, "it is not understood, so the listener is closed");
                 rules.routes.push(closed(&Keys::default()));

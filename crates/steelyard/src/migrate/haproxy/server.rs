@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::super::draft::Became;
 use super::Making;
+use super::options::{SERVER_FLAGS, SERVER_VALUES, options};
 use super::read::{Line, Section};
-use super::words::{SERVER_FLAGS, SERVER_VALUES, options};
 
 /// What decides who is behind a connection and what it carries. A cluster has one setting for all of its endpoints.
 const OF_THE_CLUSTER: &[&str] = &[
@@ -24,6 +24,12 @@ const OF_THE_CLUSTER: &[&str] = &[
     "send-proxy-v2-ssl",
     "send-proxy-v2-ssl-cn",
 ];
+
+/// What else a cluster has one setting for.
+const OF_ALL: &[&str] = &["maxconn", "slowstart", "check", "inter", "fall", "rise", "port", "observe", "error-limit"];
+
+/// The largest priority of an endpoint.
+const PRIORITY_MAX: u8 = 7;
 
 /// The options of a server. Flags have the value `yes` or `no`.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +66,8 @@ pub(super) struct Servers {
     pub(super) has_backup: bool,
     /// The options of the first.
     pub(super) options: Options,
+    /// Those of the first that is probed.
+    pub(super) probed: Option<Options>,
 }
 
 impl Making<'_> {
@@ -67,6 +75,8 @@ impl Making<'_> {
     pub(super) fn servers(&mut self, backend: &Section) -> Option<Servers> {
         let mut base = Options::default();
         let mut servers = Servers::default();
+        // Without the option, one backup takes all requests until it fails, and then the next.
+        let (shares_backups, mut backups) = (backend.has_option("allbackups"), 0);
         let mut first: Option<Options> = None;
         for line in &backend.lines {
             let place = match line.word(0) {
@@ -82,6 +92,7 @@ impl Making<'_> {
                 self.note(line, Became::Closed, &why);
                 return None;
             }
+            self.report_server(line, line.words.get(place..).unwrap_or_default());
             if line.word(0) == "default-server" {
                 base = own;
                 continue;
@@ -90,13 +101,20 @@ impl Making<'_> {
                 self.note(line, Became::Different, "it is disabled, so it is left out");
                 continue;
             }
-            let Some(endpoint) = self.endpoint(line, line.word(place - 1), &own) else { continue };
+            let Some(mut endpoint) = self.endpoint(line, line.word(place - 1), &own) else { continue };
             if servers.endpoints.iter().any(|known| known["address"] == endpoint["address"]) {
                 self.note(line, Became::Different, "another server has its address, so it is one endpoint");
                 continue;
             }
             servers.has_backup |= own.has("backup");
+            if own.has("backup") {
+                backups = if shares_backups { 1 } else { PRIORITY_MAX.min(backups + 1) };
+                endpoint["priority"] = json!(backups);
+            }
             servers.endpoints.push(endpoint);
+            if servers.probed.is_none() && own.has("check") {
+                servers.probed = Some(own.clone());
+            }
             match &first {
                 None => first = Some(own),
                 Some(first) if OF_THE_CLUSTER.iter().any(|word| first.value(word) != own.value(word)) => {
@@ -105,7 +123,13 @@ impl Making<'_> {
                     self.note(line, Became::Closed, why);
                     return None;
                 }
-                Some(_) => {}
+                Some(first) => {
+                    for word in OF_ALL.iter().filter(|word| first.value(word) != own.value(word)) {
+                        let why =
+                            format!("`{word}`: a cluster has one setting for all, that of its first server with one");
+                        self.note(line, Became::Different, &why);
+                    }
+                }
             }
         }
         servers.options = first.unwrap_or_default();
@@ -120,9 +144,6 @@ impl Making<'_> {
         let mut endpoint = json!({"address": address});
         if let Some(weight) = options.value("weight").and_then(|text| text.parse::<u16>().ok()) {
             endpoint["weight"] = json!(weight);
-        }
-        if options.has("backup") {
-            endpoint["priority"] = json!(1);
         }
         Some(endpoint)
     }

@@ -117,7 +117,7 @@ fn connections_of_other_protocols() {
 
 /// Checks that parts are in the translation, or in what is told about it; a part that begins with `!` must not be.
 #[track_caller]
-fn check(text: &str, parts: &[&str]) {
+pub(super) fn check(text: &str, parts: &[&str]) {
     let draft = translated(text);
     let all = format!("{}\n{}", draft.checked(), draft.told().join("\n"));
     for part in parts {

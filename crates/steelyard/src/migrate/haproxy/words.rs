@@ -1,4 +1,4 @@
-//! The words of HAProxy by what becomes of them: lines of sections, options, and the words of `bind` and `server`.
+//! The lines of sections, and their options, by what becomes of them. A line that is in none of the tables closes what leads through it.
 
 use super::super::draft::Became;
 use super::Making;
@@ -7,128 +7,112 @@ use super::read::{Line, Section};
 /// What a line is to the translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
-    /// It is translated, or nobody sees that it is absent.
+    /// The translation reads it, or nobody sees that it is absent.
     Fine,
-    /// Responses are different without it; this instead.
+    /// Something is different without it; this instead.
+    Different(&'static str),
+    /// It is left out; this instead.
     Lost(&'static str),
     /// It may keep somebody out, or decide what a request gets, and it is not understood.
     Unknown,
 }
 
-const FINE: &[&str] = &[
+/// Lines that other parts of the translation read, and report what they do not understand of them.
+const READ: &[&str] = &[
     "acl",
-    "backlog",
     "balance",
     "bind",
+    "cookie",
+    "default-server",
+    "default_backend",
+    "disabled",
+    "enabled",
+    "http-after-response",
+    "http-check",
+    "http-request",
+    "http-response",
+    "maxconn",
+    "mode",
+    "monitor-uri",
+    "redirect",
+    "retries",
+    "retry-on",
+    "server",
+    "server-template",
+    "tcp-check",
+    "tcp-request",
+    "use_backend",
+];
+
+/// Lines about logs, sockets, statistics and names, and what Steelyard does in any case.
+const HARMLESS: &[&str] = &[
+    "backlog",
     "bind-process",
     "capture",
     "clitcpka-cnt",
     "clitcpka-idle",
     "clitcpka-intvl",
-    "cookie",
     "declare",
-    "default-server",
-    "default_backend",
     "description",
-    "disabled",
     "dynamic-cookie-key",
-    "email-alert",
-    "enabled",
-    "error-log-format",
-    "external-check",
-    "fullconn",
-    "grace",
     "guid",
-    "hash-balance-factor",
     "hash-type",
-    "http-after-response",
-    "http-check",
-    "http-request",
-    "http-response",
     "http-reuse",
     "id",
     "load-server-state-from-file",
-    "log",
-    "log-format",
-    "log-format-sd",
     "log-steps",
     "log-tag",
     "max-keep-alive-queue",
     "max-session-srv-conns",
-    "maxconn",
-    "mode",
-    "monitor-uri",
     "no",
-    "persist",
-    "redirect",
-    "retries",
-    "retry-on",
-    "server",
     "server-state-file-name",
-    "server-template",
-    "source",
     "srvtcpka-cnt",
     "srvtcpka-idle",
     "srvtcpka-intvl",
-    "tcp-check",
-    "tcp-request",
-    "timeout",
     "unique-id-format",
-    "use_backend",
 ];
 
-const OPTIONS: &[&str] = &[
-    "abortonclose",
-    "accept-invalid-http-request",
-    "accept-invalid-http-response",
-    "accept-unsafe-violations-in-http-request",
-    "accept-unsafe-violations-in-http-response",
+/// Options that other parts of the translation read.
+const OPTIONS_READ: &[&str] = &[
     "allbackups",
+    "external-check",
+    "forwardfor",
+    "httpchk",
+    "ldap-check",
+    "mysql-check",
+    "pgsql-check",
+    "redis-check",
+    "smtpchk",
+    "spop-check",
+    "ssl-hello-chk",
+    "tcp-check",
+];
+
+const OPTIONS_HARMLESS: &[&str] = &[
     "clitcpka",
     "contstats",
     "disable-h2-upgrade",
     "dontlog-normal",
     "dontlognull",
-    "external-check",
-    "forceclose",
-    "forwardfor",
-    "h1-case-adjust-bogus-client",
-    "h1-case-adjust-bogus-server",
-    "http-buffer-request",
-    "http-drop-request-trailers",
-    "http-drop-response-trailers",
     "http-ignore-probes",
     "http-keep-alive",
     "http-pretend-keepalive",
-    "http-server-close",
-    "http-tunnel",
     "http-use-htx",
     "http-use-proxy-header",
-    "httpchk",
-    "httpclose",
     "httplog",
     "httpslog",
     "idle-close-on-response",
     "independent-streams",
-    "ldap-check",
     "log-health-checks",
     "log-separate-errors",
     "logasap",
-    "mysql-check",
-    "persist",
-    "pgsql-check",
-    "prefer-last-server",
-    "redis-check",
+    "nolinger",
     "redispatch",
-    "smtpchk",
     "socket-stats",
     "splice-auto",
     "splice-request",
     "splice-response",
-    "spop-check",
     "srvtcpka",
-    "ssl-hello-chk",
-    "tcp-check",
     "tcp-smart-accept",
     "tcp-smart-connect",
     "tcpka",
@@ -136,17 +120,65 @@ const OPTIONS: &[&str] = &[
     "use-small-buffers",
 ];
 
-const OPTIONS_LOST: &[&str] = &["forwarded", "http-no-delay", "nolinger", "originalto", "transparent"];
+/// Times that other parts of the translation read.
+const TIMEOUTS_READ: &[&str] =
+    &["check", "client", "connect", "http-keep-alive", "http-request", "queue", "server", "tunnel"];
 
 /// The kind of the last word of a `filter` line that keeps nobody out.
 const FILTERS: &[&str] =
     &["bwlim-in", "bwlim-out", "cache", "comp-req", "comp-res", "compression", "opentracing", "trace"];
 
-fn word(line: &Line, is_of_defaults: bool) -> Word {
+fn option(name: &str) -> Word {
+    match name {
+        "abortonclose" => {
+            Word::Different("`abort_on_half_close` of the listener ends requests of clients that have left")
+        }
+        "accept-invalid-http-request"
+        | "accept-invalid-http-response"
+        | "accept-unsafe-violations-in-http-request"
+        | "accept-unsafe-violations-in-http-response" => {
+            Word::Lost("messages that break the rules of HTTP are refused")
+        }
+        "forceclose" | "httpclose" | "http-server-close" | "http-tunnel" => {
+            Word::Different("connections are kept; `idle_connections: 0` of the cluster ends that for endpoints")
+        }
+        "http-buffer-request" => Word::Lost("write `buffer` of a route"),
+        "h1-case-adjust-bogus-client" | "h1-case-adjust-bogus-server" => {
+            Word::Lost("names of headers keep the case that they have")
+        }
+        "prefer-last-server" => Word::Different("a client gets the same endpoint by `sticky` alone"),
+        "persist" => Word::Lost("an endpoint that is down gets no requests"),
+        "forwarded" => Word::Lost("write `forwarded: rfc7239` of the listener"),
+        "http-drop-request-trailers"
+        | "http-drop-response-trailers"
+        | "http-no-delay"
+        | "originalto"
+        | "transparent" => Word::Lost("it has no equivalent"),
+        name if OPTIONS_READ.contains(&name) || OPTIONS_HARMLESS.contains(&name) => Word::Fine,
+        _ => Word::Unknown,
+    }
+}
+
+/// A time; those about clients belong to the listener, and a backend cannot set them here.
+fn timeout(name: &str, is_of_backend: bool) -> Word {
+    match name {
+        "tunnel" if is_of_backend => Word::Lost("write `tunnel_idle_timeout` of the listeners that lead here"),
+        "http-keep-alive" if is_of_backend => Word::Lost("write `idle_timeout` of the listeners that lead here"),
+        "http-request" if is_of_backend => Word::Lost("write `header_timeout` of the listeners that lead here"),
+        "tarpit" => Word::Different("a request that is refused is answered at once"),
+        "client-hs" => Word::Different("`header_timeout` of the listener limits a TLS handshake, too"),
+        "client-fin" | "server-fin" => {
+            Word::Different("`idle_timeout` and `stall_timeout` end half-closed connections")
+        }
+        name if TIMEOUTS_READ.contains(&name) => Word::Fine,
+        _ => Word::Lost("it has no equivalent"),
+    }
+}
+
+fn word(line: &Line, section: &Section, is_of_defaults: bool) -> Word {
     match line.word(0) {
-        "option" if OPTIONS_LOST.contains(&line.word(1)) => Word::Lost("it has no equivalent"),
-        "option" if OPTIONS.contains(&line.word(1)) => Word::Fine,
-        "option" => Word::Unknown,
+        "option" => option(line.word(1)),
+        "timeout" => timeout(line.word(1), section.kind == "backend" && !is_of_defaults),
         // Once, where the defaults are.
         "stats" if is_of_defaults || !["enable", "uri"].contains(&line.word(1)) => Word::Fine,
         "stats" => Word::Lost("the admin address has a page and `/metrics`; `steelyard status` shows the same"),
@@ -156,13 +188,25 @@ fn word(line: &Line, is_of_defaults: bool) -> Word {
         "stick-table" | "stick" | "ignore-persist" | "force-persist" | "rate-limit" => {
             Word::Lost("write `sticky`, `rate_limit` or `client_limits`")
         }
+        "persist" => Word::Lost("write `sticky` of the cluster"),
         "filter" if FILTERS.contains(&line.word(1)) => Word::Lost("write `compress` of a route or `client_limits`"),
         "compression" => Word::Lost("write `compress` of a route"),
         "monitor" | "monitor-net" => Word::Lost("`/readyz` of the admin address says whether this instance is ready"),
         "http-send-name-header" => Word::Lost("the endpoint does not get its name"),
         "unique-id-header" => Word::Lost("write `request_id: {}` of the listener; the endpoint gets X-Request-ID"),
         "tcp-response" if line.word(1) == "inspect-delay" => Word::Fine,
-        word if FINE.contains(&word) => Word::Fine,
+        // What `global` logs to is reported there.
+        "log" if line.word(1) == "global" => Word::Fine,
+        "log" | "log-format" | "log-format-sd" | "error-log-format" => {
+            Word::Different("write `access_log` at the top of the file, with `fields` and conditions")
+        }
+        "email-alert" => Word::Lost("no mail is sent; alert on the metrics"),
+        "external-check" => Word::Lost("no program is run as a health check"),
+        "fullconn" => Word::Lost("a limit does not grow with the load; `limits: {connections: ...}` is fixed"),
+        "grace" => Word::Lost("write `drain_delay` at the top of the file"),
+        "hash-balance-factor" => Word::Lost("`maglev` does not look at the load; `limits` of the cluster bounds it"),
+        "source" => Word::Lost("the kernel chooses the address that connections to endpoints come from"),
+        word if READ.contains(&word) || HARMLESS.contains(&word) => Word::Fine,
         _ => Word::Unknown,
     }
 }
@@ -179,8 +223,9 @@ impl Making<'_> {
             closes = true;
         }
         for (place, line) in section.lines.iter().enumerate() {
-            match word(line, place < section.defaults) {
+            match word(line, section, place < section.defaults) {
                 Word::Fine => {}
+                Word::Different(why) => self.note(line, Became::Different, why),
                 Word::Lost(instead) => self.note(line, Became::Lost, instead),
                 Word::Unknown => {
                     let why =
@@ -193,207 +238,4 @@ impl Making<'_> {
         self.closed.insert(section.line, closes);
         closes
     }
-}
-
-/// Words of a `bind` line that nothing follows.
-pub(super) const BIND_FLAGS: &[&str] = &[
-    "accept-proxy",
-    "allow-0rtt",
-    "defer-accept",
-    "force-sslv3",
-    "force-tlsv10",
-    "force-tlsv11",
-    "force-tlsv12",
-    "force-tlsv13",
-    "ktls",
-    "no-alpn",
-    "no-ca-names",
-    "no-sslv3",
-    "no-tls-tickets",
-    "no-tlsv10",
-    "no-tlsv11",
-    "no-tlsv12",
-    "no-tlsv13",
-    "prefer-client-ciphers",
-    "prefer-server-ciphers",
-    "ssl",
-    "tfo",
-    "tls-tickets",
-    "transparent",
-    "v4v6",
-    "v6only",
-];
-
-/// Words of a `bind` line with a value.
-pub(super) const BIND_VALUES: &[&str] = &[
-    "alpn",
-    "backlog",
-    "ca-file",
-    "ca-ignore-err",
-    "cc",
-    "ciphers",
-    "ciphersuites",
-    "client-sigalgs",
-    "crl-file",
-    "crt",
-    "crt-ignore-err",
-    "curves",
-    "ecdhe",
-    "expose-fd",
-    "gid",
-    "group",
-    "guid-prefix",
-    "id",
-    "idle-ping",
-    "label",
-    "level",
-    "maxconn",
-    "mode",
-    "mss",
-    "name",
-    "nbconn",
-    "nice",
-    "npn",
-    "ocsp-update",
-    "process",
-    "proto",
-    "severity-output",
-    "shards",
-    "sigalgs",
-    "ssl-max-ver",
-    "ssl-min-ver",
-    "tcp-ut",
-    "thread",
-    "tls-ticket-keys",
-    "uid",
-    "user",
-    "verify",
-];
-
-/// Words of a `server` line that nothing follows; each may have `no-` in front.
-pub(super) const SERVER_FLAGS: &[&str] = &[
-    "agent-check",
-    "allow-0rtt",
-    "backup",
-    "check",
-    "check-reuse-pool",
-    "check-send-proxy",
-    "check-sni-auto",
-    "check-ssl",
-    "disabled",
-    "enabled",
-    "force-sslv3",
-    "force-tlsv10",
-    "force-tlsv11",
-    "force-tlsv12",
-    "force-tlsv13",
-    "ktls",
-    "non-stick",
-    "renegotiate",
-    "send-proxy",
-    "send-proxy-v2",
-    "send-proxy-v2-ssl",
-    "send-proxy-v2-ssl-cn",
-    "sni-auto",
-    "ssl",
-    "ssl-reuse",
-    "sslv3",
-    "stick",
-    "strict-maxconn",
-    "tfo",
-    "tls-tickets",
-    "tlsv10",
-    "tlsv11",
-    "tlsv12",
-    "tlsv13",
-];
-
-/// Words of a `server` line with a value.
-pub(super) const SERVER_VALUES: &[&str] = &[
-    "addr",
-    "agent-addr",
-    "agent-inter",
-    "agent-port",
-    "agent-send",
-    "alpn",
-    "ca-file",
-    "cc",
-    "check-alpn",
-    "check-pool-conn-name",
-    "check-proto",
-    "check-sni",
-    "ciphers",
-    "ciphersuites",
-    "client-sigalgs",
-    "cookie",
-    "crt",
-    "curves",
-    "downinter",
-    "error-limit",
-    "fall",
-    "fastinter",
-    "guid",
-    "hash-key",
-    "id",
-    "idle-ping",
-    "init-addr",
-    "init-state",
-    "inter",
-    "log-bufsize",
-    "log-proto",
-    "max-reuse",
-    "maxconn",
-    "maxqueue",
-    "minconn",
-    "npn",
-    "observe",
-    "on-error",
-    "on-marked-down",
-    "on-marked-up",
-    "pool-conn-name",
-    "pool-low-conn",
-    "pool-max-conn",
-    "pool-purge-delay",
-    "port",
-    "proto",
-    "proxy-v2-options",
-    "resolve-net",
-    "resolve-opts",
-    "resolve-prefer",
-    "resolvers",
-    "rise",
-    "shard",
-    "sigalgs",
-    "slowstart",
-    "sni",
-    "ssl-max-ver",
-    "ssl-min-ver",
-    "tcp-ut",
-    "track",
-    "verify",
-    "verifyhost",
-    "weight",
-    "ws",
-];
-
-/// The words of a line as names and values; of one with a value that is written twice, all in their order.
-///
-/// # Errors
-/// The word that is not understood. What follows it could be its value, or another word.
-pub(super) fn options<'l>(
-    words: &'l [String],
-    flags: &[&str],
-    values: &[&str],
-) -> Result<Vec<(&'l str, &'l str)>, &'l str> {
-    let mut all = Vec::new();
-    let mut rest = words.iter().map(String::as_str);
-    while let Some(word) = rest.next() {
-        let is_flag = flags.contains(&word) || word.strip_prefix("no-").is_some_and(|word| flags.contains(&word));
-        match word {
-            _ if is_flag => all.push((word, "")),
-            word if values.contains(&word) => all.push((word, rest.next().ok_or(word)?)),
-            word => return Err(word),
-        }
-    }
-    Ok(all)
 }
