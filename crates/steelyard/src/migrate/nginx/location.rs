@@ -143,6 +143,12 @@ impl<'d> Making<'d, '_> {
         if let Some(files) = find("try_files") {
             return self.tried(location, files, of);
         }
+        // A fixed method may be there so that nobody can change anything.
+        if let Some(one) = of.scope.last("proxy_method").filter(|_| find("proxy_pass").is_some()) {
+            let why = "endpoints get the client's method, so the location is closed; write `methods` of the route if others must not pass";
+            self.draft.note(one.place(), &one.told(), Became::Closed, why);
+            return None;
+        }
         if let Some(pass) = find("proxy_pass").or(find("grpc_pass")) {
             return self.proxied(pass, block, of);
         }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use ipnet::IpNet;
+use model::AuthMethod;
 use serde_json::{Value, json};
 
 use super::super::draft::{Became, Keys, literal};
@@ -147,6 +148,21 @@ impl<'d> Making<'d, '_> {
             None => http["host"] = json!(target.host()),
             Some(value) if !value.contains('$') => http["host"] = json!(value),
             Some(_) => {}
+        }
+        // Those of the location itself, and of what is around it; without any, it is GET.
+        if let Some(one) = scope.last("proxy_method") {
+            let written = of.scope.resolved(one.arg(0));
+            let Some(method) = AuthMethod::ALL.into_iter().find(|method| method.name() == written) else {
+                let all = AuthMethod::ALL.map(AuthMethod::name).join(", ");
+                let why = format!(
+                    "a service is asked by one of {all}, so the location that asks it is closed; write `external_auth: {{http: {{method: ...}}}}`"
+                );
+                self.draft.note(one.place(), &one.told(), Became::Closed, &why);
+                return Err(());
+            };
+            if method != AuthMethod::Get {
+                http["method"] = json!(method.name());
+            }
         }
         let mut auth = json!({"to": to, "http": http, "timeout": "60s", "failure_status": 500});
         let passed: Vec<String> = passed_on(&of.scope.all(&["auth_request_set"]), &of.scope.all(&["proxy_set_header"]));

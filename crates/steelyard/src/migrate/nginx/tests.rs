@@ -148,6 +148,19 @@ fn what_keeps_somebody_out() {
     let asked = "server { listen 80; location / { auth_request /auth; auth_request_set $u $upstream_http_x_user; proxy_set_header X-User $u; proxy_pass http://10.0.0.1; } \
         location = /auth { internal; proxy_pass http://10.0.0.2:4180/check; } }";
     check(asked, &["external_auth", "path: /check", "- x-user", "failure_status: 500"]);
+    assert!(!translated(asked).checked().contains("method: "));
+    let by = |method: &str| asked.replace("internal;", &format!("internal; proxy_method {method};"));
+    check(&by("POST"), &["path: /check", "method: POST"]);
+    let by_get = translated(&by("GET"));
+    assert!(!by_get.checked().contains("method: ") && !by_get.told().iter().any(|note| note.contains("proxy_method")));
+    for method in ["TRACE", "post", "$request_method"] {
+        check(&by(method), &["status: 403", &format!("proxy_method {method}: closed")]);
+    }
+    check(
+        "server { listen 80; proxy_method HEAD; location / { auth_request /auth; return 200; } location = /auth { internal; proxy_pass http://10.0.0.2; } }",
+        &["status: 200"],
+    );
+    check(&of("proxy_method GET;"), &["status: 403", "proxy_method GET: closed"]);
     check(
         "modsecurity on; server { listen 80; location / { proxy_pass http://10.0.0.1; } }",
         &["status: 403", "modsecurity on: closed"],

@@ -44,6 +44,7 @@ const KNOWN: &[&str] = &[
     "mirror",
     "proxy_connect_timeout",
     "proxy_hide_header",
+    "proxy_method",
     "proxy_next_upstream",
     "proxy_next_upstream_tries",
     "proxy_pass",
