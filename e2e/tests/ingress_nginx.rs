@@ -45,6 +45,9 @@ const OTHER: &str = "10.9.1.2";
 const AUTH: &str = "10.9.1.3";
 /// nginx with TLS in front of [`MAIN`].
 const SECURE: &str = "10.9.1.4";
+/// nginx with TLS in front of [`AUTH`], for this name alone. It tells the name that it was asked for in `X-App`.
+const LOGIN: &str = "10.9.1.5";
+const LOGIN_NAME: &str = "login.default.svc.cluster.local";
 const GONE: &str = "10.9.1.9";
 
 fn port_80(address: &str) -> SocketAddr {
@@ -141,6 +144,7 @@ fn nginx(netns: &Netns, scratch: &Scratch, cases: &[Case]) -> Program {
         upstream("flaky", &[MAIN, GONE]),
         upstream("dead", &[GONE]),
         upstream("secure", &[&format!("{SECURE}:443")]),
+        upstream(LOGIN_NAME, &[&format!("{LOGIN}:443")]),
     ]
     .concat();
     let text = format!(
@@ -161,6 +165,14 @@ server {{
     location / {{
         client_max_body_size 0; proxy_http_version 1.1; proxy_set_header Host $http_host; proxy_set_header Connection "";
         proxy_pass http://main;
+    }}
+}}
+server {{ listen {LOGIN}:443 ssl default_server; ssl_reject_handshake on; }}
+server {{
+    listen {LOGIN}:443 ssl; server_name {LOGIN_NAME};
+    location / {{
+        proxy_http_version 1.1; proxy_set_header Host $http_host; proxy_set_header Connection "";
+        proxy_set_header X-App $ssl_server_name; proxy_pass http://auth;
     }}
 }}
 {of_cases}

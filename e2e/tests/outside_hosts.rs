@@ -29,11 +29,14 @@ const DNS: &str = "127.0.0.1:5300";
 const ENDPOINT: &str = "10.9.1.1:80";
 const WORLD: &str = "10.77.0.2";
 const AUTH: &str = "93.184.216.10";
+const AUTH_V6: &str = "2a02:2e0:3fe::10";
 /// They lead to the replicas.
 const TO_ONE: &str = "93.184.216.20";
 const TO_TWO: &str = "93.184.216.21";
 /// Packets to it are lost.
 const LOST: &str = "93.184.216.30";
+const EDGE_V6: &str = "2a02:2e0:3fe:1::1";
+const WORLD_V6: &str = "2a02:2e0:3fe:1::2";
 
 /// Names, and their addresses. Other names have none; `silent` is never answered.
 const NAMES: [(&str, &[&str]); 10] = [
@@ -50,9 +53,12 @@ const NAMES: [(&str, &[&str]); 10] = [
 ];
 
 /// The Ingresses: the host, and its annotation.
-const INGRESSES: [(&str, &str, &str); 14] = [
+const INGRESSES: [(&str, &str, &str); 16] = [
     ("secure.example.com", "auth-url", "https://auth.example.com/check"),
     ("plain.example.com", "auth-url", "http://auth.example.com/check"),
+    ("address.example.com", "auth-url", "http://[2a02:2e0:3fe::10]:8080/check"),
+    // An address of the replicas' own host.
+    ("own-address.example.com", "auth-url", "http://[2a02:2e0:3fe:1::1]:8080/check"),
     // The certificate has another name.
     ("misnamed.example.com", "auth-url", "https://other.example.com/check"),
     ("loop.example.com", "auth-url", "http://loop.example.com/"),
@@ -196,7 +202,7 @@ fn nginx(world: &Netns, scratch: &Scratch, pki: &Pki) -> Program {
         http {{
             {temporary} log_format marks \"$scheme $host $http_cdn_loop\"; access_log {root}/marks marks;
             server {{
-                listen {AUTH}:80; listen {AUTH}:443 ssl; listen {WORLD}:80;
+                listen {AUTH}:80; listen {AUTH}:443 ssl; listen {WORLD}:80; listen [{AUTH_V6}]:8080;
                 ssl_certificate {}; ssl_certificate_key {};
                 if ($http_authorization = \"\") {{ return 401; }}
                 return 204;
@@ -264,8 +270,10 @@ fn networks() -> (Netns, Netns) {
     join((&edge, "eth0"), (&world, "eth0"), 1500).unwrap();
     edge.ip(&format!("addr add {}/24 dev eth0\naddr add {}/24 dev eth0\nroute add default via {WORLD}\nroute add local 10.9.0.0/16 dev lo", ONE.0, TWO.0))
         .unwrap();
+    edge.ip(&format!("addr add {EDGE_V6}/64 dev eth0\nroute add default via {WORLD_V6}")).unwrap();
     let lost = format!("route add blackhole {LOST}/32 table local");
     world.ip(&format!("addr add {WORLD}/24 dev eth0\nroute add local 93.184.216.0/24 dev lo\n{lost}")).unwrap();
+    world.ip(&format!("addr add {WORLD_V6}/64 dev eth0\naddr add {AUTH_V6}/128 dev lo")).unwrap();
     (edge, world)
 }
 
@@ -313,15 +321,20 @@ fn hosts_outside_are_asked_and_no_question_comes_back() {
     }
     assert_eq!(ask(ONE, "secure.example.com", &known), "200");
     assert_eq!(ask(ONE, "secure.example.com", &[]), "401");
+    assert_eq!(ask(ONE, "address.example.com", &known), "200");
+    assert_eq!(ask(ONE, "address.example.com", &[]), "401");
     assert_eq!(ask(TWO, "secure.example.com", &known), "500", "nothing is trusted, and nothing is sent in the clear");
     assert_eq!(ask(ONE, "misnamed.example.com", &known), "500");
-    for host in ["asks-private.example.com", "asks-own.example.com", "asks-silent.example.com"] {
+    for host in
+        ["asks-private.example.com", "asks-own.example.com", "asks-silent.example.com", "own-address.example.com"]
+    {
         assert_eq!(ask(ONE, host, &known), "500", "{host}");
     }
     let marks = std::fs::read_to_string(scratch.path().join("marks")).unwrap();
     let mark = marks.lines().find_map(|line| line.strip_prefix("https auth.example.com ")).unwrap().to_owned();
     assert!(mark.starts_with("steelyard-") && marks.lines().all(|line| line.ends_with(&mark)), "{marks}");
     assert!(!marks.contains("other.example.com"), "{marks}");
+    assert!(marks.contains(&format!("http [{AUTH_V6}] {mark}")), "{marks}");
 
     // Each question ends where it would be asked again: at the same replica, at the other one, at another host.
     let before = seen.lock().unwrap().len();

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::tls::Pki;
-use crate::{AUTH, GONE, MAIN, OTHER, SECURE};
+use crate::{AUTH, GONE, LOGIN, LOGIN_NAME, MAIN, OTHER, SECURE};
 
 /// `ann:secret`.
 pub const USERS: &str = "\
@@ -266,6 +266,10 @@ fn expanded(text: &str, users: &str) -> String {
                 out.push_str(&format!("proxy_pass {scheme}://{arguments};\n"));
             }
             "auth" => out.push_str(&format!("{}proxy_pass http://auth{arguments};\n", left(ASK))),
+            "login" => {
+                let ask = left(ASK).replace("auth.default.svc.cluster.local", LOGIN_NAME);
+                out.push_str(&format!("{ask}proxy_pass https://{LOGIN_NAME}{arguments};\n"));
+            }
             "cors" => out.push_str(&cors(arguments)),
             "users" => out.push_str(users),
             // A folder of the test's own, which nginx makes.
@@ -314,7 +318,8 @@ pub fn objects(cases: &[Case], pki: &Pki) -> BTreeMap<String, Vec<Value>> {
         object.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
         object
     };
-    let services: [(&str, &[&str], u16); 7] = [
+    // The port of each is 80, but for the one that is asked at the default port of https.
+    let services: [(&str, &[&str], u16); 8] = [
         ("main", &[MAIN], 80),
         ("other", &[OTHER], 80),
         ("auth", &[AUTH], 80),
@@ -322,9 +327,11 @@ pub fn objects(cases: &[Case], pki: &Pki) -> BTreeMap<String, Vec<Value>> {
         ("dead", &[GONE], 80),
         ("none", &[], 80),
         ("secure", &[SECURE], 443),
+        ("login", &[LOGIN], 443),
     ];
     let service = |(name, _, port): &(&str, &[&str], u16)| {
-        let ports = json!([{"name": "http", "port": 80, "targetPort": port, "protocol": "TCP"}]);
+        let own = if *name == "login" { 443 } else { 80 };
+        let ports = json!([{"name": "http", "port": own, "targetPort": port, "protocol": "TCP"}]);
         named(name, json!({"spec": {"clusterIP": "10.96.0.1", "type": "ClusterIP", "ports": ports}}))
     };
     let slice = |(name, addresses, port): &(&str, &[&str], u16)| {

@@ -128,7 +128,7 @@ const NO_WAF: &str =
 const FASTCGI: &str = "Steelyard does not speak FastCGI; put an HTTP server such as nginx beside the application";
 
 use Bad::{Closes, Default, Drops};
-use Form::{Bool, Code, Host, Int, Lines, List, Networks, Size, Statuses, Text, Token, Tokens, Url, Word};
+use Form::{Bool, Code, Host, Int, Lines, List, Networks, Service, Size, Statuses, Text, Token, Tokens, Url, Word};
 
 /// All of them, by subject.
 pub const KEYS: &[Key] = &[
@@ -530,9 +530,9 @@ pub const KEYS: &[Key] = &[
     served("auth-realm", Text, Drops, "what browsers show", "ingress-nginx-access"),
     secures(differs(
         "auth-url",
-        Url,
+        Service,
         Drops,
-        "the URL is that of a Service, `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`, of a path of the same host, `https://$host/PATH`, or of a host outside of the cluster, `https://NAME:PORT/PATH`, at its public addresses and with a certificate for its name. Its query may have variables, which are escaped. A redirect of the service reaches the client, and ingress-nginx makes it 500",
+        "the URL is that of a Service, `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`, of a path of the same host, `https://$host/PATH`, or of a host outside of the cluster, `https://NAME:PORT/PATH`, at its public addresses and with a certificate for its name. With `https`, any certificate of a Service is accepted, as there; a BackendTLSPolicy verifies. Its query may have variables, which are escaped. A redirect of the service reaches the client, and ingress-nginx makes it 500",
         "ingress-nginx-access",
     )),
     secures(served(
@@ -707,9 +707,9 @@ pub const KEYS: &[Key] = &[
     ),
     differs(
         "mirror-target",
-        Url,
+        Service,
         Default,
-        "the URL is that of a Service, or of a host outside of the cluster as for auth-url; the copy has the path of the request",
+        "the URL is that of a Service, whose certificate is not verified, or of a host outside of the cluster, both as for auth-url; the copy has the path of the request",
         "ingress-nginx-upstream",
     ),
     served(

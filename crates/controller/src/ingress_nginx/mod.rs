@@ -17,6 +17,7 @@ mod path;
 mod plan;
 mod report;
 mod snippet;
+mod url;
 mod value;
 
 pub use backend::{Backend, filled};

@@ -30,7 +30,7 @@ const fn secures(opt: Opt) -> Opt {
     Opt { security: true, ..opt }
 }
 
-use Form::{Bool, Int, Lines, Networks, Size, Text, Token, Tokens, Url, Word};
+use Form::{Bool, Int, Lines, Networks, Service, Size, Text, Token, Tokens, Url, Word};
 use Verdict::{Differs, NoEffect, Refused, Served};
 
 const CLIENTS: &str = "GatewayParameters of the IngressClass have it for all clients (`clients`)";
@@ -86,7 +86,7 @@ pub const OPTIONS: &[Opt] = &[
     secures(opt("block-referers", Lines, Served, BLOCKED)),
     secures(opt(
         "global-auth-url",
-        Url,
+        Service,
         Differs,
         "auth-url of every Ingress that does not say `enable-global-auth: false`",
     )),

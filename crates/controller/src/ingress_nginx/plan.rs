@@ -143,6 +143,8 @@ pub struct Location {
     pub asks_host: Option<String>,
     /// The host outside of the cluster that is asked by auth-url.
     pub asks_outside: Option<OutsideUrl>,
+    /// The Service that is asked by auth-url over TLS.
+    pub asks_over_tls: Option<ServiceUrl>,
     /// TLS of its hosts ends at the endpoints of the path `/`.
     pub passes_tls: bool,
     /// Clients of the host show a certificate.
@@ -292,6 +294,7 @@ impl Plan {
         location.has_user_map = reading.has_user_map;
         location.asks_host = reading.asks_host.take();
         location.asks_outside = reading.asks_outside.take();
+        location.asks_over_tls = reading.asks_over_tls.take();
         location.affinity = reading.affinity;
         let changes = reading.snippets(paths);
         location.host = changes.host.clone().or(location.host);
@@ -339,6 +342,7 @@ struct Reading<'g> {
     has_user_map: bool,
     asks_host: Option<String>,
     asks_outside: Option<OutsideUrl>,
+    asks_over_tls: Option<ServiceUrl>,
     affinity: Option<Affinity>,
 }
 
@@ -367,6 +371,7 @@ impl<'g> Reading<'g> {
             has_user_map: false,
             asks_host: None,
             asks_outside: None,
+            asks_over_tls: None,
             affinity: None,
         };
         for (name, written) in annotations {
@@ -512,6 +517,7 @@ impl<'g> Reading<'g> {
             has_user_map: false,
             asks_host: None,
             asks_outside: None,
+            asks_over_tls: None,
             affinity: None,
             passes_tls: self.passes_tls(),
             client_tls: self.client_tls(),

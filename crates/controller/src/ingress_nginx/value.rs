@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::url;
+
 /// What a value looks like.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
@@ -34,6 +36,8 @@ pub enum Form {
     Networks,
     /// A URL, or a path.
     Url,
+    /// The URL of a service.
+    Service,
     /// A path.
     Path,
     /// The path of a rewrite, or a URL.
@@ -97,6 +101,11 @@ impl Form {
                 let is_url = split_url(known.as_deref().unwrap_or(value)).is_some();
                 is_plain(value) && (value.starts_with('/') || is_url)
             }
+            Self::Service if is_plain(value) => {
+                let known = value.strip_prefix("$scheme://").map(|rest| format!("https://{rest}"));
+                return url::Url::parse(known.as_deref().unwrap_or(value)).map(drop);
+            }
+            Self::Service => false,
             Self::Path => is_plain(value) && value.starts_with('/') && !value.starts_with("//"),
             Self::Target => is_target(value),
             Self::Host => is_plain(value) && !value.contains('/'),
@@ -128,6 +137,7 @@ impl Form {
             Self::List => "words with commas between them",
             Self::Networks => "networks such as 10.0.0.0/8, with commas between them",
             Self::Url => "a URL that begins with http://, https:// or /",
+            Self::Service => "a URL without white space, quotes, braces and `;`",
             Self::Path => "a path that begins with `/`",
             Self::Target => "a path of letters, digits and -._~/:, with $1 to $9 for groups",
             Self::Host => "a host",
@@ -260,6 +270,11 @@ mod tests {
             Form::Url,
             &["/", "https://a/b?c=$d", "http://a.svc:8080", "$scheme://$host/a"],
             &["a", "http://", "http://a:x/", "http://a/ b"],
+        );
+        check(
+            Form::Service,
+            &["https://a/b?c=$d", "$scheme://$host/a", "http://[::1]/"],
+            &["/", "http://a/ b", "http://a/;", "http://a@b/", "$scheme://"],
         );
         check(Form::Path, &["/a"], &["a", "//a", "http://a"]);
         check(Form::Host, &["in.example:8080"], &["in.example\t", "a b", "a/b", "a\u{a0}b"]);

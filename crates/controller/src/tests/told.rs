@@ -27,6 +27,9 @@ pub(super) fn told(translation: &Translation) -> String {
         let tls = cluster.tls.as_ref().map_or_else(String::new, |tls| {
             let ca = tls.ca.as_ref().map_or_else(|| "the host's".to_owned(), ToString::to_string);
             let mut text = format!(" tls={} ca={ca}", tls.server_name.as_deref().unwrap_or("-"));
+            if !tls.verify {
+                text.push_str(" unverified");
+            }
             for name in &tls.subject_alt_names {
                 let _ = write!(text, " {name:?}");
             }

@@ -4,6 +4,7 @@
 //! expression, or is rewritten, all of them are regular expressions, whoever wrote them. What annotations say of routes and clusters is a
 //! TrafficPolicy ([`Plan`](crate::ingress_nginx::Plan)) and is applied as one.
 
+mod asked;
 mod block;
 mod client_certificate;
 mod errors;

@@ -2,10 +2,12 @@
 
 use ipnet::IpNet;
 use model::AuthMethod;
+use rustls::pki_types::ServerName;
 use serde_json::{Map, Value, json};
 
 use super::super::header_map::HeaderMap;
 use super::super::snippet::Addresses;
+use super::super::url::Url;
 use super::super::value;
 use super::variables::{self, Part, of_question};
 use super::{Compat, OutsideUrl, Reading, Target, Verdict, outside};
@@ -19,6 +21,8 @@ pub struct ServiceUrl {
     pub name: String,
     /// The port.
     pub port: u16,
+    /// With `https`, the name that the Service is asked for in SNI. Any certificate of it is accepted, as there.
+    pub sni: Option<String>,
     /// The host of the URL.
     pub host: String,
     /// The path without its query.
@@ -182,8 +186,13 @@ impl Reading<'_> {
                 Target::Service(service) => {
                     self.asks_elsewhere = service.namespace != self.namespace;
                     let to = json!({"name": service.name, "namespace": service.namespace, "port": service.port});
-                    let request = json!({"path": service.path, "host": service.host});
-                    (to, with_query(request, service.query), None)
+                    let request =
+                        with_query(json!({"path": service.path, "host": service.host}), service.query.clone());
+                    if service.sni.is_some() {
+                        self.tell("auth-url", Verdict::Differs, SERVICE_OVER_TLS);
+                        self.asks_over_tls = Some(service);
+                    }
+                    (to, request, None)
                 }
                 Target::Outside(url) => {
                     self.tell("auth-url", Verdict::Differs, outside::says(url.to.is_https, self.compat));
@@ -324,19 +333,20 @@ impl Reading<'_> {
                     https://NAME:PORT/PATH";
         let url = url.strip_suffix("$request_uri").filter(|url| !url.contains('?')).unwrap_or(url);
         let (url, query) = url.split_once('?').unwrap_or((url, ""));
-        let (is_https, host, port, path) = value::split_url(url).ok_or_else(|| form.to_owned())?;
+        let Url { is_https, host, port, rest: path } = Url::parse(url)?;
         if url.contains('$') {
             return Err(format!("a variable of nginx before the query of the URL; {form}"));
         }
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        let labels: Vec<&str> = host.trim_end_matches('.').split('.').collect();
+        let name_in_dns = host.trim_end_matches('.').to_ascii_lowercase();
+        let labels: Vec<&str> = name_in_dns.split('.').collect();
         let ([name, namespace, "svc"] | [name, namespace, "svc", "cluster", "local"]) = labels.as_slice() else {
             let to = outside::host(is_https, host, port, self.compat).map_err(|why| format!("{why}; {form}"))?;
-            let host = to.name.clone();
+            let host = to.host();
             return Ok(Target::Outside(OutsideUrl { to, host, path, query: of_question(query)?, is_annotated: true }));
         };
-        if is_https {
-            return Err(format!("a Service is asked in the clear; {form}"));
+        if !matches!(ServerName::try_from(name_in_dns.as_str()), Ok(ServerName::DnsName(_))) {
+            return Err(format!("{} is no name of a Service; {form}", value::cut(host)));
         }
         if self.compat == Compat::Safe && **namespace != *self.namespace {
             return Err(format!(
@@ -347,7 +357,8 @@ impl Reading<'_> {
         Ok(Target::Service(ServiceUrl {
             namespace: (*namespace).to_owned(),
             name: (*name).to_owned(),
-            port: port.unwrap_or(80),
+            sni: Some(name_in_dns.clone()).filter(|_| is_https),
+            port: port.unwrap_or(if is_https { 443 } else { 80 }),
             host: host.to_owned(),
             path,
             query: of_question(query)?,
@@ -427,6 +438,9 @@ fn page(base: &str, query: &[(&str, bool)]) -> Result<String, String> {
     }
     Ok(page)
 }
+
+/// What the report says of `https` and a Service.
+pub(super) const SERVICE_OVER_TLS: &str = "the Service is asked over TLS, and any certificate of it is accepted, as in ingress-nginx; a BackendTLSPolicy verifies";
 
 /// Stands in a policy for the Service behind a path of the same host, which only the routes of the host tell.
 pub(in crate::ingress_nginx) const OF_HOST: &str = "host";

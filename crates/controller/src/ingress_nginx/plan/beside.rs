@@ -2,6 +2,7 @@
 
 use serde_json::{Map, json};
 
+use super::access::SERVICE_OVER_TLS;
 use super::variables::{Part, parts};
 use super::{Reading, Target, Verdict, outside};
 
@@ -17,8 +18,12 @@ impl Reading<'_> {
             _ => Err("the copy has the path of the request: write the URL without a path".to_owned()),
         });
         let mut target = found.map_err(|why| self.tell("mirror-target", Verdict::Refused, &why)).ok()?;
-        if let Target::Outside(url) = &target {
-            self.tell("mirror-target", Verdict::Differs, outside::says(url.to.is_https, self.compat));
+        match &target {
+            Target::Outside(url) => {
+                self.tell("mirror-target", Verdict::Differs, outside::says(url.to.is_https, self.compat))
+            }
+            Target::Service(url) if url.sni.is_some() => self.tell("mirror-target", Verdict::Differs, SERVICE_OVER_TLS),
+            Target::Service(_) => {}
         }
         match self.text("mirror-host").map(str::to_owned) {
             // In place of the host of the URL.

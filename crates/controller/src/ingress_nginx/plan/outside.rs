@@ -79,16 +79,23 @@ pub struct OutsideUrl {
 pub struct OutsideHost {
     /// It is asked over TLS.
     pub is_https: bool,
-    /// A name in lower case without a dot at its end, or an IPv4 address.
+    /// A name in lower case without a dot at its end, or an address, one of IPv6 without brackets.
     pub name: String,
     /// The port.
     pub port: u16,
 }
 
+impl OutsideHost {
+    /// The host as a URL has it: an IPv6 address is in brackets.
+    pub(super) fn host(&self) -> String {
+        if self.name.contains(':') { format!("[{}]", self.name) } else { self.name.clone() }
+    }
+}
+
 impl fmt::Display for OutsideHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_https { "https" } else { "http" };
-        write!(f, "{scheme}://{}:{}", self.name, self.port)
+        write!(f, "{scheme}://{}:{}", self.host(), self.port)
     }
 }
 
@@ -130,11 +137,12 @@ pub(super) fn host(is_https: bool, written: &str, port: Option<u16>, compat: Com
     if port == 0 {
         return Err(format!("{shown} has the port 0"));
     }
-    if let Ok(address) = name.parse::<IpAddr>() {
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&name);
+    if let Ok(address) = bare.parse::<IpAddr>() {
         if !reach(compat).allows(address) {
             return Err(format!("{address} is not an address outside of the cluster that may be used"));
         }
-        return Ok(OutsideHost { is_https, name, port });
+        return Ok(OutsideHost { is_https, name: address.to_string(), port });
     }
     let is_label = |label: &str| {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
@@ -185,6 +193,12 @@ mod tests {
         check(safe, "10.0.0.1", Err("may be used"));
         check(exact, "10.0.0.1", Ok("https://10.0.0.1:443"));
         for address in ["127.0.0.1", "169.254.169.254", "0.0.0.0", "255.255.255.255"] {
+            check(exact, address, Err("may be used"));
+        }
+        check(safe, "[2606:4700:0::1111]", Ok("https://[2606:4700::1111]:443"));
+        check(safe, "[fd12::1]", Err("may be used"));
+        check(exact, "[FD12::1]", Ok("https://[fd12::1]:443"));
+        for address in ["[::1]", "[::]", "[fe80::1]", "[::ffff:10.0.0.1]", "[2001:db8::1]", "[fd00:ec2::254]"] {
             check(exact, address, Err("may be used"));
         }
         for name in

@@ -44,7 +44,7 @@ fn value_for(key: &Key) -> &'static str {
         Form::Text | Form::Lines | Form::Token | Form::Tokens | Form::List | Form::Host => "abc",
         Form::Networks => "10.0.0.0/8",
         Form::Statuses => "404,503",
-        Form::Url => "http://auth.shop.svc.cluster.local/",
+        Form::Url | Form::Service => "http://auth.shop.svc.cluster.local/",
         Form::Path | Form::Target => "/",
         Form::Reference => "shop/secret",
     }
@@ -240,6 +240,22 @@ fn where_clients_sign_in_and_what_the_service_is_asked() {
     ] {
         signs_in(refused, Value::Null);
     }
+    for (url, port, sni) in [
+        ("https://auth.shop.svc/check", 443, Some("auth.shop.svc")),
+        ("https://Auth.shop.svc.cluster.local.:8443/check", 8443, Some("auth.shop.svc.cluster.local")),
+        ("http://auth.shop.svc/check", 80, None),
+    ] {
+        check(&[("auth-url", url)], "/route/externalAuth/backendRef/port", json!(port));
+        let plan = plan(&[("auth-url", url), ("mirror-target", &url.replace("/check", ""))]);
+        let mirror = plan.location.mirror.unwrap();
+        assert_eq!(mirror.service().map(|service| (service.port, service.sni.as_deref())), Some((port, sni)), "{url}");
+        assert_eq!(plan.location.asks_over_tls.and_then(|service| service.sni).as_deref(), sni, "{url}");
+        for key in ["auth-url", "mirror-target"] {
+            let finding = plan.findings.iter().find(|finding| finding.key == key).unwrap();
+            assert_eq!(finding.says.contains("any certificate of it is accepted"), sni.is_some(), "{finding:?}");
+        }
+    }
+    check(&[("auth-url", "http://[2606:4700:0::1111]/x")], "/route/externalAuth/http/host", json!("[2606:4700::1111]"));
     let query = "http://auth.shop.svc/check?groups=a,b&m=$request_method&u=$request_uri";
     check(
         &[("auth-url", query)],
@@ -323,7 +339,14 @@ fn what_closes_a_route_and_what_drops_an_ingress() {
     check(&[("auth-type", "basic")], Some("auth-secret is missing"), None);
     check(&[("auth-secret", "a")], Some("auth-type is missing"), None);
     check(&[("auth-type", "basic"), ("auth-secret", "other/a")], Some("another namespace"), None);
-    check(&[("auth-url", "https://auth.shop.svc/")], Some("in the clear"), None);
+    check(&[("auth-url", "https://auth.shop.svc/")], None, None);
+    check(&[("auth-url", "https://-.shop.svc/")], Some("no name of a Service"), None);
+    check(&[("auth-url", "https://auth.other.svc/")], Some("another namespace"), None);
+    check(&[("auth-url", "https://me:secret@auth.shop.svc/")], Some("the header Authorization"), None);
+    check(&[("auth-url", "https://bücher.example/")], Some("punycode"), None);
+    check(&[("auth-url", "http://[2606:4700::1111]:8080/x")], None, None);
+    check(&[("auth-url", "http://[fd12::1]/x")], Some("may be used"), None);
+    check(&[("auth-url", "http://2606:4700::1111/x")], Some("in brackets"), None);
     check(&[("auth-url", "https://$host/auth?u=$uri&x=1")], Some("$uri is not known"), None);
     check(&[("auth-url", "http://auth.shop.svc/$request_uri?x=1")], Some("before the query"), None);
     check(&[("auth-url", "https://$host")], Some("before the query"), None);

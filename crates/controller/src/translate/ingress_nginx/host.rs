@@ -15,14 +15,14 @@ use super::super::cluster::{Identity, Share};
 use super::super::ingress::One;
 use super::super::listener::certificate;
 use super::super::policy::Authority;
-use super::super::reference::{Why, service_port};
+use super::super::reference::Why;
 use super::super::regexes::Unmatched;
-use super::super::traffic::{Asked, UpstreamTls};
+use super::super::traffic::UpstreamTls;
 use super::snippets::{Before, Item, Server, When, everything, host_label};
 use super::{At, Host, Ingress, Making, NAMES_MAX, Place, client_certificate, moved, names, respond};
 use crate::index::{IngressTarget, Name};
 use crate::ingress_nginx::{
-    Affinity, Backend, Canary, ClientTls, HeaderRule, Https, ProxySsl, ServiceUrl, cut, filled, is_expression,
+    Affinity, Backend, Canary, ClientTls, HeaderRule, Https, ProxySsl, cut, filled, is_expression,
 };
 
 /// Paths of one host that are asked whether requests may pass. Each is looked up among all paths of the host.
@@ -566,7 +566,7 @@ impl<'t> Making<'t, '_, '_> {
         Ok(Share { h2, ..share })
     }
 
-    fn cluster(
+    pub(super) fn cluster(
         &mut self,
         of: Ingress<'_>,
         share: Share,
@@ -658,30 +658,11 @@ impl<'t> Making<'t, '_, '_> {
             if self.client_tls.is_some() {
                 return Err("auth-url beside auth-tls-secret: the service would not learn who the client is".to_owned());
             }
-            let (number, to) = match (&location.asks_host, &location.asks_outside) {
-                (_, Some(url)) => (self.with.policies.number_of(ingress.name), self.outside(ingress, url)?),
-                (Some(path), None) => {
-                    let (by, target) =
-                        self.asked.get(path).cloned().unwrap_or_else(|| Err(format!("nothing has {path}")))?;
-                    let share = self.share(by, by, target).map_err(|why| why.message)?;
-                    (self.with.policies.number_of(ingress.name), self.cluster(by, share, None)?)
-                }
-                (None, None) => {
-                    let (number, share) = self.with.policies.asked(self.index, &scope, Asked::Authorization)?;
-                    (number, self.out.clusters.of(self.index, vec![share])?)
-                }
-            };
+            let number = self.with.policies.number_of(ingress.name);
+            let to = self.authorizer(ingress, &scope)?;
             route.policy.external_auth = Some(self.with.policies.authorizing(number, to, &policy));
         }
         Ok(())
-    }
-
-    /// The cluster of a Service that a URL names; `None` if there is none.
-    pub(super) fn asked(&mut self, url: &ServiceUrl) -> Result<Option<model::ClusterId>, String> {
-        let service = Name::new(&url.namespace, &url.name);
-        let found = service_port(self.index, &service, model::Transport::Tcp, |port| port.port == url.port);
-        let Ok(Some(port)) = found else { return Ok(None) };
-        self.out.clusters.of(self.index, vec![Share::of(port, service)?]).map(Some)
     }
 }
 

@@ -9,7 +9,6 @@ use super::{Ingress, Making};
 use crate::index::Index;
 use crate::ingress_nginx::{Compat, OutsideHost, OutsideUrl, Target, reach};
 use crate::settings::Settings;
-use crate::translate::reference::Why;
 
 /// Hosts outside of the cluster, each with its scheme and port, that the Ingresses of one namespace name. Each is a name to look up and a cluster.
 const HOSTS_OF_NAMESPACE_MAX: usize = 32;
@@ -94,18 +93,5 @@ impl Making<'_, '_, '_> {
                 Ok(self.out.clusters.outside(&url.to, outside, *verify))
             }
         }
-    }
-
-    /// The cluster that gets copies; `None` if there is none.
-    pub(super) fn copied_to(&mut self, ingress: Ingress<'_>, target: &Target) -> Result<Option<ClusterId>, String> {
-        let url = match target {
-            Target::Service(service) => return self.asked(service),
-            Target::Outside(url) => url,
-        };
-        let to = self.outside(ingress, url);
-        // Requests are served all the same.
-        Ok(to
-            .map_err(|why| self.tell(ingress, Why::new("UnsupportedAnnotation", format!("mirror-target: {why}"))))
-            .ok())
     }
 }
