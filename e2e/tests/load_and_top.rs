@@ -89,6 +89,31 @@ fn a_load_over_https_speaks_what_the_server_chooses() {
     assert_eq!(load(&["-k", "--close"]), "http/1.1, one connection per request over TLS");
 }
 
+/// The client says what was negotiated, so it must be what it was told to offer.
+#[test]
+fn a_load_over_https_reports_its_handshakes() {
+    let edge = Edge::start();
+    let url = edge.url();
+    let load = |count: &str, words: &[&str]| {
+        let report = report(&run(&[&["load", &url, "-k", "-n", count, "-c", "1", "--json"], words].concat()));
+        report["handshakes"].as_object().unwrap().clone()
+    };
+    let one_suite = ["--ciphers", "tls_aes_128_gcm_sha256", "--groups", "x25519"];
+    let name = |how: &str| format!("TLS 1.3, TLS_AES_128_GCM_SHA256, X25519, {how}");
+    // A kept connection begins once; the one that found the server is not in the load, and the session of its handshake ended before a ticket was read.
+    let kept = load("20", &[&one_suite[..], &["--http", "1.1"]].concat());
+    assert_eq!(kept.values().filter_map(Value::as_u64).sum::<u64>(), 1, "{kept:?}");
+    let full = load("20", &[&one_suite[..], &["--close", "--full-handshakes"]].concat());
+    assert_eq!(full, [(name("full"), 20.into())].into_iter().collect());
+    let resumed = load("20", &[&one_suite[..], &["--close"]].concat());
+    assert!(resumed[&name("resumed")].as_u64().unwrap() >= 19, "{resumed:?}");
+    let old = load("3", &["--ciphers", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "--http", "2"]);
+    assert!(old.keys().all(|key| key.starts_with("TLS 1.2, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, ")), "{old:?}");
+    let refused = run(&["load", &url, "-k", "--groups", "ffdhe2048"]);
+    fails(&refused, 2, "must be one of ");
+    fails(&run(&["load", &format!("http://{}/", edge.http), "--groups", "x25519"]), 1, "--groups is for https");
+}
+
 /// Accepts WebSockets and echoes their messages. Its threads end with the test.
 fn websocket_echo() -> SocketAddr {
     let listener = TcpListener::bind(local(0)).unwrap();

@@ -84,7 +84,7 @@ const VERBS: &[Verb] = &[
         name: "bench",
         arguments: "[lab SCENARIO|l4|packet|kube] [ARGS]",
         about: "compare with nginx, HAProxy and Envoy on this host: (lab) a scenario of the lab, with a build that knows its commit, or \
-                (l4) its balancers in the kernel; without a word TLS, streams and memory; or (packet) measure the BPF programs \
+                (l4) its balancers in the kernel; without a word streams, memory and routes; or (packet) measure the BPF programs \
                 alone, or (kube) the controller with thousands of routes",
         run: bench::run,
     },

@@ -88,7 +88,7 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "openssl",
         sign: Sign::Program("openssl"),
-        why: "creates certificates for the suites and for the rivals, and makes TLS handshakes to measure",
+        why: "creates certificates for the suites",
         verbs: &["test", "ci", "cluster", "soak", "bench"],
     },
     Package {

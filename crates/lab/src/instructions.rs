@@ -249,6 +249,7 @@ impl Counter {
             pod: "",
             shared: String::new(),
             load_cgroup: String::new(),
+            certificate: String::new(),
             services: vec![service],
         };
         let rendered = render(recipe, Variant::Tuned, &vars).map_err(io::Error::other)?;

@@ -58,3 +58,55 @@ fn clients_of_http2_and_origins_of_http1() {
     assert!(instances_of("h2").contains("steelyard-h2-http") && !instances_of("h2").contains("steelyard-http"));
     assert_eq!(instances_of("http"), BTreeSet::from(["steelyard-http"]));
 }
+
+const TLS: &str = r#"
+title = "TLS"
+question = "Are handshakes full or resumed as the load says?"
+contenders = ["steelyard-https", "haproxy-https", "nginx-https"]
+endpoints = 1
+rounds = 1
+
+[time]
+ramp = "50ms"
+warm_up = "100ms"
+measure = "300ms"
+trim = "50ms"
+
+[[case]]
+name = "full"
+title = "A full handshake for each request"
+origin = {kind = "http", arguments = ["--body=18"]}
+load = {kind = "https-close", connections = 2}
+
+[[case]]
+name = "resumed"
+title = "A resumed session for each request"
+origin = {kind = "http", arguments = ["--body=18"]}
+load = {kind = "https-resume", connections = 2}
+
+[[case]]
+name = "kept"
+title = "Connections kept"
+origin = {kind = "http", arguments = ["--body=64KiB"]}
+load = {kind = "https", connections = 2}
+"#;
+
+#[test]
+fn connections_over_tls() {
+    let cells = served(TLS);
+    assert!(cells.iter().any(|cell| cell["instance"] == "steelyard-https"));
+    for cell in cells {
+        let handshakes = cell["measurement"]["handshakes"].as_object().unwrap();
+        let of = |how: &str| {
+            let count = handshakes.get(&format!("TLS 1.3, TLS_AES_128_GCM_SHA256, X25519, {how}"));
+            count.and_then(Value::as_u64).unwrap_or_default()
+        };
+        let all: u64 = handshakes.values().filter_map(Value::as_u64).sum();
+        let is_as_the_load_says = match cell["case"].as_str().unwrap() {
+            "full" => all > 2 && of("full") == all,
+            "resumed" => all > 2 && of("full") <= 2 && of("full") + of("resumed") == all,
+            _ => of("full") + of("resumed") == 2 && all == 2,
+        };
+        assert!(is_as_the_load_says, "{cell}");
+    }
+}

@@ -20,8 +20,6 @@ pub enum Mode {
     Http,
     /// HTTP/2 in cleartext on both sides.
     H2c,
-    /// HTTP/1.1 over TLS from clients, cleartext to the origin.
-    Tls,
 }
 
 impl Mode {
@@ -29,7 +27,6 @@ impl Mode {
         match self {
             Self::Http => "http",
             Self::H2c => "h2c",
-            Self::Tls => "tls",
         }
     }
 }
@@ -169,19 +166,6 @@ impl Contender {
         let child = Child::start(&name, CPU, &self.program, &arguments, directory, (port, ready))?;
         Ok(Running { port, child })
     }
-}
-
-/// The certificate of the contenders, with its key appended in the same file. It is a P-256 one, with which all of them
-/// sign fastest.
-pub fn make_certificate(directory: &Path) -> Result<(), String> {
-    let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
-    let (certificate, key) = (path("tls.pem"), path("tls.key"));
-    let request = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1"];
-    let names = ["-subj", "/CN=bench.example", "-addext", "subjectAltName=DNS:bench.example"];
-    capture(command("openssl", &request).args(names).args(["-keyout", &key, "-out", &certificate]))?;
-    let read = |path: &str| std::fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"));
-    let both = read(&certificate)? + &read(&key)?;
-    std::fs::write(path("tls.both"), both).map_err(|error| format!("cannot write the certificate: {error}"))
 }
 
 fn configuration(template: &str, listen: u16, origin: u16, directory: &Path) -> String {

@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: what the lab cannot measure yet, and a way into it.
 //!
 //! Proxies and balancers in the kernel are compared by the lab, with its contenders, meters, rounds and records: `bench lab SCENARIO` runs one
-//! of its scenarios with a release build ([`lab`]), and `bench l4` the one of balancers in the kernel. Here is the rest: TLS ([`tls`]), long-lived
+//! of its scenarios with a release build ([`lab`]), and `bench l4` the one of balancers in the kernel. Here is the rest: long-lived
 //! streams ([`h2`]), memory of idle connections, and many routes. Every contender is one process
 //! with one worker, pinned to CPU 1. The load and the origin share CPU 0. Contenders take turns, round by round. The output has medians and, in
 //! brackets, the minimum and maximum of the rounds. Nothing is asserted: a figure belongs to the host it was measured on.
@@ -15,7 +15,6 @@ mod policies;
 mod rivals;
 mod scenario;
 mod table;
-mod tls;
 mod tools;
 mod wire;
 
@@ -40,8 +39,7 @@ const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only
        cargo xtask bench kube [--routes N] [--services N] [--changes N]";
 
 /// The tools that pin and that generate load: each program and its Debian package.
-const TOOLS: [(&str, &str); 5] =
-    [("wrk", "wrk"), ("taskset", "util-linux"), ("h2load", "nghttp2-client"), ("openssl", "openssl"), ("curl", "curl")];
+const TOOLS: [(&str, &str); 3] = [("wrk", "wrk"), ("taskset", "util-linux"), ("h2load", "nghttp2-client")];
 
 /// What all scenarios need.
 struct Bench {
@@ -148,8 +146,7 @@ mod tests {
         };
         check("", Some((5, 5, SCENARIOS.len())));
         check("--rounds 3 --seconds 1 --only routes,memory", Some((3, 1, 2)));
-        check("--only tls", Some((5, 5, 3)));
-        check("--only routes,tls", Some((5, 5, 4)));
+        check("--only grpc-streams", Some((5, 5, 1)));
         check("--only nonsense", None);
         check("--rounds", None);
         check("--rounds 0", None);

@@ -10,12 +10,7 @@ pub type Templates = Vec<(Mode, Cow<'static, str>)>;
 
 pub fn steelyard() -> Templates {
     let http = include_str!("rivals/steelyard-http.yaml");
-    let tls = "protocol: https\n    tls: {certificates: [{cert: @DIR@/tls.pem, key: @DIR@/tls.key}]}";
-    vec![
-        (Mode::Http, http.into()),
-        (Mode::H2c, changed(http, &[("  origin:\n", "  origin:\n    protocol: h2c\n")])),
-        (Mode::Tls, changed(http, &[("protocol: http", tls)])),
-    ]
+    vec![(Mode::Http, http.into()), (Mode::H2c, changed(http, &[("  origin:\n", "  origin:\n    protocol: h2c\n")]))]
 }
 
 pub fn nginx() -> Templates {
@@ -25,32 +20,16 @@ pub fn nginx() -> Templates {
             # The defaults, HTTP/1.0 and `Connection: close`, would connect to the origin for each request.
             proxy_http_version 1.1;
             proxy_set_header Connection \"\";";
-    let tls = "@LISTEN@ ssl backlog=4096;
-        ssl_certificate @DIR@/tls.pem;
-        ssl_certificate_key @DIR@/tls.key;
-        ssl_protocols TLSv1.3;
-        # A body that is taken too slowly would go to the disk.
-        proxy_max_temp_file_size 0;";
-    vec![
-        (Mode::Http, http.into()),
-        (Mode::H2c, changed(http, &[h2, (to_origin, "grpc_pass grpc://origin;")])),
-        (Mode::Tls, changed(http, &[("@LISTEN@ backlog=4096;", tls)])),
-    ]
+    vec![(Mode::Http, http.into()), (Mode::H2c, changed(http, &[h2, (to_origin, "grpc_pass grpc://origin;")]))]
 }
 
 pub fn haproxy() -> Templates {
     let http = include_str!("rivals/haproxy-http.cfg");
     let h2 = ("127.0.0.1:@LISTEN@", "127.0.0.1:@LISTEN@ proto h2");
     let h2_origin = ("127.0.0.1:@ORIGIN@", "127.0.0.1:@ORIGIN@ proto h2");
-    let tls = "127.0.0.1:@LISTEN@ ssl crt @DIR@/tls.both ssl-min-ver TLSv1.3";
-    vec![
-        (Mode::Http, http.into()),
-        (Mode::H2c, changed(http, &[h2, h2_origin])),
-        (Mode::Tls, changed(http, &[("127.0.0.1:@LISTEN@", tls)])),
-    ]
+    vec![(Mode::Http, http.into()), (Mode::H2c, changed(http, &[h2, h2_origin]))]
 }
 
-/// Without TLS: the two others are enough for a comparison.
 pub fn envoy() -> Templates {
     let http = include_str!("rivals/envoy-http.yaml");
     let h2 = ("codec_type: HTTP1", "codec_type: HTTP2");
@@ -89,10 +68,10 @@ mod tests {
             assert_eq!(modes_there, modes);
             assert_ne!(templates[0].1, templates[1].1);
         };
-        let all = [Mode::Http, Mode::H2c, Mode::Tls];
+        let all = [Mode::Http, Mode::H2c];
         check(steelyard(), &all);
         check(nginx(), &all);
         check(haproxy(), &all);
-        check(envoy(), &all[..2]);
+        check(envoy(), &all);
     }
 }

@@ -7,7 +7,6 @@ use super::child::{Child, POLL, Ready, cpu_ns, free_port, open_files, pause, pin
 use super::contender::{self, Contender, Mode, Running};
 use super::h2;
 use super::table::Samples;
-use super::tls;
 use super::tools::{self, wrk};
 
 /// One kind of measurement.
@@ -39,24 +38,6 @@ pub const SCENARIOS: &[Scenario] = &[
         headline: h2::CPU_US_EACH,
         run: h2::streams,
     },
-    Scenario {
-        name: "tls-full",
-        about: "TLS 1.3, a connection with a full handshake (P-256) for each request, one after another",
-        headline: tls::CPU_US_EACH,
-        run: |bench| tls::handshakes(bench, false),
-    },
-    Scenario {
-        name: "tls-resumed",
-        about: "the same with a resumed session",
-        headline: tls::CPU_US_EACH,
-        run: |bench| tls::handshakes(bench, true),
-    },
-    Scenario {
-        name: "tls-bulk",
-        about: "bodies of 256 MiB over TLS 1.3, one after another",
-        headline: tls::PER_CORE,
-        run: tls::bulk,
-    },
 ];
 
 const CPU_US: &str = "CPU-us/request";
@@ -71,10 +52,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// also of those that never do.
 const SETTLE: Duration = Duration::from_secs(4);
 
-/// The scenario with this name, or a family of scenarios: `tls` stands for `tls-full` and the others like it.
+/// The scenario with this name.
 pub fn by_name(name: &str) -> Result<Vec<&'static Scenario>, String> {
-    let is_of_it = |other: &str| other == name || other.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
-    let found: Vec<&Scenario> = SCENARIOS.iter().filter(|scenario| is_of_it(scenario.name)).collect();
+    let found: Vec<&Scenario> = SCENARIOS.iter().filter(|scenario| scenario.name == name).collect();
     if found.is_empty() {
         let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
         return Err(format!("no scenario `{name}`; there are {}", names.join(", ")));

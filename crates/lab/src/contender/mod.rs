@@ -5,7 +5,7 @@
 //! A file says at which layer the contender works (`layer`), which protocols it supports (`speaks`), where its program is, and how to set
 //! it up and start it. Configurations and commands are templates (minijinja) over: `program`, `file` (the configuration, as written), `dir`
 //! (the contender's own directory), `workers`, `interfaces` (of the balancer's namespace), and `services`, each with `name`, `protocol`,
-//! `address`, `port` and `endpoints` (`name`, `address`, `port`).
+//! `address`, `port` and `endpoints` (`name`, `address`, `port`); and `certificate`, a PEM file with certificate and key for services over TLS.
 //!
 //! A contender with `pods` runs beside the client, beside the server, or both, in the namespaces of pods. Its templates are filled for each
 //! pod, and can use `pod`, `shared` (a directory of both) and `load_cgroup`.

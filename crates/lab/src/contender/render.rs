@@ -27,6 +27,8 @@ pub struct Vars {
     pub shared: String,
     /// The control group (version 2) of the load; empty on a host without that version.
     pub load_cgroup: String,
+    /// A PEM file with the certificate of services over TLS, and its key; empty if the run has none.
+    pub certificate: String,
     /// The services to balance.
     pub services: Vec<ServiceVars>,
 }
@@ -111,6 +113,7 @@ pub(super) fn check(template: &str, pod: &'static str) -> Result<(), String> {
         pod,
         shared: "/s".into(),
         load_cgroup: "/c".into(),
+        certificate: "/t".into(),
         services: vec![service.clone(), service],
     };
     environment()?.render_str(template, Serde(&vars)).map(drop).map_err(|error| explain(&error))

@@ -21,6 +21,7 @@ fn vars(workers: u32, pod: &'static str) -> Vars {
         pod,
         shared: "/run/shared".into(),
         load_cgroup: "/sys/fs/cgroup/load".into(),
+        certificate: "/run/certificate.pem".into(),
         services: vec![service],
     }
 }
@@ -50,6 +51,12 @@ fn every_shipped_contender_can_be_read_and_filled() {
             for place in ["20.20.7.1", "10.100.7.1", "10.101.7.1", "9000"] {
                 assert!(text.contains(place), "{} has no {place}: {text}", recipe.name);
             }
+            assert_eq!(
+                text.contains("/run/certificate.pem"),
+                recipe.speaks.contains(&Protocol::Https),
+                "{}",
+                recipe.name
+            );
             let words = rendered.start.iter().chain(rendered.setup.iter().flatten());
             assert!(words.clone().any(|word| word.contains("/run/file")), "{}", recipe.name);
         }
@@ -86,7 +93,7 @@ fn what_is_wrong_with_a_file_is_told_with_its_place() {
             "x.toml:1:1: `start` is missing: set its command, or `setup` if it needs no process",
             "x.toml:1:1: unknown name `titel`; did you mean `title`?",
             "x.toml:2:9: `layer` is \"htp\"; it must be direct, routed, kernel, tcp, http, h2; did you mean `http`?",
-            "x.toml:3:19: \"h3\" is not a protocol; use some of http, h2, h2-http, tcp",
+            "x.toml:3:19: \"h3\" is not a protocol; use some of http, h2, h2-http, https, tcp",
         ],
     );
     let whole = "title = 'X'\nlayer = 'tcp'\nspeaks = ['tcp']\nprogram = ['x']\nstart = ['{{ program }}']\n";

@@ -12,9 +12,13 @@
 //! reaches its rate without a balancer is only at its limit if it is busy, not if it sleeps through a delay.
 
 use crate::record::{
-    Calibration, Case, Cell, Instance, Judgement, Layer, LoadKind, Measurement, Mode, ReferenceLoop, Run, Turn, Verdict,
+    Calibration, Case, Cell, Instance, Judgement, Layer, LoadKind, LoadSpec, Measurement, Mode, ReferenceLoop, Run,
+    Turn, Verdict,
 };
 use crate::stats::{Loops, STEADY_FACTOR_MAX, little_gap, median};
+
+/// The share of handshakes of another kind than the case asks for.
+const OTHER_HANDSHAKES_MAX: f64 = 0.05;
 
 /// Errors and failure responses, as a share of what was sent.
 const ERROR_SHARE_MAX: f64 = 0.001;
@@ -93,7 +97,8 @@ pub struct Subject<'a> {
 
 /// Judges one cell by itself. It never returns [`Verdict::CapBound`], which needs several contenders.
 pub fn judge(subject: &Subject<'_>) -> Judgement {
-    let (unsound, disturbed) = (unsound(subject.measurement), spoiled(subject.measurement));
+    let (mut unsound, disturbed) = (unsound(subject.measurement), spoiled(subject.measurement));
+    unsound.extend(other_handshakes(&subject.case.load, subject.measurement));
     if !unsound.is_empty() {
         return Judgement { verdict: Verdict::Invalid, reasons: [unsound, disturbed].concat() };
     }
@@ -138,6 +143,24 @@ fn unsound(measurement: &Measurement) -> Vec<String> {
         reasons.push(format!("{} drops at listening sockets > 0", measurement.net.listen_drops));
     }
     reasons
+}
+
+/// Why a case's connections did not begin as it says, if so: nearly all of a kind have to, because a full handshake costs many times a resumed one.
+fn other_handshakes(load: &LoadSpec, measurement: &Measurement) -> Option<String> {
+    // The first connections have no session that they could resume.
+    let (asked, excused) = match load.kind {
+        LoadKind::HttpsClose => ("full", 0),
+        LoadKind::HttpsResume => ("resumed", u64::from(load.connections)),
+        _ => return None,
+    };
+    let is_asked = |negotiated: &str| negotiated.rsplit(", ").next() == Some(asked);
+    let all: u64 = measurement.handshakes.values().sum();
+    let others = measurement.handshakes.iter().filter(|(negotiated, _)| !is_asked(negotiated)).map(|(_, count)| count);
+    let others = others.sum::<u64>().saturating_sub(excused);
+    (all > 0 && share(others, all) > OTHER_HANDSHAKES_MAX).then(|| {
+        let (others_share, limit) = (per_cent(share(others, all)), per_cent(OTHER_HANDSHAKES_MAX));
+        format!("{others} of {all} handshakes were not {asked} = {others_share} > {limit}")
+    })
 }
 
 /// The statuses of the failures, if there were any: HTTP's from 400 on, or gRPC's other than 0.
@@ -359,7 +382,8 @@ fn closed_loop_gap(kind: LoadKind, measurement: &Measurement) -> Option<f64> {
     let service_us = measurement.service.as_ref()?.mean_us;
     let plain = gap(service_us)?;
     // If each request has a connection of its own, the latency may or may not include the time to make it, because tools differ.
-    let connects = matches!(kind, LoadKind::HttpClose | LoadKind::TcpCrr);
+    let connects =
+        matches!(kind, LoadKind::HttpClose | LoadKind::HttpsClose | LoadKind::HttpsResume | LoadKind::TcpCrr);
     let connect_us = measurement.connect.as_ref().filter(|_| connects).map(|connect| connect.mean_us);
     let with_connect = connect_us.and_then(|connect_us| gap(service_us + connect_us));
     Some(with_connect.map_or(plain, |gap| gap.min(plain)))

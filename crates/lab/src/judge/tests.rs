@@ -106,6 +106,27 @@ fn nobody_at_the_limit() {
 }
 
 #[test]
+fn handshakes_of_another_kind() {
+    let check = |kind, full: u64, resumed: u64, because: &str| {
+        let name = |how: &str| format!("TLS 1.3, TLS_AES_128_GCM_SHA256, X25519, {how}");
+        let handshakes = [(name("full"), full), (name("resumed"), resumed)].into();
+        let measurement = Measurement { handshakes, ..calm() };
+        let (case, instance) = (case(kind, open()), instance());
+        let layer = Layer::Http;
+        let subject = Subject { measurement: &measurement, case: &case, layer, instance: &instance, calibration: None };
+        let got = judge(&subject);
+        assert_eq!(got.verdict == Verdict::Invalid, !because.is_empty(), "{got:?}");
+        assert!(got.reasons.join("; ").contains(because), "{got:?}");
+    };
+    check(LoadKind::HttpsClose, 1000, 50, "");
+    check(LoadKind::HttpsClose, 940, 60, "60 of 1000 handshakes were not full = 6.0 % > 5.0 %");
+    // Each of 100 connections may be the first.
+    check(LoadKind::HttpsResume, 150, 850, "");
+    check(LoadKind::HttpsResume, 160, 840, "60 of 1000 handshakes were not resumed = 6.0 % > 5.0 %");
+    check(LoadKind::Https, 64, 2, "");
+}
+
+#[test]
 fn connections_that_were_not_in_use() {
     let idle = |m: &mut Measurement| m.service = Some(latency(94_000.0));
     check(Mode::Closed, Layer::Http, idle, Verdict::Invalid, "6.0 % of the connections > 5.0 % (Little's law)");

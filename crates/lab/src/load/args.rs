@@ -19,7 +19,7 @@ use super::reach::{Attempt, Reached, reach};
 use super::replay::ReplayArgs;
 use super::search::Objective;
 use super::shape::{Shape, Until};
-use super::socket::{Offer, Tls, Trust};
+use super::socket::{self, Manner, Offer, Tls, Trust};
 use super::stream::{Direction, StreamLoad};
 use super::target::{self, Target, Url};
 use super::tcp::TcpLoad;
@@ -192,6 +192,18 @@ pub struct TlsArgs {
     /// With https: trust the authorities in this PEM file instead of those of this host
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "insecure")]
     pub cacert: Option<PathBuf>,
+
+    /// With https: begin every connection with a full handshake. By default, a connection resumes the session of an earlier one if the server allows it
+    #[arg(long)]
+    pub full_handshakes: bool,
+
+    /// With https: offer only these cipher suites, such as TLS_AES_128_GCM_SHA256 [default: TLS 1.3 and 1.2 with all that are safe]
+    #[arg(long, value_name = "SUITE,...", value_delimiter = ',', value_parser = socket::cipher)]
+    pub ciphers: Vec<String>,
+
+    /// With https: offer only these groups for the key exchange: X25519MLKEM768, X25519, secp256r1, secp384r1 [default: all of them]
+    #[arg(long, value_name = "GROUP,...", value_delimiter = ',', value_parser = socket::group)]
+    pub groups: Vec<String>,
 }
 
 /// The arguments of `load http`.
@@ -333,18 +345,33 @@ impl CommonArgs {
             (Some(name), Some(text)) => Trust::Pem { name, text },
             _ => Trust::Host,
         };
-        reach(url, &Attempt { trust, offer, source: self.sources.first().copied(), timeout: self.timeout }).await
+        let manner = tls.manner();
+        reach(url, &Attempt { trust, offer, manner, source: self.sources.first().copied(), timeout: self.timeout })
+            .await
     }
 }
 
 impl TlsArgs {
     /// Checks that an option for https has a use.
     pub(super) fn check(&self, is_any_secure: bool) -> io::Result<()> {
-        if !is_any_secure && (self.insecure || self.cacert.is_some()) {
-            let why = "--insecure and --cacert are for https, but the URL is for http";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let given = [
+            ("--insecure", self.insecure),
+            ("--cacert", self.cacert.is_some()),
+            ("--full-handshakes", self.full_handshakes),
+            ("--ciphers", !self.ciphers.is_empty()),
+            ("--groups", !self.groups.is_empty()),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) if !is_any_secure => {
+                let why = format!("{option} is for https, but the URL is for http");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+            }
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    fn manner(&self) -> Manner<'_> {
+        Manner { full_handshakes: self.full_handshakes, ciphers: &self.ciphers, groups: &self.groups }
     }
 
     /// The file of `--cacert`.
@@ -426,7 +453,8 @@ impl HttpLoadArgs {
         };
         let (mix, servers) = mix.with_url(url);
         let (version, servers) = self.reach_all(&servers, files).await?;
-        let mut servers = servers.into_iter();
+        let counting = |tls: Option<Tls>| tls.map(|tls| tls.counting(&shape.handshakes));
+        let mut servers = servers.into_iter().map(|(target, tls)| (target, counting(tls)));
         let (target, tls) = servers.next().ok_or_else(|| io::Error::other("no server was reached"))?;
         let default_method = if data.is_some() { "POST" } else { "GET" };
         Ok(HttpLoad {
@@ -439,7 +467,7 @@ impl HttpLoadArgs {
             data,
             body_bytes: self.body,
             mix,
-            others: servers.collect(),
+            others: servers.collect::<Vec<_>>(),
             replay: recording,
             keep_host: self.replay.keep_host,
             same_length: self.same_length,

@@ -121,6 +121,7 @@ where
     for tally in host::on_threads(threads as usize, on_thread).await? {
         total.add(&tally);
     }
+    total.handshakes = shape.handshakes.take();
     if let Some(part) = &shape.part {
         *part.lock().unwrap_or_else(PoisonError::into_inner) = Some(Part::new(name, timeline.start, &total));
     }

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-use super::socket::{Offer, Socket, Tls, Trust};
+use super::socket::{Manner, Offer, Socket, Tls, Trust};
 use super::target::Url;
 
 /// How to connect.
 pub(super) struct Attempt<'a> {
     pub trust: Trust<'a>,
     pub offer: Offer,
+    pub manner: Manner<'a>,
     /// The address of this host to connect from; if `None`, the kernel chooses.
     pub source: Option<IpAddr>,
     pub timeout: Duration,
@@ -34,7 +35,8 @@ pub(super) struct Reached {
 /// # Errors
 /// No address accepts a connection, or TLS fails. The error explains the first failure in one sentence, and says what to do.
 pub(super) async fn reach(url: &Url, attempt: &Attempt<'_>) -> io::Result<Reached> {
-    let offered = url.is_secure.then(|| Tls::new(&url.name, attempt.trust, attempt.offer)).transpose()?;
+    let offered =
+        url.is_secure.then(|| Tls::new(&url.name, attempt.trust, attempt.offer, attempt.manner)).transpose()?;
     let mut first_error = None;
     for address in url.addresses()? {
         let connecting = Socket::connect(address, attempt.source, offered.as_ref());

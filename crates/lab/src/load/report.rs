@@ -75,6 +75,10 @@ pub struct LoadReport {
     /// Connections that replaced an earlier one, which was closed, broke or timed out. With HTTP and a connection for each request, this is
     /// every connection but the first of each lane.
     pub reconnects: u64,
+    /// TLS handshakes of the whole load, ramp and warm-up included: version, cipher suite and group, and whether the handshake was `full`, `full
+    /// after a retry` (HelloRetryRequest), or `resumed` an earlier session.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub handshakes: BTreeMap<String, u64>,
     /// Requests that were sent again. HTTP/1 repeats an idempotent request on a new connection if the old one closed before the first byte
     /// of the response. HTTP/2 repeats a request that the server refused to process (REFUSED_STREAM or GOAWAY).
     pub resent: u64,
@@ -206,6 +210,7 @@ impl LoadReport {
             interrupted: shape.stop.at().is_some(),
             thresholds: Vec::new(),
             reconnects: tally.reconnects,
+            handshakes: tally.handshakes.clone(),
             resent: tally.resent,
             received_bytes: tally.received_bytes,
             sent_bytes: tally.sent_bytes,
@@ -304,6 +309,16 @@ impl LoadReport {
         lines.iter().zip(names).try_for_each(|(line, name)| writeln!(to, "{name:<12}{}", visible(line.as_bytes())))
     }
 
+    /// A line for each kind of TLS handshake.
+    fn write_handshakes(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = ["handshakes"].into_iter().chain(std::iter::repeat(""));
+        // Another host may have told it.
+        let write = |((negotiated, count), name): ((&String, &u64), &str)| {
+            writeln!(to, "{name:<12}{count} x {}", visible(negotiated.as_bytes()))
+        };
+        self.handshakes.iter().zip(names).try_for_each(write)
+    }
+
     /// A line for each request of a mix, if there are several.
     fn write_targets(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.targets.len() < 2 {
@@ -343,6 +358,7 @@ impl fmt::Display for LoadReport {
         if self.reconnects + self.resent > 0 {
             writeln!(to, "reconnects  {}  requests sent again {}", self.reconnects, self.resent)?;
         }
+        self.write_handshakes(to)?;
         if let Some(planned) = self.planned {
             let late = self.lateness_p99_us.map_or("-".to_owned(), super::micros);
             let queued = self.queued.unwrap_or_default();

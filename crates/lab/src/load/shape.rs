@@ -10,6 +10,7 @@ use super::arrivals::Stage;
 use super::generators::Part;
 use super::live::Progress;
 use super::replay::Schedule;
+use super::socket::Handshakes;
 use crate::record::Pacing;
 
 /// When a load ends.
@@ -87,6 +88,8 @@ pub struct Shape {
     pub stop: Stop,
     /// The results so far.
     pub progress: Progress,
+    /// The TLS handshakes so far.
+    pub handshakes: Handshakes,
     /// Where the results are put as they were counted, if another host adds them to its own.
     pub(super) part: Option<Arc<Mutex<Option<Part>>>>,
 }
@@ -114,6 +117,7 @@ impl Shape {
             announce: false,
             stop: Stop::default(),
             progress: Progress::default(),
+            handshakes: Handshakes::default(),
             part: None,
         }
     }

@@ -1,18 +1,23 @@
 //! A connection of a load, in clear text or over TLS.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, HandshakeKind, ProtocolVersion, RootCertStore,
+    SignatureScheme, SupportedCipherSuite,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -53,10 +58,52 @@ pub(super) enum Offer {
     Http1,
 }
 
+/// How a load begins its connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner<'a> {
+    /// Whether no session is resumed.
+    pub full_handshakes: bool,
+    /// The cipher suites to offer; all if empty.
+    pub ciphers: &'a [String],
+    /// The groups to offer; all if empty.
+    pub groups: &'a [String],
+}
+
+/// TLS handshakes by what was negotiated, of all connections of a load.
+#[derive(Clone, Debug, Default)]
+pub struct Handshakes(Arc<Mutex<BTreeMap<String, u64>>>);
+
+impl Handshakes {
+    fn count(&self, connection: &ClientConnection) {
+        let version = match connection.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => "TLS 1.3".to_owned(),
+            Some(ProtocolVersion::TLSv1_2) => "TLS 1.2".to_owned(),
+            other => format!("{other:?}"),
+        };
+        let cipher = connection.negotiated_cipher_suite().map_or_else(|| "-".to_owned(), |suite| cipher_name(&suite));
+        let group = connection.negotiated_key_exchange_group();
+        let group = group.map_or_else(|| "-".to_owned(), |group| format!("{:?}", group.name()));
+        let kind = match connection.handshake_kind() {
+            Some(HandshakeKind::Full) => "full",
+            Some(HandshakeKind::FullWithHelloRetryRequest) => "full after a retry",
+            Some(HandshakeKind::Resumed) => "resumed",
+            None => "-",
+        };
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(format!("{version}, {cipher}, {group}, {kind}")).or_default() += 1;
+    }
+
+    /// The counts, which begin again.
+    pub(super) fn take(&self) -> BTreeMap<String, u64> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// The TLS settings of a load.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
+    handshakes: Handshakes,
     /// The name in the URL. It is sent as SNI, and the certificate must be valid for it.
     name: ServerName<'static>,
 }
@@ -72,11 +119,11 @@ impl Tls {
     ///
     /// # Errors
     /// `host` is neither, or there are no trusted certificates.
-    pub(super) fn new(host: &str, trust: Trust<'_>, offer: Offer) -> io::Result<Self> {
+    pub(super) fn new(host: &str, trust: Trust<'_>, offer: Offer, manner: Manner<'_>) -> io::Result<Self> {
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| invalid(format!("{host} is not a valid name for a TLS server")))?;
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let provider = Arc::new(manner.provider());
         let builder = ClientConfig::builder_with_provider(provider.clone());
         let builder = builder.with_safe_default_protocol_versions().map_err(io::Error::other)?;
         let mut config = match trust {
@@ -88,15 +135,54 @@ impl Tls {
             Trust::Pem { name, text } => builder.with_root_certificates(roots_in(name, text)?).with_no_client_auth(),
         };
         config.alpn_protocols = offer.names();
-        Ok(Self { config: Arc::new(config), name })
+        if manner.full_handshakes {
+            config.resumption = Resumption::disabled();
+        }
+        Ok(Self { config: Arc::new(config), handshakes: Handshakes::default(), name })
+    }
+
+    /// The same settings, whose handshakes are counted there.
+    pub(super) fn counting(self, handshakes: &Handshakes) -> Self {
+        Self { handshakes: handshakes.clone(), ..self }
     }
 
     /// The same settings with another offer.
     pub(super) fn offering(&self, offer: Offer) -> Self {
         let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols = offer.names();
-        Self { config: Arc::new(config), name: self.name.clone() }
+        Self { config: Arc::new(config), ..self.clone() }
     }
+}
+
+impl Manner<'_> {
+    fn provider(&self) -> CryptoProvider {
+        let mut provider = aws_lc_rs::default_provider();
+        let is_one_of = |names: &[String], name: &str| names.is_empty() || names.iter().any(|known| known == name);
+        provider.cipher_suites.retain(|suite| is_one_of(self.ciphers, &cipher_name(suite)));
+        provider.kx_groups.retain(|group| is_one_of(self.groups, &format!("{:?}", group.name())));
+        provider
+    }
+}
+
+/// The name of a cipher suite as IANA registered it, which is rustls' name but for TLS 1.3.
+fn cipher_name(suite: &SupportedCipherSuite) -> String {
+    format!("{:?}", suite.suite()).replacen("TLS13_", "TLS_", 1)
+}
+
+/// Parses the name of a cipher suite.
+pub(super) fn cipher(text: &str) -> Result<String, String> {
+    one_of(text, aws_lc_rs::default_provider().cipher_suites.iter().map(cipher_name))
+}
+
+/// Parses the name of a group for the key exchange.
+pub(super) fn group(text: &str) -> Result<String, String> {
+    one_of(text, aws_lc_rs::default_provider().kx_groups.iter().map(|group| format!("{:?}", group.name())))
+}
+
+fn one_of(text: &str, names: impl Iterator<Item = String>) -> Result<String, String> {
+    let names: Vec<String> = names.collect();
+    let found = names.iter().find(|name| name.eq_ignore_ascii_case(text)).cloned();
+    found.ok_or_else(|| format!("must be one of {}", names.join(", ")))
 }
 
 impl Offer {
@@ -184,9 +270,11 @@ impl Socket {
     pub(super) async fn connect(address: SocketAddr, source: Option<IpAddr>, tls: Option<&Tls>) -> io::Result<Self> {
         let stream = dial(address, source).await?;
         stream.set_nodelay(true)?;
-        let Some(Tls { config, name }) = tls else { return Ok(Self::Plain(stream)) };
+        let Some(Tls { config, handshakes, name }) = tls else { return Ok(Self::Plain(stream)) };
         let connector = TlsConnector::from(config.clone());
-        Ok(Self::Tls(Box::new(connector.connect(name.clone(), stream).await?)))
+        let stream = connector.connect(name.clone(), stream).await?;
+        handshakes.count(stream.get_ref().1);
+        Ok(Self::Tls(Box::new(stream)))
     }
 
     /// Whether the server chose HTTP/2 in the TLS handshake; `None` if it chose no protocol or there is no TLS.

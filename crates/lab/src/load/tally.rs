@@ -131,6 +131,9 @@ pub(super) struct Tally {
     /// Parts of the whole, if there is more than one.
     #[serde(default)]
     pub targets: Vec<TargetTally>,
+    /// TLS handshakes by what was negotiated.
+    #[serde(default)]
+    pub handshakes: BTreeMap<String, u64>,
 }
 
 /// The results of one request of a mix, or of one server.
@@ -358,6 +361,9 @@ impl Tally {
         }
         for (why, count) in &other.reasons {
             self.count_reason(why, *count);
+        }
+        for (negotiated, count) in &other.handshakes {
+            *self.handshakes.entry(negotiated.clone()).or_default() += count;
         }
         for (mine, others) in [
             (&mut self.queued, other.queued),

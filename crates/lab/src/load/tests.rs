@@ -695,7 +695,7 @@ fn a_target_that_cannot_be_reached_is_an_error_in_a_sentence() {
     assert_eq!(error(&format!("http https://{}/ --insecure", origin.address)), expect);
     assert_eq!(error(&format!("grpc https://{}/ --insecure", origin.address)), expect);
     for kind in ["http", "grpc"] {
-        assert!(error(&format!("{kind} http://{}/ --insecure", origin.address)).contains("are for https"));
+        assert!(error(&format!("{kind} http://{}/ --insecure", origin.address)).contains("--insecure is for https"));
     }
     assert_eq!(error(&format!("grpc {nobody}")), refused);
     let missing = error(&format!("http http://{}/ --data @/nonexistent", origin.address));

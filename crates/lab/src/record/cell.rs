@@ -70,6 +70,9 @@ pub struct Measurement {
     /// Answers by status; empty if the protocol has none.
     #[serde(default)]
     pub statuses: BTreeMap<u16, u64>,
+    /// TLS handshakes of the whole load, not only of its window: version, cipher suite, group, and whether it was `full` or `resumed`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub handshakes: BTreeMap<String, u64>,
     /// Bytes that the load received.
     pub received_bytes: u64,
     /// Bytes that the load sent.

@@ -137,6 +137,12 @@ pub enum LoadKind {
     Http10,
     /// HTTP/1.1 with a connection per request.
     HttpClose,
+    /// HTTP/1.1 over TLS, connections kept.
+    Https,
+    /// HTTP/1.1 over TLS, with a connection and a full handshake per request.
+    HttpsClose,
+    /// HTTP/1.1 over TLS, with a connection per request that resumes the session of an earlier one.
+    HttpsResume,
     /// HTTP/2, clear text.
     H2c,
     /// HTTP/2, clear text, to origins of HTTP/1.1.
@@ -161,6 +167,7 @@ impl LoadKind {
             Self::Http | Self::Http10 | Self::HttpClose => Protocol::Http,
             Self::H2c | Self::Grpc => Protocol::H2,
             Self::H2cHttp => Protocol::H2Http,
+            Self::Https | Self::HttpsClose | Self::HttpsResume => Protocol::Https,
             Self::TcpRr | Self::TcpCrr | Self::Stream | Self::StreamPaced => Protocol::Tcp,
         }
     }
@@ -176,13 +183,15 @@ pub enum Protocol {
     H2,
     /// HTTP/2 by prior knowledge from clients, HTTP/1.1 to origins.
     H2Http,
+    /// HTTP/1.1 over TLS from clients, in clear text to origins.
+    Https,
     /// Any bytes.
     Tcp,
 }
 
 impl Protocol {
     /// All of them, in the order of messages.
-    pub const ALL: [Self; 4] = [Self::Http, Self::H2, Self::H2Http, Self::Tcp];
+    pub const ALL: [Self; 5] = [Self::Http, Self::H2, Self::H2Http, Self::Https, Self::Tcp];
 
     /// Its name in contenders' files and templates.
     #[must_use]
@@ -191,6 +200,7 @@ impl Protocol {
             Self::Http => "http",
             Self::H2 => "h2",
             Self::H2Http => "h2-http",
+            Self::Https => "https",
             Self::Tcp => "tcp",
         }
     }

@@ -182,7 +182,7 @@ fn instance(id: &str) -> Instance {
 
 fn case(name: &str, label: &str, kind: LoadKind, connections: u32, mode: Mode) -> Case {
     let kind_of_origin = match kind.protocol() {
-        Protocol::Http | Protocol::H2Http => OriginKind::Http,
+        Protocol::Http | Protocol::H2Http | Protocol::Https => OriginKind::Http,
         Protocol::H2 => OriginKind::Grpc,
         Protocol::Tcp => OriginKind::Tcp,
     };

@@ -147,6 +147,9 @@ fn best_case(figures: Figures<'_>) -> Option<&Case> {
         matches!(
             case.load.kind,
             LoadKind::Http
+                | LoadKind::Https
+                | LoadKind::HttpsClose
+                | LoadKind::HttpsResume
                 | LoadKind::Http10
                 | LoadKind::H2c
                 | LoadKind::H2cHttp

@@ -12,7 +12,7 @@ use super::session::Session;
 use crate::host_cpu::{Strangers, busy_share, idle, strangers};
 use crate::judge;
 use crate::process::{Process, Spec};
-use crate::record::{Calibration, Case, Layer, LoadKind, LoadSpec, Mode, OriginKind, OriginSpec, Run};
+use crate::record::{Calibration, Case, Layer, LoadKind, LoadSpec, Mode, OriginKind, OriginSpec, Protocol, Run};
 use crate::schedule::CALIBRATION;
 use crate::stats::median;
 
@@ -78,6 +78,10 @@ impl Session<'_> {
 
     /// Puts the same load on an origin of the same kind that does nothing else, on loopback and on the balancer's CPUs.
     async fn generator_ceiling(&self, case: &Case) -> Option<f64> {
+        // The origin speaks no TLS, and another program that does would be the limit itself.
+        if case.load.kind.protocol() == Protocol::Https {
+            return None;
+        }
         // There is no proxy here that would translate between the load and the origin.
         let kind = if case.load.kind == LoadKind::H2cHttp { OriginKind::Grpc } else { case.origin.kind };
         let origin = OriginSpec { kind, arguments: idle_arguments(kind), count: 1 };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde_json::Value;
 
 use crate::load::{CapacityReport, LoadReport, REPORT_VERSION};
-use crate::record::{Calibration, Case, LoadKind, LoadSpec, Measurement, Mode, Pacing, Probe, Rate};
+use crate::record::{Calibration, Case, LoadKind, LoadSpec, Measurement, Mode, Pacing, Probe, Protocol, Rate};
 
 /// The arguments of a load besides its case.
 #[derive(Clone, Debug)]
@@ -28,6 +28,9 @@ pub(super) fn arguments(load: &LoadSpec, to: &Where) -> Vec<String> {
         // ab counts a response of another length as failed.
         LoadKind::Http10 => ("http", &["--http=1.0", "--same-length"], false),
         LoadKind::HttpClose => ("http", &["--http=1.1", "--close"], false),
+        LoadKind::Https => ("http", &["--http=1.1"], false),
+        LoadKind::HttpsClose => ("http", &["--http=1.1", "--close", "--full-handshakes"], false),
+        LoadKind::HttpsResume => ("http", &["--http=1.1", "--close"], false),
         LoadKind::H2c | LoadKind::H2cHttp => ("http", &["--http=2"], true),
         LoadKind::Grpc => ("grpc", &[], true),
         LoadKind::TcpRr => ("tcp-rr", &[], false),
@@ -35,9 +38,17 @@ pub(super) fn arguments(load: &LoadSpec, to: &Where) -> Vec<String> {
         LoadKind::Stream => ("stream", &["--direction=receive"], false),
         LoadKind::StreamPaced => ("stream", &["--direction=receive", "--messages"], false),
     };
-    let target = if name == "http" { format!("http://{address}/") } else { address };
+    let is_secure = load.kind.protocol() == Protocol::Https;
+    let target = match name {
+        "http" if is_secure => format!("https://{address}/"),
+        "http" => format!("http://{address}/"),
+        _ => address,
+    };
     let mut words = vec!["load".to_owned(), name.to_owned(), target];
     words.extend(own.iter().map(|word| (*word).to_owned()));
+    if is_secure {
+        words.extend(SAME_TLS.map(str::to_owned));
+    }
     let mut option = |name: &str, value: String| words.push(format!("--{name}={value}"));
     option("connections", load.connections.to_string());
     option("threads", to.threads.min(load.connections).to_string());
@@ -64,6 +75,10 @@ pub(super) fn arguments(load: &LoadSpec, to: &Where) -> Vec<String> {
     words.extend(["--announce", "--json"].map(str::to_owned));
     words
 }
+
+/// What every load over TLS offers. With a choice, each contender would take what its library prefers: rustls a group with ML-KEM, which costs more
+/// than X25519, and BoringSSL another cipher suite than OpenSSL. The suite is of TLS 1.3, so no older version is offered.
+const SAME_TLS: [&str; 3] = ["--insecure", "--ciphers=TLS_AES_128_GCM_SHA256", "--groups=X25519"];
 
 /// One connection beside a load, at a hundredth of its rate: what a client saw that had no part in the load.
 ///
@@ -99,7 +114,7 @@ pub(super) fn probed(report: LoadReport) -> Option<Probe> {
 
 /// Whether a load makes so many connections that it needs several source addresses.
 pub(super) fn wants_sources(kind: LoadKind) -> bool {
-    matches!(kind, LoadKind::HttpClose | LoadKind::TcpCrr)
+    matches!(kind, LoadKind::HttpClose | LoadKind::HttpsClose | LoadKind::HttpsResume | LoadKind::TcpCrr)
 }
 
 /// Reads the output of a load.
@@ -142,6 +157,7 @@ pub(super) fn measurement(report: LoadReport) -> Measurement {
         ok_per_s: report.ok_per_s,
         errors: report.errors,
         statuses: report.statuses,
+        handshakes: report.handshakes,
         received_bytes: report.received_bytes,
         sent_bytes: report.sent_bytes,
         service: report.service,
@@ -194,6 +210,9 @@ mod tests {
             LoadKind::Http,
             LoadKind::Http10,
             LoadKind::HttpClose,
+            LoadKind::Https,
+            LoadKind::HttpsClose,
+            LoadKind::HttpsResume,
             LoadKind::H2c,
             LoadKind::H2cHttp,
             LoadKind::Grpc,

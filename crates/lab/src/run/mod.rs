@@ -10,6 +10,7 @@
 mod args;
 mod calibrate;
 mod cell;
+mod certificate;
 mod counters;
 mod load;
 mod origins;

@@ -72,6 +72,7 @@ pub(super) async fn first_requests(
 pub(super) fn command(itself: &Path, service: &Service, address: SocketAddr) -> Vec<String> {
     let kind = match (service.protocol, service.origin.kind) {
         (Protocol::H2Http, _) => LoadKind::H2cHttp,
+        (Protocol::Https, _) => LoadKind::Https,
         (_, OriginKind::Http) => LoadKind::Http,
         (_, OriginKind::Grpc) => LoadKind::Grpc,
         (_, OriginKind::Tcp) => LoadKind::TcpRr,
@@ -97,7 +98,7 @@ pub(super) fn command(itself: &Path, service: &Service, address: SocketAddr) -> 
 
 /// Whether only a load can ask for a service: [`wait`] speaks the protocol of the origin, in clear text.
 pub(super) fn needs_load(service: &Service) -> bool {
-    service.protocol == Protocol::H2Http
+    matches!(service.protocol, Protocol::H2Http | Protocol::Https)
 }
 
 /// Waits as [`wait`] does, but asks with a process of the load's kind, `spec`: programs at sockets and rules of a pod see it as they see the load.

@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::origins::{Service, services};
-use super::{Plan, note_gap, progress, ready};
+use super::{Plan, certificate, note_gap, progress, ready};
 use crate::cgroup::{Accounts, Group};
 use crate::contender::{EndpointVars, Pod, Recipe, ServiceVars, Vars, render};
 use crate::leftovers::tag;
 use crate::placement::Placement;
 use crate::process::{self, Process, Spec};
-use crate::record::{Failure, Gap, Instance, Run, Setting};
+use crate::record::{Failure, Gap, Instance, Protocol, Run, Setting};
 use crate::topology::{ENDPOINTS_MAX, INSTANCES_MAX, LoadPath, Topology, settings};
 
 /// The distance between the ports of two contenders of a chain.
@@ -47,6 +47,8 @@ pub(super) struct Session<'a> {
     /// `None` on loopback.
     pub topology: Option<Topology>,
     pub services: Vec<Service>,
+    /// The certificate and key of services over TLS, if there are any.
+    certificate: Option<PathBuf>,
     pub lives: Vec<Live>,
     pub client: Group,
     pub origin: Group,
@@ -87,12 +89,16 @@ impl<'a> Session<'a> {
         });
         let placement = Placement::new(&plan.cpus, workers.max().unwrap_or(1));
         let services = services(&scenario.cases);
+        let is_secure = services.iter().any(|service| service.protocol == Protocol::Https);
+        let certificate =
+            is_secure.then(|| certificate::make(&plan.directory.join("raw"))).transpose().map_err(host)?;
         run.environment.cgroups = accounts.kind();
         run.environment.placement = placement.text();
         let mut session = Self {
             plan,
             topology,
             services,
+            certificate,
             lives: Vec::new(),
             client,
             origin,
@@ -355,6 +361,7 @@ impl<'a> Session<'a> {
             pod,
             shared: shared.display().to_string(),
             load_cgroup: self.client.of_sockets().map(|group| group.display().to_string()).unwrap_or_default(),
+            certificate: self.certificate.as_ref().map(|file| file.display().to_string()).unwrap_or_default(),
             services,
         };
         let rendered = render(recipe, instance.variant, &vars).map_err(|why| failure(&recipe.name, why))?;

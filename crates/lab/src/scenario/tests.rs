@@ -102,7 +102,7 @@ fn every_error_with_its_place() {
         "kind = \"tcp-rr\"",
         "kind = \"tcp-rrr\", conections = 4",
         &[
-            "x.toml:29:16: `kind` is \"tcp-rrr\"; it must be http, http10, http-close, h2c, h2c-http, grpc, tcp-rr, tcp-crr, stream, stream-paced; did \
+            "x.toml:29:16: `kind` is \"tcp-rrr\"; it must be http, http10, http-close, https, https-close, https-resume, h2c, h2c-http, grpc, tcp-rr, tcp-crr, stream, stream-paced; did \
          you mean `tcp-rr`?",
             "x.toml:29:27: unknown name `conections`; did you mean `connections`?",
         ],

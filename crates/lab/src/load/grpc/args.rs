@@ -141,9 +141,10 @@ impl GrpcLoadArgs {
             replies = if method.is_server_streaming() { Replies::Any } else { Replies::One };
             messages = sent;
         }
+        let shape = self.operations.shape(&self.common, self.streams);
         Ok(GrpcLoad {
             target,
-            tls: reached.tls,
+            tls: reached.tls.map(|tls| tls.counting(&shape.handshakes)),
             metadata: self.call.headers.clone(),
             messages,
             replies,
@@ -152,7 +153,7 @@ impl GrpcLoadArgs {
             error_rate: self.error_rate,
             streaming: self.streaming,
             seed: self.seed,
-            shape: self.operations.shape(&self.common, self.streams),
+            shape,
         })
     }
 

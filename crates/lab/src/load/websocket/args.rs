@@ -99,9 +99,10 @@ impl WebSocketLoadArgs {
         let message = self.message(files)?;
         self.tls.check(url.is_secure)?;
         let reached = self.common.reach(&url, &self.tls, Offer::Http1, files).await?;
+        let shape = self.operations.shape(&self.common, 1);
         let load = WebSocketLoad {
             target: url.at(reached.address),
-            tls: reached.tls,
+            tls: reached.tls.map(|tls| tls.counting(&shape.handshakes)),
             headers: self.headers.clone(),
             message,
             answers: match (self.receive, self.echo) {
@@ -110,11 +111,15 @@ impl WebSocketLoadArgs {
                 _ => Answers::Count(self.answers),
             },
             message_bytes_max: self.max_message as usize,
-            shape: self.operations.shape(&self.common, 1),
+            shape,
         };
         let opening = Client::connect(&load, self.common.sources.first().copied());
         let refused = match tokio::time::timeout(self.common.timeout, opening).await {
-            Ok(Ok(_)) => return Ok(load),
+            Ok(Ok(_)) => {
+                // This connection is not one of the load.
+                load.shape.handshakes.take();
+                return Ok(load);
+            }
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("the server did not answer the upgrade within {:?}", self.common.timeout),
         };

@@ -156,9 +156,11 @@ pub(crate) fn rate_figure(case: &Case) -> (&'static str, &'static str) {
     match case.load.kind {
         LoadKind::Stream => ("Gbps", figures::GBPS),
         LoadKind::StreamPaced => ("messages/s", figures::RPS),
-        LoadKind::HttpClose | LoadKind::TcpCrr => ("connections/s", figures::RPS),
+        LoadKind::HttpClose | LoadKind::HttpsClose | LoadKind::HttpsResume | LoadKind::TcpCrr => {
+            ("connections/s", figures::RPS)
+        }
         LoadKind::TcpRr => ("transactions/s", figures::RPS),
-        LoadKind::Http | LoadKind::Http10 | LoadKind::H2c | LoadKind::H2cHttp | LoadKind::Grpc => {
+        LoadKind::Http | LoadKind::Http10 | LoadKind::Https | LoadKind::H2c | LoadKind::H2cHttp | LoadKind::Grpc => {
             ("requests/s", figures::RPS)
         }
     }
