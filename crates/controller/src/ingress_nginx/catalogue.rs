@@ -210,7 +210,7 @@ pub const KEYS: &[Key] = &[
         "server-alias",
         List,
         Drops,
-        "more names of the host; a regular expression (`~`) is served as the names that it stands for (up to 64, or `*.DOMAIN`), and refused if there are others",
+        "more names of the host, also `*.DOMAIN` and `.DOMAIN`; a regular expression (`~`) is served as the names that it stands for (up to 64, or `*.DOMAIN`), and refused if there are others, as `NAME.*` is",
         "ingress-nginx-paths",
     ),
     served(

@@ -7,24 +7,22 @@ impl Reading<'_> {
     /// More names of the host.
     pub(super) fn aliases(&mut self) -> Vec<String> {
         let mut names = Vec::new();
-        let (mut has_regex, mut unknown) = (false, None);
+        let (mut has_regex, mut refused) = (false, Vec::new());
         for word in self.text("server-alias").into_iter().flat_map(value::words) {
-            match word.strip_prefix('~') {
-                None => names.push(word.to_ascii_lowercase()),
-                Some(pattern) => match alias::names(pattern) {
-                    Some(found) => {
-                        has_regex = true;
-                        names.extend(found);
-                    }
-                    None => unknown = Some(word.to_owned()),
-                },
+            match alias::names(word) {
+                Ok(found) => {
+                    has_regex |= word.starts_with('~');
+                    names.extend(found);
+                }
+                Err(why) => refused.push(format!("{}: {why}", value::cut(word))),
             }
         }
-        if let Some(word) = unknown {
-            let why = format!(
-                "the expression {} stands for more than some names or a domain; write the hosts as rules",
-                value::cut(&word)
-            );
+        if let Some(first) = refused.first() {
+            let more = match refused.len() - 1 {
+                0 => String::new(),
+                more => format!("; and {more} more of its values"),
+            };
+            let why = format!("{first}{more}; or write the hosts as rules. Its other values are served");
             self.tell("server-alias", Verdict::Refused, &why);
         } else if has_regex {
             let why = "an expression is served as the names that it stands for, and one for a label as all names below the domain";
