@@ -287,6 +287,33 @@ fn lacking() -> Option<&'static str> {
     }
 }
 
+/// Who knows the mark is refused, and never passes.
+fn forged_marks(edge: &Netns, mark: &str, known: &str) {
+    let ask = |replica, host: &str, headers: &[&str]| curl(edge, replica, host, headers);
+    let forged = [format!("CDN-Loop: {mark}"), format!("cdn-loop: a; b=c, {}; d", mark.to_uppercase())];
+    for forged in &forged {
+        for host in ["plain.example.com", "secure.example.com"] {
+            assert_eq!(ask(ONE, host, &[forged]), "508");
+            assert_eq!(ask(ONE, host, &[forged, known]), "508");
+        }
+        assert_eq!(ask(ONE, "open.example.com", &[forged]), "200");
+    }
+    assert_eq!(ask(ONE, "plain.example.com", &["CDN-Loop: steelyard-0"]), "401");
+}
+
+/// Of a host's addresses, one that swallows packets is ejected, and then the others are asked alone.
+fn ejects_what_swallows(edge: &Netns, one: &mut Program, known: &str) {
+    let ask = |replica, host: &str, headers: &[&str]| curl(edge, replica, host, headers);
+    let ejected = || {
+        ask(ONE, "asks-half.example.com", &[known]);
+        (ejections(edge, ONE, LOST) > 0).then_some(())
+    };
+    one.until("the ejection", ejected).unwrap();
+    let statuses: Vec<String> = (0..10).map(|_| ask(ONE, "asks-half.example.com", &[known])).collect();
+    assert_eq!(statuses, ["200"; 10]);
+    assert_eq!(ejections(edge, ONE, AUTH), 0);
+}
+
 #[test]
 fn hosts_outside_are_asked_and_no_question_comes_back() {
     if let Some(why) = lacking() {
@@ -355,26 +382,9 @@ fn hosts_outside_are_asked_and_no_question_comes_back() {
     assert_eq!(ask(ONE, "asks-copies.example.com", &[]), "200");
     assert_eq!((loops(), copies()), (before + 2, 3));
 
-    // Of a host's addresses, one that swallows packets is ejected, and then the others are asked alone.
-    let ejected = || {
-        ask(ONE, "asks-half.example.com", &known);
-        (ejections(&edge, ONE, LOST) > 0).then_some(())
-    };
-    one.until("the ejection", ejected).unwrap();
-    let statuses: Vec<String> = (0..10).map(|_| ask(ONE, "asks-half.example.com", &known)).collect();
-    assert_eq!(statuses, ["200"; 10]);
-    assert_eq!(ejections(&edge, ONE, AUTH), 0);
+    ejects_what_swallows(&edge, &mut one, known[0]);
 
-    // Who knows the mark is refused, and never passes.
-    let forged = [format!("CDN-Loop: {mark}"), format!("cdn-loop: a; b=c, {}; d", mark.to_uppercase())];
-    for forged in &forged {
-        for host in ["plain.example.com", "secure.example.com"] {
-            assert_eq!(ask(ONE, host, &[forged]), "508");
-            assert_eq!(ask(ONE, host, &[forged, known[0]]), "508");
-        }
-        assert_eq!(ask(ONE, "open.example.com", &[forged]), "200");
-    }
-    assert_eq!(ask(ONE, "plain.example.com", &["CDN-Loop: steelyard-0"]), "401");
+    forged_marks(&edge, &mark, known[0]);
     for log in [one.log(), two.log()] {
         assert!(!log.contains("panicked"), "{log}");
     }
