@@ -8,8 +8,11 @@ mod filters;
 mod http;
 mod listener;
 mod matches;
+#[cfg(test)]
+mod reported;
 mod route;
 mod tls;
+mod unread;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -61,6 +64,8 @@ pub(super) struct Making<'d> {
     is_tls: bool,
     /// The hosts that virtual hosts of this listener have.
     hosts: HashSet<String>,
+    /// The zone that Envoy runs in.
+    zone: Option<String>,
 }
 
 /// # Errors
@@ -88,16 +93,14 @@ pub(super) fn translate(path: &Path) -> Result<Draft, String> {
         is_closed: false,
         is_tls: false,
         hosts: HashSet::new(),
+        zone: root.at("node").at("locality").at("zone").text().map(str::to_owned),
     };
     for (key, value) in root.entries() {
         match key.text().unwrap_or_default() {
-            "static_resources"
-            | "staticResources"
-            | "node"
-            | "admin"
-            | "stats_config"
-            | "overload_manager"
-            | "stats_flush_interval" => {}
+            "static_resources" | "staticResources" | "node" | "admin" | "stats_config" | "stats_flush_interval" => {}
+            "overload_manager" => {
+                making.note(value, "overload_manager", Became::Lost, "write `memory_max` at the top of the file");
+            }
             name => making.note(value, name, Became::Lost, "only static_resources are translated"),
         }
     }
@@ -107,17 +110,27 @@ pub(super) fn translate(path: &Path) -> Result<Draft, String> {
     for node in resources.at("listeners").items() {
         making.listener(node);
     }
+    // By construction, no key is dropped without a note.
+    for unread in resources.unread() {
+        if let Some((became, why)) = unread::verdict(&unread) {
+            making.draft.note((&file, unread.line), unread.key, became, why);
+        }
+    }
     Ok(draft)
 }
 
 impl Making<'_> {
     fn note(&mut self, node: &Node, what: &str, became: Became, why: &str) {
         self.draft.note((&self.file, node.line), what, became, why);
+        if became != Became::Different {
+            node.told();
+        }
     }
 
-    /// Closes the listener that is being read.
+    /// Closes the listener that is being read. Its parts are read all the same, so that nothing is missing once it is opened.
     fn close(&mut self, node: &Node, what: &str, why: &str) {
-        self.note(node, what, Became::Closed, &format!("{why}, so the listener is closed (`deny`)"));
+        let why = format!("{why}, so the listener is closed (`deny`)");
+        self.draft.note((&self.file, node.line), what, Became::Closed, &why);
         self.is_closed = true;
     }
 

@@ -287,3 +287,25 @@ fn any_origin_beside_others() {
     let text = translated(&MAPPING.replace("service: a}", cors)).checked();
     assert!(text.contains("- *\n") && !text.contains("https://a.example"), "{text}");
 }
+
+#[test]
+fn an_unknown_key_of_any_mapping_is_reported() {
+    let host = "{hostname: a.example, tls: {min_tls_version: v1.2}, requestPolicy: {insecure: {action: Route}}}";
+    let spec = "service: a, retry_policy: {retry_on: 5xx}, cors: {origins: '*'}, load_balancer: {policy: maglev, cookie: {name: a}}, \
+                circuit_breakers: [{max_requests: 1}], outlier_detection: {consecutive_5xx: 2}, headers: {x-a: b}}";
+    let listener = "{port: 8080, protocol: HTTP, hostBinding: {namespace: {from: ALL}}}";
+    let mapping = MAPPING.replace("service: a}", spec);
+    let file = format!("{mapping}{}{}", object("Host", "h", host), object("Listener", "l", listener));
+    let mut count = 0;
+    for (place, _) in file.match_indices('{') {
+        if file[..place].ends_with("metadata: ") || file[..place].ends_with(" headers: ") {
+            continue;
+        }
+        let mut text = file.clone();
+        text.insert_str(place + 1, "zzz: 1, ");
+        let told = translated(&text).told().join("\n");
+        assert!(told.contains("zzz"), "{}: {told}", &file[place..(place + 40).min(file.len())]);
+        count += 1;
+    }
+    assert!(count > 10, "{count}");
+}

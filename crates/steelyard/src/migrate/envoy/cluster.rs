@@ -54,6 +54,9 @@ const CLUSTER: &[&str] = &[
 const UPSTREAM_TLS: &[&str] =
     &["@type", "common_tls_context", "sni", "auto_host_sni", "allow_renegotiation", "max_session_keys"];
 
+/// The largest weight of an endpoint.
+const WEIGHT_MAX: u64 = 65_535;
+
 impl Making<'_> {
     /// A cluster. If it is not understood, no route leads to it: whatever names it is closed.
     pub(super) fn cluster(&mut self, node: &Node) {
@@ -75,6 +78,8 @@ impl Making<'_> {
             is_unknown |= self.unknown(options, OPTIONS, what);
         }
         let Some(tls) = self.upstream_tls(node, &name).filter(|_| !is_unknown) else {
+            // It was not read to the end.
+            node.told();
             return self.clusters.push((name, String::new()));
         };
         let endpoints = self.endpoints(node);
@@ -105,8 +110,23 @@ impl Making<'_> {
         }
         keys.set("connect_timeout", milliseconds(duration(node.at("connect_timeout")).unwrap_or(5_000)));
         if let Some(check) = node.at("health_checks").items().first() {
-            let check = self.check(check);
+            let mut check = self.check(check);
+            self.probed_port(node, &mut check);
             keys.set("health_check", check);
+            if node.at("close_connections_on_host_health_failure").is_true() {
+                keys.set("on_unhealthy", "close");
+            }
+        }
+        if let Some(share) = node.at("common_lb_config").at("healthy_panic_threshold").at("value").text() {
+            match share.parse::<f64>().ok().filter(|share| (0.0..=100.0).contains(share)) {
+                Some(share) => keys.set("panic_threshold", format!("{}%", share.round() as u64)),
+                None => self.note(
+                    node.at("common_lb_config").at("healthy_panic_threshold"),
+                    "healthy_panic_threshold",
+                    Became::Lost,
+                    "write `panic_threshold` of the cluster",
+                ),
+            }
         }
         self.limits(node, &mut keys);
         let outlier = node.at("outlier_detection");
@@ -127,36 +147,78 @@ impl Making<'_> {
     }
 
     fn endpoints(&mut self, node: &Node) -> Vec<Value> {
+        // Empty, it still switches the weights of localities on.
+        let is_weighted = node.at("common_lb_config").get("locality_weighted_lb_config").is_some()
+            || node.at("common_lb_config").get("localityWeightedLbConfig").is_some();
         let mut all = Vec::new();
+        let mut shares = Vec::new();
         for locality in node.at("load_assignment").at("endpoints").items() {
+            let first = all.len();
             for one in locality.at("lb_endpoints").items() {
-                if !matches!(one.at("health_status").text(), None | Some("UNKNOWN" | "HEALTHY" | "DEGRADED")) {
-                    self.note(one, "health_status", Became::Lost, "the endpoint gets no requests");
-                    continue;
+                if let Some(endpoint) = self.endpoint(locality, one) {
+                    all.push(endpoint);
                 }
-                let Some(address) = address(one.at("endpoint").at("address")) else {
-                    self.note(
-                        one,
-                        "lb_endpoints",
-                        Became::Lost,
-                        "Steelyard connects to addresses and names with a port",
-                    );
-                    continue;
-                };
-                let mut endpoint = json!({"address": address});
-                if let Some(weight) = one.at("load_balancing_weight").number() {
-                    endpoint["weight"] = json!(weight.min(65_535));
-                }
-                if let Some(priority) = locality.at("priority").number().filter(|priority| *priority > 0) {
-                    endpoint["priority"] = json!(priority.min(7));
-                }
-                if let Some(zone) = locality.at("locality").at("zone").text() {
-                    endpoint["zone"] = json!(zone);
-                }
-                all.push(endpoint);
             }
+            let weight = locality.at("load_balancing_weight").number();
+            shares.push((weight.unwrap_or(0).min(u64::from(u32::MAX)), first..all.len()));
+        }
+        if is_weighted {
+            weighted(&mut all, &shares);
         }
         all
+    }
+
+    fn endpoint(&mut self, locality: &Node, one: &Node) -> Option<Value> {
+        if !matches!(one.at("health_status").text(), None | Some("UNKNOWN" | "HEALTHY" | "DEGRADED")) {
+            self.note(one, "health_status", Became::Lost, "the endpoint gets no requests");
+            return None;
+        }
+        let Some(address) = address(one.at("endpoint").at("address")) else {
+            self.note(one, "lb_endpoints", Became::Lost, "Steelyard connects to addresses and names with a port");
+            return None;
+        };
+        let mut endpoint = json!({"address": address});
+        if let Some(weight) = one.at("load_balancing_weight").number() {
+            endpoint["weight"] = json!(weight.min(WEIGHT_MAX));
+        }
+        if let Some(priority) = locality.at("priority").number().filter(|priority| *priority > 0) {
+            endpoint["priority"] = json!(priority.min(7));
+        }
+        let zone = locality.at("locality").at("zone");
+        match (zone.text().filter(|zone| !zone.is_empty()), self.zone.clone()) {
+            (Some(name), Some(own)) => {
+                endpoint["zone"] = json!(name);
+                self.draft.top.set("zone", own);
+            }
+            (Some(name), None) => {
+                let why = "the file does not say in which zone Envoy runs, so requests go to all zones: write `zone` at the top and at the endpoints";
+                self.note(zone, &format!("zone {name}"), Became::Different, why);
+            }
+            (None, _) => {}
+        }
+        Some(endpoint)
+    }
+
+    /// The port that all endpoints are probed at.
+    fn probed_port(&mut self, node: &Node, check: &mut Value) {
+        let mut ports = Vec::new();
+        for locality in node.at("load_assignment").at("endpoints").items() {
+            for one in locality.at("lb_endpoints").items() {
+                let port = one.at("endpoint").at("health_check_config").at("port_value");
+                ports.push((port, port.number().filter(|port| (1..=65_535).contains(port))));
+            }
+        }
+        let Some((_, first)) = ports.first() else { return };
+        if ports.iter().all(|(_, port)| port == first) {
+            if let Some(port) = first {
+                check["port"] = json!(port);
+            }
+            return;
+        }
+        for (node, _) in ports.iter().filter(|(_, port)| port.is_some()) {
+            let why = "all endpoints of a cluster are probed at one `port`, or each at its own";
+            self.note(node, "port_value", Became::Lost, why);
+        }
     }
 
     /// TLS to endpoints, if there is any; `None` if it is not understood.
@@ -194,7 +256,10 @@ impl Making<'_> {
                 return None;
             }
         }
-        let pairs = common.at("tls_certificates").items();
+        let pairs_node = common.at("tls_certificates");
+        let pairs = pairs_node.items();
+        // Which one is offered follows from the protocol of the cluster.
+        common.at("alpn_protocols").told();
         if let Some(pair) = pairs.first() {
             let file = |key: &str| pair.at(key).at("filename").text();
             if let (Some(cert), Some(key)) = (file("certificate_chain"), file("private_key")) {
@@ -205,7 +270,9 @@ impl Making<'_> {
             && (!pairs.is_empty() || !common.at("tls_certificate_sds_secret_configs").is_null())
         {
             let why = "its own certificate is not in files: write `certificate` of `tls`";
-            self.note(common, "tls_certificates", Became::Lost, why);
+            self.draft.note((&self.file, common.line), "tls_certificates", Became::Lost, why);
+            pairs_node.told();
+            common.at("tls_certificate_sds_secret_configs").told();
         }
         Some(Some(tls))
     }
@@ -218,6 +285,15 @@ impl Making<'_> {
             check["http"] = json!(http.at("path").text().unwrap_or("/"));
             if let Some(host) = http.at("host").text() {
                 check["host"] = json!(host);
+            }
+            let method = http.at("method");
+            if method.text() == Some("GET") {
+                method.told();
+            } else if !method.is_null() {
+                self.note(method, "method", Became::Lost, "probes are GET");
+            }
+            for one in http.at("request_headers_to_add").items() {
+                self.sent(one, &mut check);
             }
             let statuses: Vec<String> = http
                 .at("expected_statuses")
@@ -232,6 +308,9 @@ impl Making<'_> {
             check["expect"] = if statuses.is_empty() { json!("200") } else { json!(statuses) };
         } else if node.get("grpc_health_check").is_some() || node.get("grpcHealthCheck").is_some() {
             check["grpc"] = json!(grpc.at("service_name").text().unwrap_or(""));
+            if let Some(host) = grpc.at("authority").text() {
+                check["host"] = json!(host);
+            }
         } else {
             check["tcp"] = json!(true);
         }
@@ -245,7 +324,31 @@ impl Making<'_> {
                 check[key] = json!(count.clamp(1, 1000));
             }
         }
+        if let Some(port) = node.at("alt_port").number().filter(|port| (1..=65_535).contains(port)) {
+            check["port"] = json!(port);
+        }
         check
+    }
+
+    /// A header of a probe.
+    fn sent(&mut self, one: &Node, check: &mut Value) {
+        let (name, value) = (one.at("header").at("key").text(), one.at("header").at("value").text());
+        let is_plain = |text: &str| {
+            !text.is_empty() && !text.contains('%') && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
+        };
+        let is_token = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        match (name.unwrap_or_default(), value.unwrap_or_default()) {
+            (name, value) if name.eq_ignore_ascii_case("host") && is_plain(value) => check["host"] = json!(value),
+            (name, value)
+                if !name.is_empty() && is_token(name) && config::unchangeable(name).is_none() && is_plain(value) =>
+            {
+                check["headers"][name] = json!(value);
+            }
+            _ => self.note(one, "request_headers_to_add", Became::Lost, "this header of a probe cannot be set"),
+        }
+        for key in ["append", "append_action"] {
+            one.at(key).told();
+        }
     }
 
     fn limits(&mut self, node: &Node, keys: &mut Keys) {
@@ -271,6 +374,30 @@ impl Making<'_> {
                 "requests in progress are counted for each endpoint",
             );
         }
+    }
+}
+
+/// Gives each locality its share: the weights of its endpoints together become its own weight. One without a weight gets no requests.
+fn weighted(endpoints: &mut [Value], shares: &[(u64, std::ops::Range<usize>)]) {
+    let of = |endpoint: &Value| endpoint["weight"].as_u64().unwrap_or(1) as f64;
+    let mut weights = vec![0.0; endpoints.len()];
+    for (share, range) in shares {
+        let own = endpoints.get(range.clone()).unwrap_or_default();
+        let sum: f64 = own.iter().map(of).sum();
+        for (weight, endpoint) in weights.iter_mut().skip(range.start).zip(own) {
+            *weight = if sum > 0.0 { *share as f64 * of(endpoint) / sum } else { 0.0 };
+        }
+    }
+    let most = weights.iter().copied().fold(0.0, f64::max);
+    if most <= 0.0 {
+        return endpoints.iter_mut().for_each(|endpoint| endpoint["weight"] = json!(0));
+    }
+    // Whole numbers stay as they are if they fit.
+    let is_whole = weights.iter().all(|weight| weight.fract() == 0.0) && most <= WEIGHT_MAX as f64;
+    let factor = if is_whole { 1.0 } else { 10_000.0 / most };
+    for (endpoint, weight) in endpoints.iter_mut().zip(weights) {
+        let least = if weight > 0.0 { 1.0 } else { 0.0 };
+        endpoint["weight"] = json!((weight * factor).round().max(least) as u64);
     }
 }
 

@@ -75,7 +75,7 @@ impl Making<'_> {
             }
             match kind {
                 "filters.http.router.v3.Router" => self.known_or_closed(inner, ROUTER),
-                "filters.http.cors.v3.Cors" | "filters.http.grpc_stats.v3.FilterConfig" => {}
+                "filters.http.cors.v3.Cors" | "filters.http.grpc_stats.v3.FilterConfig" => inner.told(),
                 "filters.http.health_check.v3.HealthCheck" if inner.at("pass_through_mode").is_true() => {}
                 "filters.http.buffer.v3.Buffer" => {
                     let bytes = inner.at("max_request_bytes").number().unwrap_or(1 << 20).clamp(1, 16 << 20);
@@ -83,6 +83,7 @@ impl Making<'_> {
                 }
                 "filters.http.compressor.v3.Compressor" => {
                     manager.keys.set("compress", json!({}));
+                    inner.told();
                     self.note(filter, &name, Became::Different, "responses are compressed as `compress` says");
                 }
                 "filters.http.ext_authz.v3.ExtAuthz" if manager.auth.is_none() => {
@@ -232,8 +233,13 @@ impl Making<'_> {
             return None;
         }
         let list = node.at("allow_origin_string_match");
-        let origins: Vec<&str> = list.items().iter().filter_map(|one| one.at("exact").text()).collect();
-        if origins.len() < list.items().len() {
+        let mut origins: Vec<&str> = list.items().iter().filter_map(|one| one.at("exact").text()).collect();
+        let is_whole = origins.len() == list.items().len();
+        // It stands for all, and alone.
+        if origins.contains(&"*") {
+            origins = vec!["*"];
+        }
+        if !is_whole {
             self.note(list, "allow_origin_string_match", Became::Lost, "origins are named in full");
         }
         if !node.at("filter_enabled").is_null() || !node.at("shadow_enabled").is_null() {
@@ -245,7 +251,9 @@ impl Making<'_> {
         }
         let words = |key: &str| -> Vec<String> {
             let text = node.at(key).text().unwrap_or_default();
-            text.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
+            let words = text.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty());
+            let words: Vec<String> = words.collect();
+            if words.iter().any(|word| word == "*") { vec!["*".to_owned()] } else { words }
         };
         let credentials = node.at("allow_credentials").is_true() && !origins.contains(&"*");
         let mut cors = json!({"origins": origins, "credentials": credentials});

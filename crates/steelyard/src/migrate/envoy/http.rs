@@ -194,6 +194,7 @@ impl Making<'_> {
                 if config.at("preserve_external_request_id").is_true() { json!({"keep": "always"}) } else { json!({}) };
             keys.set("request_id", keep);
         }
+        self.limits_of_clients(config, keys);
         self.paths(config, keys);
         match common.at("headers_with_underscores_action").text() {
             None | Some("ALLOW") => {}
@@ -213,6 +214,29 @@ impl Making<'_> {
         if !matches!(config.at("forward_client_cert_details").text(), None | Some("SANITIZE")) {
             let why = "endpoints get no x-forwarded-client-cert; write a header with `${client_cert_subject}`";
             self.note(config.at("forward_client_cert_details"), "forward_client_cert_details", Became::Lost, why);
+        }
+    }
+
+    /// What clients may send.
+    fn limits_of_clients(&mut self, config: &Node, keys: &mut Keys) {
+        let common = config.at("common_http_protocol_options");
+        let mut limits = keys.get("limits").cloned().unwrap_or_else(|| json!({}));
+        if let Some(count) = config.at("max_request_headers_kb").number().filter(|count| *count > 0) {
+            limits["header_bytes"] = json!(format!("{}KiB", count.min(1024)));
+        }
+        for (node, key, most) in [
+            (config.at("http2_protocol_options").at("max_concurrent_streams"), "streams_per_connection", 10_000),
+            (common.at("max_headers_count"), "header_count", 256),
+            (common.at("max_requests_per_connection"), "requests_per_connection", 1_000_000_000),
+        ] {
+            let Some(count) = node.number().filter(|count| *count > 0) else { continue };
+            limits[key] = json!(count.min(most));
+            if count > most {
+                self.note(node, key, Became::Different, &format!("the largest value of `{key}` is {most}"));
+            }
+        }
+        if limits.as_object().is_some_and(|limits| !limits.is_empty()) {
+            keys.set("limits", limits);
         }
     }
 

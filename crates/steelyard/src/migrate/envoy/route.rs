@@ -76,6 +76,7 @@ const BODY_BYTES_MAX: usize = 32 << 10;
 impl Making<'_> {
     pub(super) fn virtual_host(&mut self, host: &Node, config: &Node, manager: &Manager) -> Vec<Keys> {
         if self.unknown(host, HOST, "the virtual host is closed") {
+            host.told();
             return vec![closed(&Keys::default())];
         }
         if !self.is_tls && host.at("require_tls").text().is_some_and(|text| text != "NONE") {
@@ -123,13 +124,23 @@ impl Making<'_> {
         {
             route.set("external_auth", off.clone());
         }
-        let Some(mut route) = made else { return closed(&matched.keys) };
+        let Some(mut route) = made else {
+            // It was not read to the end.
+            node.told();
+            return closed(&matched.keys);
+        };
         if route.get("to").is_none() {
             return route;
         }
         route = Keys::default().joined(&route);
         for (key, value) in manager.keys.entries() {
             route.set(key, value.clone());
+        }
+        if route.get("mirror").is_none() {
+            let copies = self.copies(levels[0].at("request_mirror_policies"));
+            if !copies.is_empty() {
+                route.set("mirror", copies);
+            }
         }
         let host = levels[1];
         if let Some(cors) = self.cors(action.at("cors")).or_else(|| self.cors(host.at("cors"))) {
@@ -324,8 +335,24 @@ impl Making<'_> {
         if let Some(retry) = self.retry(node.at("retry_policy")) {
             route.set("retry", retry);
         }
+        let copies = self.copies(node.at("request_mirror_policies"));
+        if !copies.is_empty() {
+            route.set("mirror", copies);
+        }
+        for (key, why) in [
+            ("max_stream_duration", "it has no equivalent at a route"),
+            ("hash_policy", "write `balance: {maglev: {key: ...}}` of the cluster"),
+        ] {
+            if !node.at(key).is_null() {
+                self.note(node.at(key), key, Became::Lost, why);
+            }
+        }
+    }
+
+    /// The clusters that get copies.
+    fn copies(&mut self, policies: &Node) -> Vec<Value> {
         let mut copies = Vec::new();
-        for one in node.at("request_mirror_policies").items().iter().take(4) {
+        for one in policies.items().iter().take(4) {
             let name = one.at("cluster").text().unwrap_or_default();
             let to = self.clusters.iter().find(|(known, ours)| known == name && !ours.is_empty());
             let Some((_, to)) = to.cloned() else {
@@ -344,17 +371,7 @@ impl Making<'_> {
                 copies.push(json!({"to": to, "percent": percent.round().clamp(1.0, 100.0) as u64}));
             }
         }
-        if !copies.is_empty() {
-            route.set("mirror", copies);
-        }
-        for (key, why) in [
-            ("max_stream_duration", "it has no equivalent at a route"),
-            ("hash_policy", "write `balance: {maglev: {key: ...}}` of the cluster"),
-        ] {
-            if !node.at(key).is_null() {
-                self.note(node.at(key), key, Became::Lost, why);
-            }
-        }
+        copies
     }
 
     fn retry(&mut self, node: &Node) -> Option<Value> {
@@ -373,7 +390,10 @@ impl Making<'_> {
                 "retriable-status-codes" => on
                     .extend(node.at("retriable_status_codes").items().iter().filter_map(Node::text).map(str::to_owned)),
                 "" => {}
-                other => self.note(node, other, Became::Lost, "retries are for connections, timeouts and statuses"),
+                other => {
+                    let why = "retries are for connections, timeouts and statuses";
+                    self.note(node.at("retry_on"), other, Became::Lost, why);
+                }
             }
         }
         on.sort_unstable();

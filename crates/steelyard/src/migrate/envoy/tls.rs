@@ -82,7 +82,14 @@ impl Making<'_> {
         self.known_or_closed(config, DOWNSTREAM);
         self.known_or_closed(common, COMMON);
         self.certificates(chain, common, tls);
+        let protocols = common.at("alpn_protocols").items();
+        if !protocols.is_empty() && !protocols.iter().any(|name| name.text() == Some("h2")) {
+            let why = "HTTP/2 is offered; `http2: false` of the listener ends that";
+            self.note(common.at("alpn_protocols"), "alpn_protocols", Became::Lost, why);
+        }
+        common.at("alpn_protocols").told();
         let params = common.at("tls_params");
+        params.told();
         for (key, value) in params.entries() {
             match (key.text().unwrap_or_default(), value.text()) {
                 ("tls_minimum_protocol_version" | "tlsMinimumProtocolVersion", Some("TLSv1_3")) => tls.needs_1_3 = true,
@@ -108,6 +115,8 @@ impl Making<'_> {
             let why =
                 "certificates are in files: write them to tls/NAME.pem and tls/NAME.key, as the translation names them";
             self.note(chain, "tls_certificates", Became::Different, why);
+            common.at("tls_certificates").told();
+            common.at("tls_certificate_sds_secret_configs").told();
             let name = chain.at("name").text().map_or_else(|| "certificate".to_owned(), super::super::draft::named);
             found.push(json!({"cert": format!("tls/{name}.pem"), "key": format!("tls/{name}.key")}));
         }
@@ -124,7 +133,11 @@ impl Making<'_> {
         if !config.at("require_client_certificate").is_true() {
             if !matches!(validation, Validation::None) {
                 let why = "clients need no certificate, and are not asked for one; `client_ca` demands it";
-                self.note(common, "validation_context", Became::Lost, why);
+                self.draft.note((&self.file, common.line), "validation_context", Became::Lost, why);
+                for key in ["validation_context", "combined_validation_context", "validation_context_sds_secret_config"]
+                {
+                    common.at(key).told();
+                }
             }
             return;
         }
