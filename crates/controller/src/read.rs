@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
 
-use crate::ingress_nginx::{HEADER_MAP_KEYS, HEADER_MAP_OPTIONS, OBJECTS_MAX, PREFIX, named_header_map};
+use crate::ingress_nginx::{HEADER_MAP_KEYS, HEADER_MAP_OPTIONS, OBJECTS_MAX, named_header_map, prefix_of};
 use crate::start::{client_config, in_words};
 
 /// Objects in one page of a list.
@@ -75,11 +75,12 @@ pub fn read_nginx(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Se
 /// The ConfigMaps with headers that Ingresses and the ConfigMap of ingress-nginx name, and that were not read yet.
 fn header_maps(objects: &[Value]) -> BTreeSet<(String, String)> {
     let mut found = BTreeSet::new();
+    let prefix = prefix_of(objects);
     for object in objects {
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
         let (texts, keys, namespace) = match object["kind"].as_str() {
             Some("Ingress") => {
-                (&object["metadata"]["annotations"], HEADER_MAP_KEYS.map(|key| format!("{PREFIX}{key}")), namespace)
+                (&object["metadata"]["annotations"], HEADER_MAP_KEYS.map(|key| prefix.annotation(key)), namespace)
             }
             Some("ConfigMap") => (&object["data"], HEADER_MAP_OPTIONS.map(str::to_owned), ""),
             _ => continue,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use model::{AccessLog, Announce, Announcing, Cluster, Dns, Tracing};
 
-use crate::ingress_nginx::Compat;
+use crate::ingress_nginx::{Compat, Prefix};
 
 /// How objects are understood. Two replicas with the same settings derive the same result from the same objects.
 #[derive(Clone, Debug)]
@@ -181,6 +181,8 @@ pub struct IngressNginx {
     pub udp_services: Option<ServiceName>,
     /// `ssl-passthrough` counts.
     pub passes_tls: bool,
+    /// What the names of annotations begin with.
+    pub prefix: Prefix,
 }
 
 /// A Secret, written `NAMESPACE/NAME`.

@@ -84,6 +84,7 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
             tcp_services: args.ingress_nginx_tcp_services,
             udp_services: args.ingress_nginx_udp_services,
             passes_tls: args.ingress_nginx_ssl_passthrough,
+            prefix: args.ingress_nginx_annotations_prefix,
         }),
         ingress_status: args.ingress_status,
         default_certificate: args.default_certificate,

@@ -15,7 +15,7 @@ use model::{Credential, PasswordHash, ProxyProtocol, Secret as KeyText, Transpor
 use super::entry::{IndexEntry, Meta, name_of, transport};
 use super::keys::{judge_authority, judge_crl};
 use super::{CREDENTIALS_TYPE, Difference, Keypair, Name};
-use crate::ingress_nginx;
+use crate::ingress_nginx::Prefix;
 use crate::objects::{ObjectRef, Text};
 use crate::settings::Published;
 
@@ -139,8 +139,8 @@ pub struct IngressTlsEntry {
 }
 
 impl IngressEntry {
-    /// With `serves_nginx`, annotations of ingress-nginx count.
-    pub(super) fn of(object: Ingress, serves_nginx: bool) -> (Name, Self) {
+    /// With a prefix, annotations of ingress-nginx count.
+    pub(super) fn of(object: Ingress, prefix: Option<&Prefix>) -> (Name, Self) {
         let name = name_of(&object.metadata);
         let meta = Meta::of(&object.metadata);
         let annotations = object.metadata.annotations.unwrap_or_default();
@@ -154,11 +154,9 @@ impl IngressEntry {
             hosts: tls.hosts.unwrap_or_default().into_iter().map(Into::into).collect(),
             secret: tls.secret_name.map(Into::into),
         };
-        let of_nginx = |(key, value): (&String, &String)| {
-            Some((key.strip_prefix(ingress_nginx::PREFIX)?.into(), value.as_str().into()))
-        };
-        let nginx = if serves_nginx { annotations.iter().filter_map(of_nginx).collect() } else { BTreeMap::new() };
-        let is_unserved = |key: &String| is_foreign(key) && !(serves_nginx && key.starts_with(ingress_nginx::PREFIX));
+        let of_nginx = |(key, value): (&String, &String)| Some((prefix?.name_of(key)?.into(), value.as_str().into()));
+        let nginx: BTreeMap<Box<str>, Box<str>> = annotations.iter().filter_map(of_nginx).collect();
+        let is_unserved = |key: &String| is_foreign(key) && prefix.and_then(|prefix| prefix.name_of(key)).is_none();
         let load_balancer = object.status.and_then(|status| status.load_balancer);
         let present = load_balancer.into_iter().flat_map(|status| status.ingress.unwrap_or_default());
         let entry = Self {

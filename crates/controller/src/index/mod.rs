@@ -28,7 +28,7 @@ pub(crate) use slice::SERVICE_LABEL;
 pub use slice::{SliceEndpoint, SliceEntry, Standing};
 pub use traffic::{TrafficEntry, UsersPart};
 
-use crate::ingress_nginx::{HEADER_MAP_KEYS, HEADER_MAP_OPTIONS, HeaderMap, named_header_map};
+use crate::ingress_nginx::{HEADER_MAP_KEYS, HEADER_MAP_OPTIONS, HeaderMap, Prefix, named_header_map};
 use crate::objects::Text;
 use crate::settings::{IngressNginx, ServiceName, Settings};
 use crate::watch::{Scoped, Unreadable};
@@ -109,8 +109,8 @@ pub struct Index {
     pub nginx_udp: Ports,
     /// The name of the first.
     nginx_config_name: Option<Name>,
-    /// Annotations of ingress-nginx are served.
-    serves_nginx: bool,
+    /// The prefix of annotations of ingress-nginx, if they are served.
+    nginx_prefix: Option<Prefix>,
     /// The zone of this process.
     zone: Option<Box<str>>,
     slices: BTreeMap<Name, SliceEntry>,
@@ -177,7 +177,7 @@ impl Index {
             Ports { name: name.map(|name| Name::new(&name.namespace, &name.name)), held: None }
         };
         Self {
-            serves_nginx: settings.ingress_nginx.is_some(),
+            nginx_prefix: settings.ingress_nginx.as_ref().map(|nginx| nginx.prefix.clone()),
             nginx_config_name: config_map.map(|name| Name::new(&name.namespace, &name.name)),
             nginx_tcp: ports(|nginx| &nginx.tcp_services),
             nginx_udp: ports(|nginx| &nginx.udp_services),
@@ -310,7 +310,7 @@ impl Index {
                 set(&mut self.changes, Kind::Parameters, &mut self.parameters, name, entry);
             }
             Object::Ingress(object) => {
-                let (name, entry) = IngressEntry::of(*object, self.serves_nginx);
+                let (name, entry) = IngressEntry::of(*object, self.nginx_prefix.as_ref());
                 set(&mut self.changes, Kind::Ingress, &mut self.ingresses, name, entry);
             }
             Object::IngressClass(object) => {
@@ -323,7 +323,7 @@ impl Index {
                 set(&mut self.changes, Kind::Service, &mut self.services, name, entry);
             }
             Object::Secret(object) => {
-                let (name, new) = SecretEntry::of(*object, self.serves_nginx);
+                let (name, new) = SecretEntry::of(*object, self.nginx_prefix.is_some());
                 let entry = SecretEntry::after(self.secrets.get(&name), new);
                 set(&mut self.changes, Kind::Secret, &mut self.secrets, name, entry);
             }
@@ -419,7 +419,7 @@ impl Index {
         for ports in [&mut self.nginx_tcp, &mut self.nginx_udp] {
             self.changes.all |= ports.apply(&name, &object);
         }
-        if self.serves_nginx {
+        if self.nginx_prefix.is_some() {
             self.apply_header_map(&name, &object.data);
         }
         let text = object.data.and_then(|mut data| data.remove("ca.crt"));

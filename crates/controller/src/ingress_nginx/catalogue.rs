@@ -3,6 +3,9 @@
 //! This table is the only place that decides it: the controller serves by it, `steelyard migrate` reports by it, and the table of the
 //! documentation is written from it.
 
+#[cfg(test)]
+mod tests;
+
 use super::value::{Form, boolean, integer};
 
 /// What becomes of an annotation.
@@ -255,7 +258,13 @@ pub const KEYS: &[Key] = &[
     ),
     // Endpoints.
     served("proxy-connect-timeout", Int, Default, "in seconds", "ingress-nginx-upstream"),
-    no_effect("proxy-send-timeout", Int, Default, "an endpoint that does not read has the time of proxy-read-timeout"),
+    differs(
+        "proxy-send-timeout",
+        Int,
+        Default,
+        "an endpoint that does not read has the time of proxy-read-timeout",
+        "plan",
+    ),
     served(
         "proxy-read-timeout",
         Int,
@@ -282,7 +291,7 @@ pub const KEYS: &[Key] = &[
         "proxy-http-version",
         Word(&["1.0", "1.1"]),
         Default,
-        "endpoints get HTTP/1.1, and answer a client of HTTP/1.0 as well",
+        "endpoints get HTTP/1.1, and answer a client of HTTP/1.0 as well; with 1.0, that is a difference",
     ),
     served(
         "proxy-redirect-from",
@@ -306,7 +315,12 @@ pub const KEYS: &[Key] = &[
         "`FROM TO` of what the paths of cookies of endpoints begin with",
         "plan",
     ),
-    no_effect("connection-proxy-header", Text, Drops, "connections to endpoints are kept, and upgrades pass"),
+    no_effect(
+        "connection-proxy-header",
+        Text,
+        Drops,
+        "connections to endpoints are kept, and upgrades pass; with another value than keep-alive, that is a difference",
+    ),
     served(
         "backend-protocol",
         Word(&["HTTP", "HTTPS", "GRPC", "GRPCS", "AUTO_HTTP", "FCGI"]),
@@ -462,7 +476,7 @@ pub const KEYS: &[Key] = &[
         "enable-cors",
         Bool,
         Default,
-        "with the origin `*`, responses do not allow credentials, which browsers refuse together; requests of no listed origin get no fields",
+        "responses to requests with an origin have the fields, and preflight requests alone those about methods, headers and the time; an OPTIONS without `Origin` or `Access-Control-Request-Method` reaches the endpoint. With the origin `*`, responses do not allow credentials, which browsers refuse together; requests of no listed origin get no fields",
         "ingress-nginx-access",
     ),
     differs(
@@ -669,11 +683,12 @@ pub const KEYS: &[Key] = &[
         "with `--ingress-nginx-ssl-passthrough`, connections for the host reach the endpoints of its path `/` as they are; all other annotations hold for requests over HTTP alone, as there. A host with a wildcard is decrypted, as there",
         "ingress-nginx-passthrough",
     )),
-    no_effect(
+    differs(
         "ssl-ciphers",
         Text,
         Drops,
-        "TLS has the cipher suites of Steelyard, all of which are authenticated and forward secret",
+        "whatever it lists, TLS has the cipher suites of Steelyard, all of which are authenticated and forward secret",
+        "plan",
     ),
     no_effect("ssl-prefer-server-ciphers", Bool, Default, "Steelyard chooses"),
     // Responses, copies, logs.
@@ -709,7 +724,7 @@ pub const KEYS: &[Key] = &[
         "mirror-target",
         Service,
         Default,
-        "the URL is that of a Service, whose certificate is not verified, or of a host outside of the cluster, both as for auth-url; the copy has the path of the request",
+        "the URL is that of a Service, whose certificate is not verified, or of a host outside of the cluster, both as for auth-url; the copy has the path of the request. Requests with bodies of more than 64 KiB are not copied",
         "ingress-nginx-upstream",
     ),
     served(
@@ -719,7 +734,7 @@ pub const KEYS: &[Key] = &[
         "the `Host` of the copy; that of mirror-target if it is not set, and that of the request with `$host`",
         "ingress-nginx-upstream",
     ),
-    no_effect("mirror-request-body", Word(&["on", "off"]), Default, "copies have bodies of up to 64 KiB"),
+    differs("mirror-request-body", Word(&["on", "off"]), Default, "copies have bodies, also with `off`", "plan"),
     served(
         "enable-access-log",
         Bool,
@@ -771,30 +786,3 @@ pub const KEYS: &[Key] = &[
     ),
     refused("stream-snippet", Lines, Drops, "write a TCPRoute"),
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_annotation_is_there_once() {
-        let mut names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
-        assert_eq!(names.len(), 138);
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), 138, "one is there twice");
-        assert!(
-            KEYS.iter().all(|key| !key.says.is_empty() && !key.says.ends_with('.')),
-            "a sentence begins in a table"
-        );
-    }
-
-    #[test]
-    fn what_is_most_like_an_unknown_name() {
-        let check = |name: &str, expect: Option<&str>| assert_eq!(nearest(name), expect, "{name}");
-        check("proxy-read-timeout-s", Some("proxy-read-timeout"));
-        check("secure-backends", Some("backend-protocol"));
-        check("rewrite-targets", Some("rewrite-target"));
-        check("websocket-services", None);
-    }
-}

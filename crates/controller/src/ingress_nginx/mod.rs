@@ -15,6 +15,7 @@ mod header_map;
 mod options;
 mod path;
 mod plan;
+mod prefix;
 mod report;
 mod snippet;
 mod url;
@@ -33,12 +34,10 @@ pub use plan::{
     Affinity, Canary, ClientTls, Compat, Errors, Finding, HeaderRule, Https, Known, Location, OutsideHost, OutsideUrl,
     Plan, ProxySsl, Server, ServiceUrl, Target, UpstreamProtocol, With, reach,
 };
-pub use report::{Format, OBJECTS_MAX, Report, Score, table};
+pub use prefix::{PREFIX, Prefix};
+pub use report::{Format, OBJECTS_MAX, Report, Score, prefix_of, table};
 pub use snippet::{Answer, Found, Like, LocationKind, ServerLocation, Step, Test, check_locations, found_in, of_path};
 pub(crate) use value::cut;
-
-/// The prefix of the annotations.
-pub const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
 /// The `controller` of ingress-nginx's IngressClasses.
 pub const CONTROLLER: &str = "k8s.io/ingress-nginx";

@@ -1,5 +1,7 @@
 //! The ConfigMap and the flags of ingress-nginx, and what becomes of them here.
 
+mod judged;
+
 use std::collections::BTreeMap;
 
 use super::catalogue::Verdict;
@@ -33,8 +35,9 @@ const fn secures(opt: Opt) -> Opt {
 use Form::{Bool, Int, Lines, Networks, Service, Size, Text, Token, Tokens, Url, Word};
 use Verdict::{Differs, NoEffect, Refused, Served};
 
-const CLIENTS: &str = "GatewayParameters of the IngressClass have it for all clients (`clients`)";
-const LOG: &str = "`--access-log` chooses text or JSON, whose fields are fixed";
+const LOG: &str = "`--access-log`, or `access_log` in the file of `--telemetry`, says where the log goes";
+const FORMAT: &str =
+    "fields of the access log cannot be chosen; `--access-log` has text or JSON, so adapt what reads the log";
 const TUNING: &str = "it tunes nginx";
 const NGINX_LOG: &str = "it is about the log files of nginx";
 const GZIP: &str = "as `compress` of a TrafficPolicy; use-gzip and enable-brotli say whether";
@@ -64,7 +67,7 @@ pub const OPTIONS: &[Opt] = &[
     opt("proxy-body-size", Size, Differs, "the default of the annotation"),
     opt("proxy-connect-timeout", Int, Served, "the default of the annotation"),
     opt("proxy-read-timeout", Int, Served, "the default of the annotation"),
-    opt("proxy-send-timeout", Int, NoEffect, "as of the annotation"),
+    opt("proxy-send-timeout", Int, Differs, "as of the annotation"),
     opt("proxy-request-buffering", Word(&["on", "off"]), Served, "the default of the annotation"),
     opt("proxy-buffering", Word(&["on", "off"]), NoEffect, "as of the annotation"),
     opt("proxy-buffer-size", Size, NoEffect, TUNING),
@@ -117,9 +120,14 @@ pub const OPTIONS: &[Opt] = &[
         "compute-full-forwarded-for",
         Bool,
         NoEffect,
-        "`X-Forwarded-For` of trusted proxies is extended, and that of others replaced",
+        "`X-Forwarded-For` has the address of the client alone, as there; with `true`, that is a difference",
     ),
-    opt("forwarded-for-header", Token, Refused, "the header is `X-Forwarded-For`"),
+    opt(
+        "forwarded-for-header",
+        Token,
+        Refused,
+        "the header is `X-Forwarded-For`; with another one, which use-forwarded-headers or enable-real-ip would read, routes with lists of addresses are closed",
+    ),
     opt("use-proxy-protocol", Bool, Served, "both ports demand the header, from everybody"),
     opt("generate-request-id", Bool, NoEffect, "`X-Request-ID` is kept, or made"),
     opt(
@@ -140,12 +148,17 @@ pub const OPTIONS: &[Opt] = &[
         Served,
         "request headers whose names have other characters than letters, digits and `-` are dropped; with `false` they pass",
     ),
-    opt("ssl-protocols", Lines, Differs, "TLS 1.2 and 1.3; `minTlsVersion` of GatewayParameters can be 1.3"),
+    opt(
+        "ssl-protocols",
+        Lines,
+        Served,
+        "TLS 1.2 and 1.3, or 1.3 alone; older ones are refused, and TLS 1.3 cannot be switched off",
+    ),
     opt(
         "ssl-ciphers",
         Lines,
-        NoEffect,
-        "TLS has the cipher suites of Steelyard, all of which are authenticated and forward secret",
+        Differs,
+        "whatever it lists, TLS has the cipher suites of Steelyard, all of which are authenticated and forward secret",
     ),
     opt("ssl-session-tickets", Bool, NoEffect, TUNING),
     opt("ssl-early-data", Bool, NoEffect, "early data is not accepted"),
@@ -156,15 +169,25 @@ pub const OPTIONS: &[Opt] = &[
         "without a default certificate, a handshake for an unknown name gets another certificate or fails",
     ),
     opt("enable-ocsp", Bool, NoEffect, "responses are not stapled"),
-    opt("use-http2", Bool, NoEffect, "clients may speak HTTP/2"),
-    opt("client-header-timeout", Int, Differs, CLIENTS),
-    opt("client-body-timeout", Int, Differs, CLIENTS),
+    opt("use-http2", Bool, Served, "with `false`, clients speak HTTP/1 alone"),
+    opt("client-header-timeout", Int, Served, "the time for all headers of a request"),
+    opt(
+        "client-body-timeout",
+        Int,
+        Differs,
+        "the longest pause within a body, and also while a client does not read its response",
+    ),
     opt("client-header-buffer-size", Size, NoEffect, TUNING),
     opt("client-body-buffer-size", Size, NoEffect, TUNING),
-    opt("large-client-header-buffers", Lines, Differs, CLIENTS),
-    opt("keep-alive", Int, Differs, CLIENTS),
+    opt(
+        "large-client-header-buffers",
+        Lines,
+        Differs,
+        "the headers of a request have the room of all buffers together, from 1k to 1m, and may each be as long; a longer one gets 431 or 414",
+    ),
+    opt("keep-alive", Int, Served, "how long a connection waits for its next request"),
     opt("keep-alive-requests", Int, NoEffect, "connections are not limited to a number of requests"),
-    opt("http2-max-concurrent-streams", Int, Differs, CLIENTS),
+    opt("http2-max-concurrent-streams", Int, Served, "up to 10000"),
     opt("limit-req-status-code", Int, Served, "400 to 599; 503 if it is not set"),
     opt("limit-conn-status-code", Int, Served, "400 to 599; 503 if it is not set"),
     opt("limit-rate", Int, Served, "the default of the annotation"),
@@ -223,8 +246,8 @@ pub const OPTIONS: &[Opt] = &[
         "the `Server` of endpoints passes if server-tokens is `true` as well, as there; otherwise it is removed",
     ),
     opt("global-allowed-response-headers", Tokens, Served, "the headers that custom-headers may set"),
-    opt("log-format-upstream", Lines, Differs, LOG),
-    opt("log-format-escape-json", Bool, Differs, LOG),
+    opt("log-format-upstream", Lines, Refused, FORMAT),
+    opt("log-format-escape-json", Bool, NoEffect, "it says more about log-format-upstream"),
     opt("disable-access-log", Bool, Differs, "without `--access-log` there is none"),
     opt("skip-access-log-urls", Lines, Refused, "every request is logged"),
     opt(
@@ -251,7 +274,12 @@ pub const OPTIONS: &[Opt] = &[
         "a ConfigMap with headers may be in another namespace, and a Secret is one of the Ingress' own",
     ),
     opt("main-snippet", Lines, Refused, SNIPPET),
-    opt("http-snippet", Lines, Refused, SNIPPET),
+    opt(
+        "http-snippet",
+        Lines,
+        Refused,
+        "it is configuration of nginx itself; all routes are closed, unless all of its directives are known to keep nobody out",
+    ),
     secures(opt("server-snippet", Lines, Refused, SNIPPET)),
     secures(opt("location-snippet", Lines, Refused, SNIPPET)),
     opt("stream-snippet", Lines, Refused, SNIPPET),
@@ -301,14 +329,14 @@ pub const OPTIONS: &[Opt] = &[
     opt("disable-ipv6-dns", Bool, NoEffect, "both kinds of addresses are used"),
     opt("nginx-status-ipv4-whitelist", Lines, NoEffect, "there is no such page"),
     opt("nginx-status-ipv6-whitelist", Lines, NoEffect, "there is no such page"),
-    opt("access-log-path", Lines, Differs, LOG),
-    opt("http-access-log-path", Lines, Differs, LOG),
-    opt("stream-access-log-path", Lines, Differs, LOG),
+    opt("access-log-path", Lines, NoEffect, LOG),
+    opt("http-access-log-path", Lines, NoEffect, LOG),
+    opt("stream-access-log-path", Lines, NoEffect, LOG),
     opt("access-log-params", Lines, NoEffect, NGINX_LOG),
     opt("error-log-path", Lines, NoEffect, NGINX_LOG),
     opt("error-log-level", Lines, NoEffect, "`--log`"),
-    opt("log-format-stream", Lines, Differs, LOG),
-    opt("log-format-escape-none", Bool, Differs, LOG),
+    opt("log-format-stream", Lines, Refused, FORMAT),
+    opt("log-format-escape-none", Bool, NoEffect, "it says more about log-format-upstream"),
     opt("enable-access-log-for-default-backend", Bool, NoEffect, "the access log is that of the process"),
     opt("enable-auth-access-log", Bool, NoEffect, "questions to auth-url are not logged"),
     opt("enable-syslog", Bool, Refused, "collect the output of the pod"),
@@ -354,7 +382,12 @@ pub const FLAGS: &[Opt] = &[
     opt("publish-service", Text, Served, "`--publish-service`"),
     opt("publish-status-address", Text, Served, "`--publish-address`"),
     opt("enable-ssl-passthrough", Bool, Served, "`--ingress-nginx-ssl-passthrough`"),
-    opt("annotations-prefix", Lines, Refused, "annotations begin with nginx.ingress.kubernetes.io/"),
+    opt(
+        "annotations-prefix",
+        Text,
+        Served,
+        "`--ingress-nginx-annotations-prefix`, without which no annotation with this prefix has an effect",
+    ),
     opt("http-port", Int, Served, "`--http-port`"),
     opt("https-port", Int, Served, "`--https-port`"),
     opt("election-id", Lines, NoEffect, "`--lease-name`"),
@@ -422,6 +455,10 @@ pub struct Globals {
     pub findings: Vec<Finding>,
     /// Why all routes are closed.
     pub closed: Option<String>,
+    /// Why nobody knows the addresses of clients, so that lists of them cannot be compared.
+    pub addresses_unknown: Option<String>,
+    /// `http-snippet`, of which nothing is served.
+    http_snippet: Option<String>,
     /// Which requests get 403 on all hosts, before anything else.
     pub blocks: Vec<Step>,
     /// What all endpoints get (`proxy-set-headers`), by [`Globals::with_header_maps`].
@@ -443,6 +480,8 @@ impl Globals {
             values: BTreeMap::new(),
             findings: Vec::new(),
             closed: None,
+            addresses_unknown: None,
+            http_snippet: None,
             blocks: Vec::new(),
             request_headers: Headers::default(),
             response_headers: Headers::default(),
@@ -457,6 +496,9 @@ impl Globals {
                 Bool => value::boolean(&text) == Some(false),
                 _ => !opt.security && text == "off",
             };
+            if opt.name == "http-snippet" && !off {
+                globals.http_snippet = Some(text.clone());
+            }
             let mut finding = Finding::new(opt.name, &text, opt.verdict, opt.says.to_owned());
             let header = BLOCKS.iter().find(|(key, _)| *key == opt.name).map(|(_, header)| *header);
             let blocks = |()| header.map_or_else(|| Ok(Vec::new()), |header| snippet::blocks(header, &text));
@@ -480,6 +522,7 @@ impl Globals {
             }
             globals.findings.push(finding);
         }
+        globals.judge();
         globals
     }
 

@@ -7,7 +7,10 @@ mod access;
 mod auth_cache;
 mod balance;
 mod beside;
+mod clients;
 mod compression;
+mod cors;
+mod endpoints;
 mod errors;
 mod headers;
 mod hosts;
@@ -297,6 +300,7 @@ impl Plan {
         location.asks_over_tls = reading.asks_over_tls.take();
         location.affinity = reading.affinity;
         let changes = reading.snippets(paths);
+        reading.known_addresses();
         location.host = changes.host.clone().or(location.host);
         location.steps.clone_from(&changes.steps);
         location.methods.clone_from(&changes.methods);
@@ -396,17 +400,25 @@ impl<'g> Reading<'g> {
                 finding.verdict = Verdict::Refused;
                 finding.says = format!("the value cannot be read: {right}");
                 let why = format!("{} cannot be read: {right}", key.name);
+                let is_long = text.len() > value::VALUE_BYTES_MAX;
                 match (key.security, key.bad) {
                     (true, _) => self.close_for(key.name, why),
                     (false, Bad::Closes) => {
-                        finding.says.push_str("; its requests get 503, as with ingress-nginx");
+                        let there = if is_long { "" } else { ", as with ingress-nginx" };
+                        finding.says.push_str(&format!("; its requests get 503{there}"));
                         self.unavailable.get_or_insert(why);
                     }
                     (false, Bad::Drops) => {
-                        finding.says.push_str("; ingress-nginx does not serve the Ingress, and neither does Steelyard");
+                        finding.says.push_str(match is_long {
+                            true => "; the Ingress is not served, and ingress-nginx would serve it",
+                            false => "; ingress-nginx does not serve the Ingress, and neither does Steelyard",
+                        });
                         self.dropped.get_or_insert(why);
                     }
-                    (false, Bad::Default) => finding.says.push_str("; the default counts, as in ingress-nginx"),
+                    (false, Bad::Default) => finding.says.push_str(match is_long {
+                        true => "; the default counts, and in ingress-nginx the value would",
+                        false => "; the default counts, as in ingress-nginx",
+                    }),
                 }
             }
             // `false` asks for nothing.
@@ -461,7 +473,15 @@ impl<'g> Reading<'g> {
         self.closed.get_or_insert_with(|| why.to_owned());
     }
 
+    /// Gives an annotation another verdict. One that cannot be read keeps its own.
     fn tell(&mut self, name: &str, verdict: Verdict, says: &str) {
+        if self.values.contains_key(name) {
+            self.overrule(name, verdict, says);
+        }
+    }
+
+    /// The same for one that cannot be read, too.
+    fn overrule(&mut self, name: &str, verdict: Verdict, says: &str) {
         if let Some(finding) = self.findings.get_mut(name) {
             (finding.verdict, finding.says) = (verdict, says.to_owned());
         }
@@ -469,7 +489,7 @@ impl<'g> Reading<'g> {
 
     /// These have no effect without another one.
     fn idle(&mut self, names: &[&str], why: &str) {
-        names.iter().for_each(|name| self.tell(name, Verdict::NoEffect, why));
+        names.iter().for_each(|name| self.overrule(name, Verdict::NoEffect, why));
     }
 
     fn location(&mut self) -> Location {
@@ -566,19 +586,28 @@ impl<'g> Reading<'g> {
 
     /// Bodies of requests.
     fn bodies(&mut self) {
-        let limit = self.either("proxy-body-size").map_or(Some(Some(1 << 20)), value::size).flatten();
+        let written = self.either("proxy-body-size").map(value::size);
+        let limit = written.map_or(Some(1 << 20), |size| size.map(|bytes| bytes.unwrap_or(1 << 20)));
         let collects = self.either("proxy-request-buffering") != Some("off") && !self.is_grpc();
-        match limit {
+        let (verdict, says) = match limit {
             Some(bytes @ 1..=BUFFER_MAX) if collects => {
                 self.route.insert("buffer".to_owned(), json!({"maxSize": format!("{bytes}B")}));
-                self.tell("proxy-body-size", Verdict::Served, "the body is collected in memory; a larger one gets 413");
+                (Verdict::Served, "the body is collected in memory; a larger one gets 413")
             }
-            Some(0) | None => self.tell("proxy-body-size", Verdict::Served, "no limit; bodies pass as they arrive"),
+            Some(0) | None => (Verdict::Served, "no limit; bodies pass as they arrive"),
             Some(bytes) => {
                 self.route.insert("maxBody".to_owned(), json!(format!("{}B", bytes.min(BODY_MAX))));
                 let why = "a larger body gets 413; bodies pass as they arrive, because more than 16m are not collected";
-                self.tell("proxy-body-size", if collects { Verdict::Differs } else { Verdict::Served }, why);
+                (if collects { Verdict::Differs } else { Verdict::Served }, why)
             }
+        };
+        match written {
+            Some(Some(None)) => self.tell(
+                "proxy-body-size",
+                Verdict::Differs,
+                "nginx does not know the `b` at the end, so ingress-nginx leaves the value out, and the limit is 1m, here as well",
+            ),
+            _ => self.tell("proxy-body-size", verdict, says),
         }
     }
 
@@ -590,6 +619,7 @@ impl<'g> Reading<'g> {
             let seconds = self.either(name).and_then(value::integer).filter(|seconds| *seconds > 0).unwrap_or(default);
             self.cluster.insert(field.to_owned(), json!(format!("{}s", seconds.min(SECONDS_MAX))));
         }
+        self.times_of_endpoints();
         let on = self.either("proxy-next-upstream").unwrap_or("error timeout").to_ascii_lowercase();
         let on: Vec<&str> = value::words(&on).collect();
         let mut retry_on = Vec::new();
@@ -625,58 +655,6 @@ impl<'g> Reading<'g> {
         self.cluster.insert("outlier".to_owned(), json!({"disabled": true}));
         let balance = self.balance();
         self.cluster.insert("balance".to_owned(), balance);
-    }
-
-    fn cors(&mut self) {
-        const OF_CORS: [&str; 6] = [
-            "cors-allow-origin",
-            "cors-allow-methods",
-            "cors-allow-headers",
-            "cors-allow-credentials",
-            "cors-expose-headers",
-            "cors-max-age",
-        ];
-        if !self.bool("enable-cors", false) {
-            return self.idle(&OF_CORS, "without enable-cors, it has no effect");
-        }
-        let words = |this: &Self, name: &str, default: &str| -> Vec<String> {
-            value::words(this.text(name).unwrap_or(default)).map(str::to_owned).collect()
-        };
-        let mut origins = words(self, "cors-allow-origin", "*");
-        let is_any = origins.iter().any(|origin| origin == "*");
-        if is_any {
-            origins = vec!["*".to_owned()];
-        }
-        let (known, others): (Vec<String>, Vec<String>) =
-            origins.into_iter().partition(|origin| origin == "*" || model::OriginMatcher::parse(origin).is_some());
-        if !others.is_empty() {
-            let why = format!(
-                "an origin begins with http:// or https://; these are left out: {}",
-                value::cut(&others.join(", "))
-            );
-            self.tell("cors-allow-origin", Verdict::Refused, &why);
-        }
-        let credentials = self.bool("cors-allow-credentials", true) && !is_any;
-        let names = words(
-            self,
-            "cors-allow-headers",
-            "DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type,Range,Authorization",
-        );
-        let age = self.int("cors-max-age").unwrap_or(1_728_000).min(31_536_000);
-        let mut cors = json!({
-            "origins": known,
-            "credentials": credentials,
-            "methods": words(self, "cors-allow-methods", "GET, PUT, POST, DELETE, PATCH, OPTIONS"),
-            "headers": names,
-            "maxAge": format!("{age}s"),
-        });
-        let expose = words(self, "cors-expose-headers", "");
-        if !expose.is_empty() {
-            cors["expose"] = json!(expose);
-        }
-        if !known.is_empty() {
-            self.route.insert("cors".to_owned(), cors);
-        }
     }
 
     fn canary(&mut self) -> Option<Canary> {
@@ -720,7 +698,11 @@ impl<'g> Reading<'g> {
     fn keep_share(&mut self) {
         let Some(why) = self.unavailable.take() else { return };
         let name = why.split([' ', ':']).next().unwrap_or_default();
-        self.tell(name, Verdict::NoEffect, "of a canary, ingress-nginx does not ask: the Ingress beside it decides");
+        self.overrule(
+            name,
+            Verdict::NoEffect,
+            "of a canary, ingress-nginx does not ask: the Ingress beside it decides",
+        );
     }
 
     fn into_plan(mut self, location: Location, canary: Option<Canary>, known: &mut Known) -> Plan {

@@ -1,6 +1,7 @@
 //! The report of a migration: every Ingress with a verdict for each of its annotations, the ConfigMap and the flags, and what Ingresses do to
 //! each other. It is pure: objects go in, and a page comes out.
 
+mod flags;
 mod hosts;
 #[cfg(test)]
 mod tests;
@@ -11,11 +12,13 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::catalogue::{KEYS, Key, Verdict};
+use super::catalogue::{KEYS, Key, Verdict, find};
 use super::header_map::{HeaderMap, HeaderMaps};
 use super::options::{FLAGS, Globals, OPTIONS};
 use super::plan::{Compat, Finding, Known, Plan, With};
-use super::{CONTROLLER, PREFIX, value};
+use super::prefix::Prefix;
+use super::{CONTROLLER, value};
+use flags::Flags;
 pub(super) use hosts::shown;
 use hosts::{close, of_hosts};
 
@@ -97,7 +100,10 @@ pub struct Score {
     pub closed: usize,
     /// They are not served.
     pub dropped: usize,
-    /// Those that are served with all of their annotations, in percent, rounded down. 0 if there are no Ingresses.
+    /// Keys of the ConfigMap and flags that are refused.
+    pub options: usize,
+    /// Those that are served with all of their annotations, among all Ingresses and the options that are refused, in percent, rounded down. 0 if
+    /// there are no Ingresses.
     pub percent: usize,
 }
 
@@ -144,11 +150,12 @@ fn all<'o>(
     notes: &mut Vec<String>,
 ) -> (Vec<Read<'o>>, Globals, Vec<Finding>) {
     let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
-    let arguments: Vec<&str> = ["Deployment", "DaemonSet"].into_iter().flat_map(of_kind).flat_map(arguments).collect();
-    if arguments.is_empty() {
+    let flags = Flags::of(objects);
+    if !flags.are_known() {
         notes.push("the Deployment of ingress-nginx is not among the objects: its flags are not known".to_owned());
     }
-    let wanted = flag(&arguments, "configmap").and_then(|name| name.rsplit('/').next());
+    let prefix = flags.prefix(notes);
+    let wanted = flags.text("configmap").and_then(|name| name.rsplit('/').next());
     let config_maps: Vec<&Value> = of_kind("ConfigMap").filter(|map| is_config(map, wanted)).collect();
     match config_maps.as_slice() {
         [] => {
@@ -171,14 +178,14 @@ fn all<'o>(
     let ours = || of_kind("IngressClass").filter(|class| class["spec"]["controller"] == CONTROLLER);
     let classes: BTreeSet<&str> = ours().filter_map(|class| class["metadata"]["name"].as_str()).collect();
     let has_default = ours().any(|class| class["metadata"]["annotations"][DEFAULT_CLASS] == "true");
-    let watches_all = is_on(&arguments, "watch-ingress-without-class");
-    let passes_tls = arguments.is_empty() || is_on(&arguments, "enable-ssl-passthrough");
+    let watches_all = flags.is_on("watch-ingress-without-class");
+    let passes_tls = !flags.are_known() || flags.is_on("enable-ssl-passthrough");
     let mut all = Vec::new();
     let mut classless = Vec::new();
     for ingress in of_kind("Ingress") {
         let is_ours = class_of_ingress(ingress).map(|name| name == class || classes.contains(name));
         if is_ours.unwrap_or(has_default || watches_all) {
-            let mut read = read(ingress, With { globals: &globals, compat, maps, passes_tls }, &mut known);
+            let mut read = read(ingress, &prefix, With { globals: &globals, compat, maps, passes_tls }, &mut known);
             if is_ours.is_none() && !has_default {
                 read.plan.dropped.get_or_insert(CLASSLESS.to_owned());
             }
@@ -186,6 +193,9 @@ fn all<'o>(
         } else if is_ours.is_none() {
             classless.push(name_of(ingress));
         }
+    }
+    if !flags.are_known() {
+        notes.extend(others_prefixes(of_kind("Ingress"), &prefix));
     }
     if !classless.is_empty() {
         let names: Vec<&str> = classless.iter().map(String::as_str).collect();
@@ -196,7 +206,12 @@ fn all<'o>(
     }
     all.sort_by(|a, b| (a.created, &b.name).cmp(&(b.created, &a.name)));
     close(&mut all);
-    (all, globals, flags(&arguments))
+    (all, globals, flags.findings())
+}
+
+/// What the names of annotations begin with, by the flags of ingress-nginx among these objects.
+pub fn prefix_of(objects: &[Value]) -> Prefix {
+    Flags::of(objects).prefix(&mut Vec::new())
 }
 
 /// The annotation of a default IngressClass.
@@ -230,13 +245,15 @@ impl Report {
         notes.extend(of_hosts(&read));
         let mut ingresses: Vec<Reported> = read.into_iter().map(reported).collect();
         ingresses.sort_by(|a, b| a.name.cmp(&b.name));
-        Self { version: 1, score: score(&ingresses), ingresses, config_map: globals.findings, flags, notes }
+        let options =
+            globals.findings.iter().chain(&flags).filter(|finding| finding.verdict == Verdict::Refused).count();
+        Self { version: 1, score: score(&ingresses, options), ingresses, config_map: globals.findings, flags, notes }
     }
 
     /// Whether everything is served.
     pub fn is_good(&self) -> bool {
-        let Score { ingresses, served, differs, .. } = self.score;
-        ingresses > 0 && ingresses == served + differs
+        let Score { ingresses, served, differs, options, .. } = self.score;
+        ingresses > 0 && ingresses == served + differs && options == 0
     }
 
     /// The page.
@@ -250,12 +267,17 @@ impl Report {
     }
 
     fn summary(&self) -> String {
-        let Score { ingresses, served, differs, refused, closed, dropped, percent } = self.score;
+        let Score { ingresses, served, differs, refused, closed, dropped, options, percent } = self.score;
         let counts = [served, differs, refused, closed, dropped];
         let parts = Outcome::ALL.iter().zip(counts).filter(|(_, count)| *count > 0);
         let parts: Vec<String> = parts.map(|(outcome, count)| format!("{count} {}", outcome.told())).collect();
+        let options = match options {
+            0 => String::new(),
+            1 => "; 1 key of the ConfigMap or flag refused".to_owned(),
+            _ => format!("; {options} keys of the ConfigMap and flags refused"),
+        };
         format!(
-            "{ingresses} Ingresses: {}; score {percent} %",
+            "{ingresses} Ingresses: {}{options}; score {percent} %",
             if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
         )
     }
@@ -476,46 +498,6 @@ fn is_config(map: &Value, wanted: Option<&str>) -> bool {
     }
 }
 
-/// The arguments of ingress-nginx in a workload.
-fn arguments(workload: &Value) -> impl Iterator<Item = &str> {
-    let containers = workload["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten();
-    let is_it = |container: &&Value| {
-        let names = |part: &str| container[part].as_array().into_iter().flatten().filter_map(Value::as_str);
-        names("args").chain(names("command")).any(|word| word.contains("nginx-ingress-controller"))
-    };
-    containers.filter(is_it).flat_map(|container| {
-        let args = container["args"].as_array().into_iter().flatten();
-        args.chain(container["command"].as_array().into_iter().flatten()).filter_map(Value::as_str)
-    })
-}
-
-fn flag<'a>(arguments: &[&'a str], name: &str) -> Option<&'a str> {
-    arguments.iter().find_map(|argument| argument.trim_start_matches('-').strip_prefix(name)?.strip_prefix('='))
-}
-
-/// Whether a flag is there and not off.
-fn is_on(arguments: &[&str], name: &str) -> bool {
-    arguments.iter().any(|argument| {
-        let flag = argument.trim_start_matches('-').strip_prefix(name);
-        flag.is_some_and(|value| value.is_empty() || value.strip_prefix('=').and_then(value::boolean) == Some(true))
-    })
-}
-
-fn flags(arguments: &[&str]) -> Vec<Finding> {
-    let written = arguments.iter().filter_map(|argument| argument.strip_prefix("--"));
-    let finding = |written: &str| {
-        let (name, text) = written.split_once('=').unwrap_or((written, "true"));
-        match FLAGS.iter().find(|flag| flag.name == name) {
-            None => Finding::new(name, text, Verdict::NoEffect, "it is not known".to_owned()),
-            Some(flag) if flag.verdict == Verdict::Refused && text == "false" => {
-                Finding::new(name, text, Verdict::NoEffect, "it is off".to_owned())
-            }
-            Some(flag) => Finding::new(name, text, flag.verdict, flag.says.to_owned()),
-        }
-    };
-    written.map(finding).collect()
-}
-
 /// The headers of the ConfigMap with this name.
 fn header_map(objects: &[Value], namespace: &str, name: &str) -> Result<HeaderMap, String> {
     let is_it = |map: &&Value| {
@@ -530,10 +512,10 @@ fn header_map(objects: &[Value], namespace: &str, name: &str) -> Result<HeaderMa
     headers.map_err(|why| format!("the ConfigMap {namespace}/{name}: {why}"))
 }
 
-fn read<'o>(ingress: &'o Value, with: With<'_>, known: &mut Known) -> Read<'o> {
+fn read<'o>(ingress: &'o Value, prefix: &Prefix, with: With<'_>, known: &mut Known) -> Read<'o> {
     let annotations = ingress["metadata"]["annotations"].as_object();
     let ours = annotations.into_iter().flatten();
-    let ours = ours.filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.as_str()?)));
+    let ours = ours.filter_map(|(key, value)| Some((prefix.name_of(key)?, value.as_str()?)));
     let namespace = ingress["metadata"]["namespace"].as_str().unwrap_or("default");
     let rules = ingress["spec"]["rules"].as_array().into_iter().flatten().map(|rule| {
         let host = rule["host"].as_str().unwrap_or_default().to_ascii_lowercase();
@@ -546,12 +528,12 @@ fn read<'o>(ingress: &'o Value, with: With<'_>, known: &mut Known) -> Read<'o> {
     let paths: Vec<&str> = rules.iter().flat_map(|(_, paths)| paths.iter().map(|(path, _)| *path)).collect();
     let mut plan = Plan::of(ours, namespace, &paths, with, known);
     for (key, value) in annotations.into_iter().flatten() {
-        let name = key.strip_prefix(PREFIX).unwrap_or(key);
+        let name = prefix.name_of(key).unwrap_or(key);
         if !value.is_string() && !value.is_null() {
             let why = "the API server takes text alone and does not accept the Ingress: write the value in quotes";
             plan.findings.push(Finding::new(name, &value.to_string(), Verdict::Refused, why.to_owned()));
             plan.dropped.get_or_insert(format!("the annotation {} is no text: {why}", value::cut(name)));
-        } else if is_of_others(key) {
+        } else if prefix.name_of(key).is_none() && is_of_others(key) {
             let why = "it is for another controller; ingress-nginx does not read it either".to_owned();
             plan.findings.push(Finding::new(key, value.as_str().unwrap_or_default(), Verdict::NoEffect, why));
         }
@@ -571,8 +553,27 @@ fn is_of_others(annotation: &str) -> bool {
     const PREFIXES: [&str; 6] =
         ["nginx.org", "nginx.com", "haproxy.org", "traefik.io", "konghq.com", "getambassador.io"];
     let prefix = annotation.split_once('/').map_or("", |(prefix, _)| prefix);
-    let is_other = prefix.ends_with("ingress.kubernetes.io") || PREFIXES.iter().any(|known| prefix.ends_with(known));
-    is_other && !annotation.starts_with(PREFIX)
+    prefix.ends_with("ingress.kubernetes.io") || PREFIXES.iter().any(|known| prefix.ends_with(known))
+}
+
+/// Prefixes that are read only if a flag says so, and that annotations have which ingress-nginx knows.
+fn others_prefixes<'o>(ingresses: impl Iterator<Item = &'o Value>, ours: &Prefix) -> Option<String> {
+    let annotations = ingresses.filter_map(|ingress| ingress["metadata"]["annotations"].as_object()).flatten();
+    let prefix = |(key, _): (&'o String, &Value)| {
+        let (prefix, name) = key.split_once('/')?;
+        let is_other = ours.name_of(key).is_none() && !is_of_others(key) && find(name).is_some();
+        is_other.then_some(prefix)
+    };
+    let prefixes: BTreeSet<&str> = annotations.filter_map(prefix).collect();
+    let shown: Vec<&str> = prefixes.into_iter().collect();
+    let told = || {
+        format!(
+            "annotations with these prefixes look like those of ingress-nginx, and are not read: {}. If it has --annotations-prefix, add its \
+             Deployment to the objects",
+            value::cut(&some(&shown))
+        )
+    };
+    (!shown.is_empty()).then(told)
 }
 
 fn reported(read: Read<'_>) -> Reported {
@@ -595,7 +596,7 @@ fn reported(read: Read<'_>) -> Reported {
     Reported { name, outcome, why, annotations: plan.findings }
 }
 
-fn score(ingresses: &[Reported]) -> Score {
+fn score(ingresses: &[Reported], options: usize) -> Score {
     let count = |outcome: Outcome| ingresses.iter().filter(|ingress| ingress.outcome == outcome).count();
     let (all, served, differs) = (ingresses.len(), count(Outcome::Served), count(Outcome::Differs));
     Score {
@@ -605,6 +606,7 @@ fn score(ingresses: &[Reported]) -> Score {
         refused: count(Outcome::Refused),
         closed: count(Outcome::Closed),
         dropped: count(Outcome::Dropped),
-        percent: ((served + differs) * 100).checked_div(all).unwrap_or(0),
+        options,
+        percent: ((served + differs) * 100).checked_div(all + options).unwrap_or(0),
     }
 }

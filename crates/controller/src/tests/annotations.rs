@@ -11,15 +11,18 @@ use crate::index::Index;
 use crate::ingress_nginx::{KEYS, Key, PREFIX, Verdict};
 use crate::translate::{Memory, translate};
 
-/// Annotations that ask for what is done in any case. Their sentences in the catalogue say so.
-const DONE_ANYWAY: [&str; 7] = [
+/// Annotations that ask for what is done in any case, or is never done. Their sentences in the catalogue say so.
+const DONE_ANYWAY: [&str; 10] = [
     "affinity-canary-behavior",
     "auth-tls-verify-depth",
+    "mirror-request-body",
+    "proxy-send-timeout",
     "proxy-ssl-verify-depth",
     "satisfy",
     "service-upstream",
     "session-cookie-change-on-failure",
     "session-cookie-conditional-samesite-none",
+    "ssl-ciphers",
 ];
 
 /// The tables of ingress-nginx, with their names.

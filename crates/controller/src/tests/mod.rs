@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::index::{Index, Kind, Name, Object, Watched};
-use crate::ingress_nginx::Compat;
+use crate::ingress_nginx::{Compat, Prefix};
 use crate::objects::*;
 use crate::settings::{IngressNginx, Settings};
 use crate::translate::{Circumstances, Desired, Memory, RefusedVip, Translation, translate};
@@ -71,6 +71,7 @@ fn settings(written: &Value) -> Settings {
                     tcp_services: name("tcp_services"),
                     udp_services: name("udp_services"),
                     passes_tls: value["passes_tls"] == true,
+                    prefix: value["prefix"].as_str().map_or_else(Prefix::default, |text| text.parse().unwrap()),
                 });
             }
             "ingress_status" => settings.ingress_status = value.as_bool().unwrap(),

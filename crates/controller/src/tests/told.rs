@@ -159,6 +159,9 @@ fn clients(listener: &Listener) -> String {
             if http.x_real_ip {
                 text.push_str(" x-real-ip");
             }
+            if !http.http2 {
+                text.push_str(" http/1");
+            }
             if http.header_names != HeaderNames::Any {
                 let _ = write!(text, " names={:?}", http.header_names);
             }

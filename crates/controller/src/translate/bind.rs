@@ -361,7 +361,7 @@ impl Bind {
                 x_real_ip: self.policy.x_real_ip,
                 header_names: self.policy.header_names,
                 passthrough: passthrough(self.passed, self.policy.tcp_idle_timeout),
-                http2: true,
+                http2: self.policy.http2,
                 request_id: self.policy.request_id,
                 paths: self.policy.paths,
                 limits: self.policy.limits,

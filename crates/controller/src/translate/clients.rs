@@ -37,6 +37,8 @@ pub(crate) struct ClientPolicy {
     /// Of connections that are not HTTP.
     pub(crate) tcp_idle_timeout: Duration,
     pub(crate) min_tls_version: TlsVersion,
+    /// Clients may speak HTTP/2.
+    pub(crate) http2: bool,
 }
 
 impl ClientPolicy {
@@ -55,6 +57,7 @@ impl ClientPolicy {
             limits: ListenerLimits::default(),
             tcp_idle_timeout: TCP_IDLE_TIMEOUT,
             min_tls_version: TlsVersion::V1_2,
+            http2: true,
         }
     }
 

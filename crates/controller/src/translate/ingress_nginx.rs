@@ -7,6 +7,7 @@
 mod asked;
 mod block;
 mod client_certificate;
+mod clients;
 mod errors;
 mod host;
 mod lines;
@@ -21,8 +22,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::{
-    ClientCertRule, ClusterId, ForwardedHeaders, HeaderChanges, HeaderNames, HostMatcher, KeepRequestId, Page,
-    PageBody, PathRewrite, Redirect, RequestId, Route, RouteAction, RoutePolicy,
+    ClientCertRule, ClusterId, HeaderChanges, HostMatcher, Page, PageBody, PathRewrite, Redirect, Route, RouteAction,
+    RoutePolicy,
 };
 
 use super::bind::{Ask, Rank};
@@ -34,7 +35,7 @@ use super::regexes::Regexes;
 use super::traffic::Policies;
 use super::{Circumstances, Notice};
 use crate::index::{Index, IngressEntry, IngressTarget, Kind, Name};
-use crate::ingress_nginx::{ClientTls, Compat, Globals, Server, Verdict};
+use crate::ingress_nginx::{ClientTls, Globals, Server, Verdict};
 use crate::settings::Settings;
 use plans::Planned;
 pub(super) use plans::Plans;
@@ -118,8 +119,8 @@ pub(super) fn translate(
     }
     let compat = settings.ingress_nginx.as_ref().map(|nginx| nginx.compat).unwrap_or_default();
     let globals = &with.plans.globals;
-    let change = |policy: &mut ClientPolicy| clients(globals, compat, policy);
-    let defaults = |policy: &mut ClientPolicy| default_clients(globals, policy);
+    let change = |policy: &mut ClientPolicy| clients::change(globals, compat, policy);
+    let defaults = |policy: &mut ClientPolicy| clients::defaults(globals, policy);
     let places = Places::of(index, class, circumstances, (&defaults, &change), out.binds);
     for ingress in &ours {
         let mut one = One::of(index, (ingress.name, ingress.entry), places.default.as_ref(), out);
@@ -165,32 +166,6 @@ pub(super) fn translate(
 fn hsts(globals: &Globals) -> HeaderChanges {
     let field = globals.hsts().map(|hsts| ("strict-transport-security".to_owned(), hsts.into()));
     HeaderChanges { set: field.into_iter().collect(), ..HeaderChanges::default() }
-}
-
-/// How clients of both ports are treated, if GatewayParameters do not say so.
-fn default_clients(globals: &Globals, policy: &mut ClientPolicy) {
-    policy.x_real_ip = true;
-    policy.forwarded = ForwardedHeaders::IngressNginx;
-    if globals.bool("ignore-invalid-headers", true) {
-        let underscores = globals.bool("enable-underscores-in-headers", false);
-        policy.header_names = if underscores { HeaderNames::Underscores } else { HeaderNames::Strict };
-    }
-    policy.request_id = Some(RequestId { keep: KeepRequestId::Always, in_response: false });
-}
-
-/// How they are treated besides.
-fn clients(globals: &Globals, compat: Compat, policy: &mut ClientPolicy) {
-    policy.accept_proxy_protocol |= globals.bool("use-proxy-protocol", false);
-    if globals.bool("use-forwarded-headers", false) || globals.bool("enable-real-ip", false) {
-        let mut trusted = globals.networks("proxy-real-ip-cidr");
-        match compat {
-            Compat::Exact if trusted.is_empty() => trusted.extend("0.0.0.0/0".parse::<ipnet::IpNet>()),
-            Compat::Exact => {}
-            // Everybody could name any address, and pass an allowlist.
-            Compat::Safe => trusted.retain(|network| network.prefix_len() > 0),
-        }
-        policy.trusted_proxies.extend(trusted);
-    }
 }
 
 /// Annotations that one message names.

@@ -52,6 +52,9 @@ pub(crate) struct ControllerArgs {
     /// --enable-ssl-passthrough there
     #[arg(long, requires = "ingress_nginx")]
     pub(crate) ingress_nginx_ssl_passthrough: bool,
+    /// Read annotations of ingress-nginx with this prefix. As --annotations-prefix there
+    #[arg(long, value_name = "PREFIX", requires = "ingress_nginx", default_value = "nginx.ingress.kubernetes.io")]
+    pub(crate) ingress_nginx_annotations_prefix: controller::ingress_nginx::Prefix,
     /// Decide like this where the behaviour of ingress-nginx would be a hole
     #[arg(long, value_name = "HOW", requires = "ingress_nginx", default_value = "safe")]
     pub(crate) ingress_nginx_compat: CompatArg,

@@ -16,8 +16,8 @@ Examples:
   kubectl get ingress,configmap,deployment -A -o yaml | steelyard migrate ingress-nginx -
       Report on what kubectl prints
 
-Exit codes: 0 if all Ingresses are served with all of their annotations, 1 if not, 64 if the input cannot be
-read.";
+Exit codes: 0 if all Ingresses are served with all of their annotations and no key of the ConfigMap and no flag is
+refused, 1 if not, 64 if the input cannot be read.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MigrateCommand {

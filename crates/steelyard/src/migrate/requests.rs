@@ -2,8 +2,10 @@
 //!
 //! `lab::requests` reads the files.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
+use controller::ingress_nginx::{PREFIX, Prefix, prefix_of};
 use lab::requests::{Hosts, Recorded};
 use serde_json::Value;
 
@@ -68,7 +70,7 @@ fn literal(path: &str) -> &str {
 
 /// An annotation of ingress-nginx.
 fn annotation<'i>(ingress: &'i Value, name: &str) -> Option<&'i str> {
-    let key = format!("nginx.ingress.kubernetes.io/{name}");
+    let key = format!("{PREFIX}{name}");
     ingress["metadata"]["annotations"][key.as_str()].as_str().map(str::trim).filter(|text| !text.is_empty())
 }
 
@@ -135,10 +137,27 @@ fn other_hosts(ingress: &Value, host: &str) -> Vec<(String, &'static str)> {
     all
 }
 
+/// The objects with the usual prefix of annotations in place of the one that a flag of ingress-nginx says.
+fn with_usual_prefix(objects: &[Value]) -> Cow<'_, [Value]> {
+    let prefix = prefix_of(objects);
+    if prefix == Prefix::default() {
+        return Cow::Borrowed(objects);
+    }
+    let mut objects = objects.to_vec();
+    for annotations in
+        objects.iter_mut().filter_map(|object| object.pointer_mut("/metadata/annotations")?.as_object_mut())
+    {
+        let ours = annotations.iter().filter_map(|(key, value)| Some((prefix.name_of(key)?.to_owned(), value.clone())));
+        *annotations = ours.map(|(name, value)| (format!("{PREFIX}{name}"), value)).collect();
+    }
+    Cow::Owned(objects)
+}
+
 /// Requests that show how Ingresses are served: each path as it is, with and without its slash, in capital letters, with more behind it, by other
 /// methods, from a script of another origin and of an allowed one, with and without a password, for the canary, on the other names of its host, and
 /// over TLS.
 pub(crate) fn of_ingresses(objects: &[Value]) -> Vec<Recorded> {
+    let objects = &*with_usual_prefix(objects);
     let regex_hosts = regex_hosts(objects);
     let mut all = Vec::new();
     for ingress in objects.iter().filter(|object| object["kind"] == "Ingress") {
@@ -264,6 +283,22 @@ mod tests {
         assert_eq!(upstreams.host_of(line, "/x"), Some((false, "a.example".to_owned())));
         assert_eq!(upstreams.host_of(line, "/b/x"), Some((true, "b.example".to_owned())));
         assert_eq!(upstreams.host_of("[other-80]", "/x"), None);
+    }
+
+    #[test]
+    fn annotations_with_another_prefix() {
+        let ingress = json!({"kind": "Ingress", "metadata": {"annotations": {"foo.io/canary-by-header": "x-canary"}}, "spec": {
+            "rules": [{"host": "a.example", "http": {"paths": [{"path": "/"}]}}],
+        }});
+        let controller = json!({"kind": "Deployment", "spec": {"template": {"spec": {"containers": [
+            {"args": ["/nginx-ingress-controller", "--annotations-prefix=foo.io"]}
+        ]}}}});
+        let has_canary = |objects: &[Value]| {
+            let found = of_ingresses(objects);
+            found.iter().any(|wanted| wanted.headers.iter().any(|(name, _)| name == "x-canary"))
+        };
+        assert!(has_canary(&[ingress.clone(), controller]));
+        assert!(!has_canary(&[ingress]));
     }
 
     #[test]

@@ -18,11 +18,12 @@ impl Reading<'_> {
             _ => Err("the copy has the path of the request: write the URL without a path".to_owned()),
         });
         let mut target = found.map_err(|why| self.tell("mirror-target", Verdict::Refused, &why)).ok()?;
+        if self.text("mirror-request-body").is_some_and(|word| word.eq_ignore_ascii_case("on")) {
+            self.tell("mirror-request-body", Verdict::Served, "copies have bodies; see mirror-target");
+        }
         match &target {
-            Target::Outside(url) => {
-                self.tell("mirror-target", Verdict::Differs, outside::says(url.to.is_https, self.compat))
-            }
-            Target::Service(url) if url.sni.is_some() => self.tell("mirror-target", Verdict::Differs, SERVICE_OVER_TLS),
+            Target::Outside(url) => self.tell_copies(outside::says(url.to.is_https, self.compat)),
+            Target::Service(url) if url.sni.is_some() => self.tell_copies(SERVICE_OVER_TLS),
             Target::Service(_) => {}
         }
         match self.text("mirror-host").map(str::to_owned) {
@@ -41,6 +42,11 @@ impl Reading<'_> {
             None => {}
         }
         Some(target)
+    }
+
+    fn tell_copies(&mut self, says: &str) {
+        let says = format!("{says}. Requests with bodies of more than 64 KiB are not copied");
+        self.tell("mirror-target", Verdict::Differs, &says);
     }
 
     /// Whether requests are in the access log.

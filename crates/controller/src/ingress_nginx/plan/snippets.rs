@@ -39,7 +39,7 @@ impl Reading<'_> {
             let why = "ingress-nginx serves no Ingress with it, unless its ConfigMap has allow-snippet-annotations: \"true\" and \
                 annotations-risk-level: Critical";
             self.dropped.get_or_insert(format!("{name}: {why}"));
-            critical.iter().for_each(|name| self.tell(name, Verdict::Refused, why));
+            critical.iter().for_each(|name| self.overrule(name, Verdict::Refused, why));
             return Changes::default();
         }
         let Some(text) = self.text("configuration-snippet") else { return Changes::default() };

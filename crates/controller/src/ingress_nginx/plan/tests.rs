@@ -717,3 +717,79 @@ fn what_proves_nothing_closes() {
         assert_eq!(plan.findings[0].verdict, Verdict::Refused, "{text}");
     }
 }
+
+fn verdict_of(annotations: &[(&str, &str)], key: &str) -> (Verdict, String) {
+    let found = plan(annotations).findings.into_iter().find(|finding| finding.key == key).unwrap();
+    (found.verdict, found.says)
+}
+
+#[test]
+fn sizes_of_bodies_that_ingress_nginx_leaves_out() {
+    // nginx then has its own default.
+    becomes(&[("proxy-body-size", "20000b")], "/route/buffer", json!({"maxSize": "1048576B"}));
+    let told = |size: &str| verdict_of(&[("proxy-body-size", size)], "proxy-body-size").0;
+    assert_eq!(
+        (told("20000b"), told("8m"), told("64m"), told("0")),
+        (Verdict::Differs, Verdict::Served, Verdict::Differs, Verdict::Served)
+    );
+    assert_eq!((told("8mb"), told("lots")), (Verdict::Refused, Verdict::Refused));
+}
+
+#[test]
+fn a_verdict_says_what_a_value_that_cannot_be_read_becomes() {
+    let long = "a".repeat(value::VALUE_BYTES_MAX + 1);
+    let says = |key: &str| verdict_of(&[(key, &long)], key).1;
+    assert!(says("app-root").ends_with("the default counts, and in ingress-nginx the value would"));
+    assert!(says("ssl-ciphers").ends_with("the Ingress is not served, and ingress-nginx would serve it"));
+    assert!(says("custom-headers").ends_with("its requests get 503"));
+}
+
+#[test]
+fn names_of_cors_beside_a_star() {
+    let cors = ("enable-cors", "true");
+    let exposes = ("cors-expose-headers", "*, X-CustomResponseHeader");
+    becomes(&[cors, exposes], "/route/cors/expose", json!(["*"]));
+    becomes(&[cors, ("cors-allow-headers", "X-A,*")], "/route/cors/headers", json!(["*"]));
+    becomes(&[cors, ("cors-allow-methods", "*, GET")], "/route/cors/methods", json!(["*"]));
+    assert_eq!(verdict_of(&[cors, exposes], exposes.0).0, Verdict::Served);
+    assert_eq!(verdict_of(&[cors, exposes, ("cors-allow-origin", "https://a.example")], exposes.0).0, Verdict::Differs);
+}
+
+#[test]
+fn differences_that_depend_on_the_value() {
+    let check = |key: &str, value: &str, verdict: Verdict| {
+        assert_eq!(
+            verdict_of(&[(key, value), ("mirror-target", "http://copy.shop.svc")], key).0,
+            verdict,
+            "{key}: {value}"
+        );
+    };
+    check("proxy-http-version", "1.0", Verdict::Differs);
+    check("proxy-http-version", "1.1", Verdict::NoEffect);
+    check("connection-proxy-header", "close", Verdict::Differs);
+    check("connection-proxy-header", "keep-alive", Verdict::NoEffect);
+    check("proxy-send-timeout", "5", Verdict::Differs);
+    check("proxy-send-timeout", "60", Verdict::NoEffect);
+    check("mirror-request-body", "off", Verdict::Differs);
+    check("mirror-request-body", "on", Verdict::Served);
+    check("ssl-ciphers", "HIGH", Verdict::Differs);
+}
+
+#[test]
+fn lists_of_addresses_close_their_routes_if_nobody_knows_the_addresses_of_clients() {
+    let of = |data: &[(&str, &str)], annotation: (&str, &str)| {
+        let globals = Globals::of(data.iter().copied());
+        Plan::of([annotation], "shop", &["/"], with(&globals), &mut Known::default())
+    };
+    let unread = [("forwarded-for-header", "X-Client-IP"), ("use-forwarded-headers", "true")];
+    let allows = ("allowlist-source-range", "192.0.2.0/24");
+    let closed = of(&unread, allows);
+    assert!(closed.closed.is_some_and(|why| why.contains("X-Client-IP")));
+    assert_eq!(closed.findings[0].verdict, Verdict::Refused);
+    assert!(of(&unread, ("denylist-source-range", "192.0.2.0/24")).closed.is_some());
+    assert_eq!(of(&unread, ("proxy-body-size", "8m")).closed, None);
+    assert_eq!(of(&unread[..1], allows).closed, None, "nobody is believed");
+    assert!(
+        of(&[&unread[..], &[("block-cidrs", "192.0.2.0/24")]].concat(), ("proxy-body-size", "8m")).closed.is_some()
+    );
+}

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::path::{literal_of, regex_of};
-use super::super::plan::Plan;
+use super::super::plan::{ClientTls, Plan};
 use super::super::snippet::check_locations;
 use super::super::value;
 use super::Read;
@@ -16,6 +16,7 @@ pub(super) fn close<'o>(all: &mut [Read<'o>]) {
     let is_served = |ingress: &&Read<'_>| ingress.plan.dropped.is_none();
     let regexes: BTreeSet<String> = regexes(all).into_keys().map(str::to_owned).collect();
     let places = places(all);
+    let contradicting = contradicting(all);
     for ingress in all.iter().filter(is_served) {
         let Plan { host_closed, location, canary, .. } = &ingress.plan;
         let has_snippet = canary.is_none() && (location.server.is_some() || location.server_refused.is_some());
@@ -51,6 +52,9 @@ pub(super) fn close<'o>(all: &mut [Read<'o>]) {
         if let Some(why) = of_host {
             ingress.plan.closed.get_or_insert(why);
         }
+        if let Some(why) = contradicting.get(&ingress.name) {
+            ingress.plan.closed.get_or_insert_with(|| why.clone());
+        }
         let of_itself = ingress.unmatched.first().map(|(host, path, _)| {
             let (host, path) = (shown(host), value::cut(path));
             format!("the path {path} of {host} cannot be matched: it looks around or refers back, or is no expression")
@@ -65,6 +69,62 @@ pub(super) fn close<'o>(all: &mut [Read<'o>]) {
             ingress.plan.closed.get_or_insert(why);
         }
     }
+}
+
+/// The Ingress that says which certificates clients of a host show, with what it says: the oldest one of each host.
+fn certificates<'r>(all: &'r [Read<'_>]) -> BTreeMap<&'r str, (&'r str, &'r ClientTls)> {
+    let is_served = |ingress: &&Read<'_>| ingress.plan.dropped.is_none();
+    let is_main = |ingress: &&Read<'_>| ingress.plan.canary.is_none();
+    let mains: BTreeSet<&str> = all.iter().filter(is_served).filter(is_main).flat_map(Read::hosts).collect();
+    let mut first = BTreeMap::new();
+    for ingress in all.iter().filter(is_served) {
+        let Some(client_tls) = &ingress.plan.location.client_tls else { continue };
+        for host in ingress.hosts().filter(|host| mains.contains(host)) {
+            first.entry(host).or_insert((ingress.name.as_str(), client_tls));
+        }
+    }
+    first
+}
+
+/// The Ingresses that demand more of clients of a host than the oldest one does, each with the reason for which it is closed.
+fn contradicting(all: &[Read<'_>]) -> BTreeMap<String, String> {
+    let first = certificates(all);
+    let namespace = |name: &str| name.split('/').next().unwrap_or_default().to_owned();
+    let mut found = BTreeMap::new();
+    for ingress in all.iter().filter(|ingress| ingress.plan.dropped.is_none()) {
+        let Some(client_tls) = &ingress.plan.location.client_tls else { continue };
+        let demands_more = |host: &str| {
+            let (by, of_host) = first.get(host)?;
+            let is_same = namespace(by) == namespace(&ingress.name) && of_host.demands_as_much_as(client_tls);
+            (!is_same && *by != ingress.name).then(|| (host.to_owned(), (*by).to_owned()))
+        };
+        if let Some((host, by)) = ingress.hosts().find_map(demands_more) {
+            let why = format!(
+                "the older Ingress {by} says which certificates clients of {} show, and demands less: write the same annotations for both",
+                shown(&host)
+            );
+            found.insert(ingress.name.clone(), why);
+        }
+    }
+    found
+}
+
+/// The hosts whose clients show certificates of another CA than those of the first one.
+fn authorities(all: &[Read<'_>]) -> Vec<String> {
+    let secret = |(by, client_tls): &(&str, &ClientTls)| {
+        format!("{}/{}", by.split('/').next().unwrap_or_default(), client_tls.secret)
+    };
+    let certificates = certificates(all);
+    let mut hosts = certificates.iter().map(|(host, of)| (shown(host), secret(of)));
+    let Some((first, its)) = hosts.next() else { return Vec::new() };
+    let others = hosts.filter(|(_, other)| *other != its);
+    let told = others.map(|(host, other)| {
+        format!(
+            "clients of {host} show certificates of the CA in the Secret {other}, and those of {first} of the one in {its}: all hosts share one \
+             CA, so {host} is closed (403) unless both Secrets say the same"
+        )
+    });
+    told.collect()
 }
 
 /// The paths of each host, each with whether it is exact. Canaries have none of their own.
@@ -145,6 +205,7 @@ pub(super) fn of_hosts(read: &[Read<'_>]) -> Vec<String> {
             }
         }
     }
+    notes.extend(authorities(read));
     for (host, because) in &regexes {
         notes.push(format!(
             "all paths of {} are regular expressions, compared without case and open at their ends, because of {because}",

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::super::PREFIX;
 use super::*;
 
 fn ingress(name: &str, annotations: &Value, path: &str) -> Value {
@@ -32,12 +33,13 @@ fn a_report() {
     let mut objects = objects;
     objects[3]["spec"]["rules"][0]["host"] = json!("d.example");
     let report = Report::of(&objects, "nginx", Compat::Safe);
-    let expect = Score { ingresses: 6, served: 1, differs: 1, refused: 1, closed: 2, dropped: 1, percent: 33 };
+    let expect =
+        Score { ingresses: 6, served: 1, differs: 1, refused: 1, closed: 2, dropped: 1, options: 2, percent: 25 };
     assert_eq!(report.score, expect);
     assert!(!report.is_good());
     let text = report.page(Format::Text);
     for part in [
-        "6 Ingresses: 1 served, 1 served with a difference, 1 served without an annotation, 2 closed (403), 1 not served; score 33 %",
+        "6 Ingresses: 1 served, 1 served with a difference, 1 served without an annotation, 2 closed (403), 1 not served; 2 keys of the ConfigMap and flags refused; score 25 %",
         "shop/f: closed (403): the path /x(?!y) of a.example cannot be matched",
         "shop/d: closed (403): auth-tls-secret is refused",
         "all paths of a.example are regular expressions, compared without case and open at their ends, because of shop/b",
@@ -49,7 +51,7 @@ fn a_report() {
         assert!(text.contains(part), "{part}\n{text}");
     }
     let json: Value = serde_json::from_str(&report.page(Format::Json)).unwrap();
-    assert_eq!(json["score"]["percent"], 33);
+    assert_eq!(json["score"]["percent"], 25);
     assert!(report.page(Format::Markdown).contains("| auth-tls-secret | refused | shop/d |"));
     let html = report.page(Format::Html);
     assert!(html.contains("x&lt;y") && !html.contains("x<y"));
@@ -82,13 +84,87 @@ fn what_holds_for_a_host_closes_all_of_its_ingresses() {
 }
 
 #[test]
+fn the_oldest_ingress_of_a_host_says_which_certificates_its_clients_show() {
+    let older = json!({"auth-tls-secret": "shop/ca", "auth-tls-verify-client": "optional"});
+    let check = |younger: Value, expect: Outcome| {
+        let mut objects = [ingress("a", &older, "/a"), ingress("b", &younger, "/b")];
+        objects[0]["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+        objects[1]["metadata"]["creationTimestamp"] = json!("2021-01-01T00:00:00Z");
+        let found = outcomes(&objects);
+        assert_eq!(found[0].1, Outcome::Differs, "{younger}");
+        assert_eq!(found[1].1, expect, "{younger}");
+    };
+    check(older.clone(), Outcome::Differs);
+    check(json!({"auth-tls-secret": "shop/ca"}), Outcome::Closed);
+    check(json!({"auth-tls-secret": "shop/other", "auth-tls-verify-client": "optional"}), Outcome::Closed);
+    check(json!({"auth-tls-secret": "shop/ca", "auth-tls-verify-client": "optional_no_ca"}), Outcome::Differs);
+    let mut elsewhere = ingress("b", &json!({"auth-tls-secret": "shop/other"}), "/");
+    elsewhere["spec"]["rules"][0]["host"] = json!("b.example");
+    let page = Report::of(&[ingress("a", &older, "/a"), elsewhere], "nginx", Compat::Safe).page(Format::Text);
+    assert!(page.contains("b.example is closed (403) unless both Secrets say the same"), "{page}");
+}
+
+fn controller(arguments: &[&str]) -> Value {
+    let arguments: Vec<&str> = ["/nginx-ingress-controller"].iter().chain(arguments).copied().collect();
+    json!({"kind": "Deployment", "metadata": {"name": "c"}, "spec": {"template": {"spec": {"containers": [{"args": arguments}]}}}})
+}
+
+#[test]
+fn annotations_with_the_prefix_of_the_flag() {
+    let with = |name: &str, value: &str| {
+        let mut object = ingress("a", &json!({}), "/");
+        object["metadata"]["annotations"][name] = json!(value);
+        object
+    };
+    let digest = with("foo.io/auth-type", "digest");
+    let flag = controller(&["--annotations-prefix=foo.io"]);
+    let report = Report::of(&[digest.clone(), flag.clone()], "nginx", Compat::Safe);
+    assert_eq!(report.ingresses[0].outcome, Outcome::Closed, "{}", report.page(Format::Text));
+    assert_eq!(report.ingresses[0].annotations[0].key, "auth-type");
+    // Nobody reads those with the usual prefix then.
+    let usual = with("nginx.ingress.kubernetes.io/auth-type", "digest");
+    let report = Report::of(&[usual, flag], "nginx", Compat::Safe);
+    assert_eq!(report.ingresses[0].outcome, Outcome::Served);
+    // Without the flags, the report says what it does not know.
+    let page = Report::of(std::slice::from_ref(&digest), "nginx", Compat::Safe).page(Format::Text);
+    assert!(page.contains("look like those of ingress-nginx, and are not read: foo.io"), "{page}");
+    let page =
+        Report::of(&[digest, controller(&["--annotations-prefix=$(P)"])], "nginx", Compat::Safe).page(Format::Text);
+    assert!(page.contains("annotations-prefix = $(P): refused: expected a DNS name"), "{page}");
+}
+
+#[test]
+fn a_config_map_that_is_named_by_an_argument_of_its_own() {
+    let named = json!({"kind": "ConfigMap", "metadata": {"name": "edge"}, "data": {"main-snippet": "env A;"}});
+    let usual = json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller"}, "data": {}});
+    let objects = [ingress("a", &json!({}), "/"), named, usual, controller(&["--configmap", "infra/edge"])];
+    let report = Report::of(&objects, "nginx", Compat::Safe);
+    assert!(report.page(Format::Text).contains("main-snippet = env A;: refused"));
+}
+
+#[test]
+fn options_that_are_refused_count() {
+    let check = |objects: &[Value], is_good: bool| {
+        let mut objects = objects.to_vec();
+        objects.push(ingress("a", &json!({}), "/"));
+        let report = Report::of(&objects, "nginx", Compat::Safe);
+        assert_eq!(report.ingresses[0].outcome, Outcome::Served);
+        assert_eq!((report.is_good(), report.score.percent == 100), (is_good, is_good), "{objects:?}");
+    };
+    let config = |key: &str, value: &str| json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller"}, "data": {key: value}});
+    check(&[config("hsts", "false"), controller(&["--enable-metrics=false"])], true);
+    check(&[config("proxy-add-original-uri-header", "true")], false);
+    check(&[config("proxy-add-original-uri-header", "false")], true);
+    check(&[config("hsts-max-age", "long")], false);
+    check(&[controller(&["--disable-catch-all"])], false);
+    check(&[controller(&["--disable-catch-all=false"])], true);
+}
+
+#[test]
 fn tls_passes_through_by_a_flag_of_the_controller() {
     let check = |arguments: Option<&[&str]>, expect: Outcome| {
         let mut objects = vec![ingress("a", &json!({}), "/a"), ingress("b", &json!({"ssl-passthrough": "true"}), "/")];
-        objects.extend(arguments.map(|arguments| {
-            let arguments: Vec<&str> = ["/nginx-ingress-controller"].iter().chain(arguments).copied().collect();
-            json!({"kind": "Deployment", "metadata": {"name": "c"}, "spec": {"template": {"spec": {"containers": [{"args": arguments}]}}}})
-        }));
+        objects.extend(arguments.map(controller));
         let outcomes: Vec<Outcome> = outcomes(&objects).into_iter().map(|(_, outcome)| outcome).collect();
         // It holds for all of the host.
         assert_eq!(outcomes, [expect, expect], "{arguments:?}");

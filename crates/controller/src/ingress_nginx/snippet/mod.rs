@@ -4,6 +4,7 @@
 mod answer;
 mod block;
 mod headers;
+mod http;
 mod pattern;
 mod server;
 mod step;
@@ -14,6 +15,7 @@ use ipnet::IpNet;
 pub use self::answer::Answer;
 pub(super) use self::block::blocks;
 pub use self::headers::Headers;
+pub use self::http::http_protects;
 pub use self::pattern::of_path;
 pub use self::server::{LocationKind, Server, ServerLocation, check_locations, read_server};
 pub use self::step::{Found, Like, Step, Test, found_in};

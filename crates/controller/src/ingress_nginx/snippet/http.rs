@@ -1,0 +1,46 @@
+//! What `http-snippet` of the ConfigMap may do. Nothing of it is served, so the question is only whether it keeps somebody out.
+
+use super::may_protect;
+use super::words::{self, Directive};
+
+/// Directives at this level without which nobody reads or does more: they define something that others name.
+const DEFINES: [&str; 12] = [
+    "geo",
+    "limit_conn_zone",
+    "limit_req_zone",
+    "log_format",
+    "lua_package_path",
+    "lua_shared_dict",
+    "map",
+    "map_hash_bucket_size",
+    "map_hash_max_size",
+    "server_names_hash_bucket_size",
+    "split_clients",
+    "upstream",
+];
+
+/// The ports of Ingresses, which a server without `listen` has as well.
+const PORTS: [u16; 2] = [80, 443];
+
+/// Whether a snippet may keep somebody out of Ingresses.
+pub fn http_protects(text: &str) -> bool {
+    words::read(text).map_or(true, |directives| directives.iter().any(protects))
+}
+
+fn protects(directive: &Directive) -> bool {
+    match directive.name() {
+        "server" => !is_elsewhere(directive),
+        name if DEFINES.contains(&name) => false,
+        _ => directive.all().into_iter().any(may_protect),
+    }
+}
+
+/// Whether a server has ports of its own, so that no Ingress is served there.
+fn is_elsewhere(server: &Directive) -> bool {
+    let listens = || server.block.iter().flatten().filter(|directive| directive.name() == "listen");
+    let port = |listen: &Directive| {
+        let address = listen.rest().first()?;
+        address.rsplit(':').next()?.parse::<u16>().ok()
+    };
+    listens().next().is_some() && listens().all(|listen| port(listen).is_some_and(|port| !PORTS.contains(&port)))
+}
