@@ -18,6 +18,8 @@ pub struct Server {
     pub add_header: HeaderChanges,
     /// Headers of responses by `more_set_headers` and `more_clear_headers`.
     pub more_headers: HeaderChanges,
+    /// Headers that are removed from responses of endpoints.
+    pub hidden: HeaderChanges,
 }
 
 /// Routes of an Ingress that its snippets may add. All routes of a cluster are bounded, and one Ingress must not take them.
@@ -116,7 +118,14 @@ impl Reading<'_> {
         let read = snippet::read_server(text).and_then(|server| self.server_of(server, paths));
         match read {
             Ok(server) => {
-                self.tell("server-snippet", Verdict::Served, "all of it is understood");
+                match server.hidden.is_empty() {
+                    true => self.tell("server-snippet", Verdict::Served, "all of it is understood"),
+                    false => {
+                        let says = "all of it is understood; proxy_hide_header holds for all paths of the host, also beside hide-headers and \
+                                    one of their own";
+                        self.tell("server-snippet", Verdict::Differs, says);
+                    }
+                }
                 (Some(server), None)
             }
             Err(Refused { what, protects }) => {
@@ -146,7 +155,8 @@ impl Reading<'_> {
             return Err(refused(what));
         }
         let (add_header, more_headers) = (changes(&server.add_header)?, changes(&server.more_headers)?);
-        Ok(Server { steps: server.steps, locations: server.locations, add_header, more_headers })
+        let hidden = changes(&server.hidden)?;
+        Ok(Server { steps: server.steps, locations: server.locations, add_header, more_headers, hidden })
     }
 
     fn refuse_snippet(&mut self, name: &str, refused: &Refused) {

@@ -7,6 +7,7 @@ mod headers;
 mod http;
 mod pattern;
 mod server;
+mod set;
 mod step;
 mod words;
 
@@ -155,6 +156,7 @@ const HARMLESS_BEGIN: [&str; 9] = [
 pub fn read(text: &str) -> Result<Changes, Refused> {
     let directives = words::read(text).map_err(|what| Refused { what: what.to_owned(), protects: true })?;
     let protects = directives.iter().flat_map(Directive::all).any(may_protect);
+    let directives = set::constants(directives).map_err(|what| Refused { what, protects })?;
     let mut changes = Changes::default();
     let mut access = Vec::new();
     for directive in &directives {
@@ -356,11 +358,12 @@ fn clear(names: &str, headers: &mut Headers) -> Result<(), String> {
 }
 
 /// Variables of nginx, and what they are called here.
-const VARIABLES: [(&str, &str); 8] = [
+const VARIABLES: [(&str, &str); 9] = [
     ("remote_addr", "client_ip"),
     ("the_real_ip", "client_ip"),
     ("remote_port", "client_port"),
     ("req_id", "request_id"),
+    ("request_id", "request_id"),
     ("ssl_protocol", "tls_version"),
     ("ssl_server_name", "sni"),
     ("ssl_client_escaped_cert", "client_cert_pem"),

@@ -18,6 +18,8 @@ pub struct Server {
     pub add_header: Headers,
     /// By `more_set_headers` and `more_clear_headers`, likewise.
     pub more_headers: Headers,
+    /// By `proxy_hide_header`: headers that are removed from responses of endpoints.
+    pub hidden: Headers,
 }
 
 /// A location that answers all of its requests.
@@ -169,6 +171,7 @@ fn put(directive: &Directive, server: &mut Server) -> Result<(), String> {
         ["more_clear_headers", names @ ..] if !names.is_empty() => {
             names.iter().try_for_each(|name| super::clear(name, &mut server.more_headers))?;
         }
+        ["proxy_hide_header", name] => server.hidden.set_or_remove(name, ""),
         [name, ..] if WITHOUT_EFFECT.contains(name) => {}
         [name, ..] => return Err((*name).to_owned()),
         [] => {}
@@ -246,7 +249,7 @@ mod tests {
              location = /robots.txt { default_type text/plain; add_header X-A b always; return 200 \"none\"; }\n\
              if ($http_user_agent ~* bot) { return 403; }\n\
              rewrite ^/old/(.*)$ /new/$1 permanent;\n\
-             add_header X-Frame-Options DENY always; more_clear_headers X-Powered-By;",
+             add_header X-Frame-Options DENY always; more_clear_headers X-Powered-By; proxy_hide_header X-Runtime;",
         );
         let server = server.unwrap();
         assert_eq!(server.steps.len(), 2);
@@ -260,6 +263,7 @@ mod tests {
         assert_eq!(robots.headers, [("x-a".to_owned(), "b".to_owned())]);
         assert_eq!(server.add_header.names().collect::<Vec<_>>(), ["x-frame-options"]);
         assert_eq!(server.more_headers.names().collect::<Vec<_>>(), ["x-powered-by"]);
+        assert_eq!(server.hidden.remove, ["x-runtime"]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::super::policy::Authority;
 use super::super::reference::Why;
 use super::super::regexes::Unmatched;
 use super::super::traffic::UpstreamTls;
-use super::snippets::{Before, Item, Server, When, everything, host_label};
+use super::snippets::{Before, Item, Server, When, everything, hide, host_label};
 use super::{At, Host, Ingress, Making, NAMES_MAX, Place, client_certificate, moved, names, respond};
 use crate::index::{IngressTarget, Name};
 use crate::ingress_nginx::{
@@ -434,7 +434,8 @@ impl<'t> Making<'t, '_, '_> {
             all.policy.changes.rewrite.path = Some(rewrite.clone());
         }
         let At { plain, tls } = self.at;
-        for route in self.served(place, all) {
+        for mut route in self.served(place, all) {
+            hide(self.server, &mut route);
             let over_plain = match self.https(place.ingress, place.path, &route) {
                 Some(redirect) => redirect,
                 // Nobody shows a certificate there.

@@ -15,6 +15,13 @@ use crate::ingress_nginx::{
     Answer, Found, Like, LocationKind, ServerLocation, Step, Test, check_locations, found_in, of_path,
 };
 
+/// Removes headers from responses of endpoints, as the snippet of a host says. What the location itself sets comes later.
+pub(super) fn hide(server: Option<&crate::ingress_nginx::Server>, route: &mut Route) {
+    if let Some(server) = server.filter(|server| !server.hidden.is_empty()) {
+        route.for_each_changes(|changes| changes.response_headers = server.hidden.then(&changes.response_headers));
+    }
+}
+
 /// The requests that a route is for, besides what the route itself says.
 #[derive(Clone, Debug, Default)]
 pub(super) struct When {
