@@ -493,3 +493,28 @@ fn what_is_different_is_asked_for_and_matters() {
     let is_malformed = |(_, differences): &&(String, Vec<String>)| differences.iter().any(|what| what == "no response");
     assert_eq!(found.iter().filter(is_malformed).collect::<Vec<_>>(), [] as [&(String, Vec<String>); 0]);
 }
+
+/// What `--to gateway-api` does not carry is an exit code, also if no annotation says it.
+#[test]
+fn what_objects_of_the_gateway_api_do_not_say() {
+    let scratch = Scratch::new();
+    let ingress = "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: shop}\nspec: {ingressClassName: nginx, rules: [{host: shop.example, \
+                   http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: a, port: {number: 80}}}}]}}]}\n";
+    let written =
+        |name: &str, text: &str| run(&["migrate", "ingress-nginx", &scratch.write(name, text), "--to", "gateway-api"]);
+    let plain = written("plain.yaml", ingress);
+    assert_eq!(plain.exit, Exit::Code(0), "{}", plain.stderr);
+    for part in
+        ["# Note: the Deployment of ingress-nginx is not among the objects", "kind: GatewayParameters", "xRealIp: true"]
+    {
+        assert!(plain.stdout.contains(part), "{part}: {}", plain.stdout);
+    }
+    let controller = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: ingress-nginx-controller}\ndata: {proxy-add-original-uri-header: 'true'}\n\
+                      ---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: ingress-nginx-controller}\n\
+                      spec: {template: {spec: {containers: [{args: [/nginx-ingress-controller, --tcp-services-configmap=a/b]}]}}}\n";
+    let whole = written("whole.yaml", &format!("{ingress}{controller}"));
+    assert_eq!(whole.exit, Exit::Code(1), "{}", whole.stderr);
+    for part in ["# Lost: ConfigMap: proxy-add-original-uri-header: ", "# Lost: flag --tcp-services-configmap: "] {
+        assert!(whole.stdout.contains(part), "{part}: {}", whole.stdout);
+    }
+}

@@ -122,11 +122,12 @@ fn no_ingress(args: &IngressNginxArgs, objects: &[Value], report: &Report) -> Ex
 
 fn gateway_api(args: &IngressNginxArgs, objects: &[Value]) -> Exit {
     let gateway = (args.gateway.namespace.as_str(), args.gateway.name.as_str(), args.gateway_class.as_str());
-    let Written { objects, lost, leaves_out } = written(objects, &args.class, gateway, args.compat.into());
+    let Written { objects, lost, notes, leaves_out } = written(objects, &args.class, gateway, args.compat.into());
+    let comment = |kind: &str, what: &String| format!("# {kind}: {}\n", what.replace(['\n', '\r'], " "));
+    let mut page: String = lost.iter().map(|what| comment("Lost", what)).collect();
+    page.extend(notes.iter().map(|what| comment("Note", what)));
     if leaves_out {
-        for what in &lost {
-            eprintln!("# Lost: {}", admin::visible(&what.replace(['\n', '\r'], " ")));
-        }
+        eprint!("{}", admin::visible(&page));
         return crate::fail(
             "nothing is written: other routes of the same host would take the requests for what is left out",
         );
@@ -134,7 +135,6 @@ fn gateway_api(args: &IngressNginxArgs, objects: &[Value]) -> Exit {
     if let Some(name) = same_name(&objects) {
         return crate::fail(&format!("two of the objects would be {name}: rename one of the Ingresses"));
     }
-    let mut page: String = lost.iter().map(|what| format!("# Lost: {}\n", what.replace(['\n', '\r'], " "))).collect();
     for object in &objects {
         match serde_saphyr::to_string(object) {
             Ok(text) => page.push_str(&format!("---\n{text}")),

@@ -1,15 +1,22 @@
-//! Ingresses as objects of the Gateway API: a Gateway, HTTPRoutes, and a TrafficPolicy for what no route can say. What would be lost is told, and
-//! what keeps somebody out and would be lost is not written at all.
+//! Ingresses as objects of the Gateway API: a Gateway with GatewayParameters, HTTPRoutes, and a TrafficPolicy for what no route can say. What would
+//! be lost is told, and what keeps somebody out and would be lost is not written at all.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod clients;
+mod lost;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use super::catalogue::Verdict;
 use super::options::Globals;
-use super::plan::{Compat, HeaderRule, Https, Location, Plan, Target};
+use super::plan::{Compat, Https, Location, Plan, Target};
 use super::report::{self, Read};
 use super::snippet::Step;
+use rules::{Canaries, canaries};
 
 /// Rules of an HTTPRoute, as the API has it.
 const RULES_MAX: usize = 16;
@@ -21,6 +28,8 @@ pub struct Written {
     pub objects: Vec<Value>,
     /// Sentences.
     pub lost: Vec<String>,
+    /// What is not known, such as the flags of a controller whose Deployment is not among the objects.
+    pub notes: Vec<String>,
     /// Whether paths are left out. Other routes of the same host would take their requests, without what kept somebody out.
     pub leaves_out: bool,
 }
@@ -34,13 +43,13 @@ const LISTENERS_MAX: usize = 64;
 /// Entries of a ReferenceGrant.
 const GRANTED_MAX: usize = 16;
 
-/// Bytes of a path in a match.
-const PATH_BYTES_MAX: usize = 1024;
-
 /// Writes the Ingresses among these objects for a Gateway with this name, `NAMESPACE/NAME`, of this class.
 pub fn written(objects: &[Value], class: &str, gateway: (&str, &str, &str), compat: Compat) -> Written {
     let mut written = Written::default();
-    let (globals, read) = report::ingresses(objects, class, compat);
+    let (read, globals, flags) = report::all(objects, class, compat, &mut written.notes);
+    let (parameters, lost) = clients::parameters(&globals, compat, (gateway.0, gateway.1));
+    written.lost = lost;
+    written.lost.extend(lost::of_controller(&globals.findings, &flags));
     let is_regex: BTreeSet<&str> = regex_hosts(&read);
     let mains: Vec<&Read<'_>> = read.iter().filter(|read| read.plan.canary.is_none()).collect();
     // The oldest Ingress with a certificate for a host decides it.
@@ -49,6 +58,8 @@ pub fn written(objects: &[Value], class: &str, gateway: (&str, &str, &str), comp
         certificates.entry(host).or_insert(secret);
     }
     let (mut all, listeners) = listeners(gateway, &certificates);
+    let has_listener_sets = all.len() > 1;
+    all.insert(0, parameters);
     let canaries = canaries(&read);
     let has_tls = |ingress: &&&Read<'_>| ingress.object["spec"]["tls"].as_array().is_some_and(|tls| !tls.is_empty());
     let mut making = Making {
@@ -58,11 +69,13 @@ pub fn written(objects: &[Value], class: &str, gateway: (&str, &str, &str), comp
         is_regex: &is_regex,
         canaries: &canaries,
         listeners: &listeners,
+        hosts: mains.iter().flat_map(|ingress| ingress.hosts()).collect(),
+        redirected: BTreeSet::new(),
         with_tls: mains.iter().filter(has_tls).flat_map(|ingress| ingress.hosts()).collect(),
         grants: BTreeMap::new(),
     };
     for (namespace, secret) in certificates.values().filter(|(namespace, _)| namespace != gateway.0) {
-        for kind in ["Gateway", "ListenerSet"].into_iter().take(if all.len() > 1 { 2 } else { 1 }) {
+        for kind in ["Gateway", "ListenerSet"].into_iter().take(if has_listener_sets { 2 } else { 1 }) {
             let from = (GROUP, kind, gateway.0.to_owned());
             making.grants.entry((namespace.clone(), from)).or_default().insert(("Secret", secret.clone()));
         }
@@ -90,24 +103,6 @@ type Listeners = BTreeMap<String, (&'static str, String, String)>;
 /// What objects of one kind in one namespace may refer to in another namespace: the namespace with the group, the kind and the namespace of
 /// those that refer, and the kinds and names that they refer to.
 type Grants = BTreeMap<(String, (&'static str, &'static str, String)), BTreeSet<(&'static str, String)>>;
-
-/// The backends of canaries by their host and path, each with its Ingress.
-type Canaries<'r, 'o> = HashMap<(&'r str, &'r str), (&'r Read<'o>, Value)>;
-
-fn canaries<'r, 'o>(read: &'r [Read<'o>]) -> Canaries<'r, 'o> {
-    let mut found = HashMap::new();
-    for other in read.iter().filter(|other| other.plan.canary.is_some() && other.plan.dropped.is_none()) {
-        for (number, (host, paths)) in other.rules.iter().enumerate() {
-            for (place, (path, _)) in paths.iter().enumerate() {
-                let object = &other.object["spec"]["rules"][number]["http"]["paths"][place];
-                if let Some(target) = backend(object) {
-                    found.entry((host.as_str(), *path)).or_insert((other, target));
-                }
-            }
-        }
-    }
-    found
-}
 
 /// The objects that let others refer to something in their namespace.
 fn granted(grants: &Grants) -> Vec<Value> {
@@ -185,7 +180,9 @@ fn listeners(
         found.insert(host.clone(), (kind, of, format!("https-{number}")));
     }
     all.insert(0, json!({"name": "http", "port": 80, "protocol": "HTTP", "allowedRoutes": from}));
-    let mut spec = json!({"gatewayClassName": class, "listeners": all});
+    let parameters = json!({"group": "steelyard.io", "kind": "GatewayParameters", "name": name});
+    let mut spec =
+        json!({"gatewayClassName": class, "infrastructure": {"parametersRef": parameters}, "listeners": all});
     if !others.is_empty() {
         spec["allowedListeners"] = json!({"namespaces": {"from": "Same"}});
     }
@@ -215,6 +212,10 @@ struct Making<'w, 'o> {
     listeners: &'w Listeners,
     /// The hosts of Ingresses with `tls`, whose requests over HTTP are redirected unless an annotation says otherwise.
     with_tls: BTreeSet<&'w str>,
+    /// The hosts of all rules.
+    hosts: BTreeSet<&'w str>,
+    /// The hosts that have a redirect because of `from-to-www-redirect`.
+    redirected: BTreeSet<String>,
     grants: Grants,
 }
 
@@ -274,6 +275,9 @@ impl Making<'_, '_> {
             self.left_out(ingress, &format!("auth-url: write the URL of the Service {what}"));
             return Vec::new();
         }
+        for what in lost::of_annotations(&ingress.plan.findings) {
+            self.lost(ingress, &what);
+        }
         let decides = |steps: &[Step]| steps.iter().any(|step| matches!(step, Step::If { .. } | Step::Answer(_)));
         let server = location.server.as_ref();
         let is_decided = [
@@ -324,7 +328,49 @@ impl Making<'_, '_> {
             objects.extend(policies(spec, (namespace, name), &names));
             self.beside_policies(ingress, namespace);
         }
+        objects.extend(self.www(ingress, (namespace, name)));
         objects
+    }
+
+    /// The redirects to `example.com` or `www.example.com` from the other one. Its clients are asked for nothing, so no policy holds for it.
+    fn www(&mut self, ingress: &Read<'_>, (namespace, name): (&str, &str)) -> Vec<Value> {
+        let mut all = Vec::new();
+        for (number, (host, _)) in ingress.rules.iter().enumerate().filter(|_| ingress.plan.location.www) {
+            let other = host.strip_prefix("www.").map_or_else(|| format!("www.{host}"), str::to_owned);
+            let is_taken = host.is_empty() || host.contains('*') || self.hosts.contains(other.as_str());
+            if is_taken || !self.redirected.insert(other.clone()) {
+                continue;
+            }
+            let tls = self.tls_parents(&[&other]);
+            if tls.is_empty() && !self.tls_parents(&[host]).is_empty() {
+                let what = format!(
+                    "from-to-www-redirect: https://{other} is not redirected, because it has no certificate: name it in `tls`"
+                );
+                self.lost(ingress, &what);
+            }
+            let parents = [vec![self.parent("Gateway", self.gateway.1, "http")], tls].concat();
+            let to = json!({"hostname": host, "statusCode": 308});
+            all.push(json!({
+                "apiVersion": "gateway.networking.k8s.io/v1",
+                "kind": "HTTPRoute",
+                "metadata": {"name": format!("{name}{}-www", number_of(number)), "namespace": namespace},
+                "spec": {
+                    "parentRefs": parents,
+                    "hostnames": [other],
+                    "rules": [{"filters": [{"type": "RequestRedirect", "requestRedirect": to}]}],
+                },
+            }));
+        }
+        all
+    }
+
+    /// Whether the requests of a rule are served over HTTP although the others of the host are redirected.
+    fn is_open(&self, rule: &Value) -> bool {
+        let path = rule.pointer("/matches/0/path/value").and_then(Value::as_str).unwrap_or("/");
+        // So begin the expressions of paths.
+        let path = path.strip_prefix("(?i:").unwrap_or(path);
+        let prefixes = self.globals.prefixes("no-tls-redirect-locations");
+        prefixes.iter().any(|prefix| path.starts_with(prefix.as_str()))
     }
 
     /// What policies and routes need besides, or do not say.
@@ -461,6 +507,10 @@ impl Making<'_, '_> {
             (_, false) => route(name, &[std::slice::from_ref(&plain), tls.as_slice()].concat(), rules),
         }
         if redirects {
+            let open: Vec<Value> = rules.iter().filter(|rule| self.is_open(rule)).cloned().collect();
+            if !open.is_empty() {
+                route(&format!("{name}-open"), std::slice::from_ref(&plain), &open);
+            }
             let to = json!({"scheme": "https", "statusCode": self.globals.redirect_code()});
             let rule = json!({"filters": [{"type": "RequestRedirect", "requestRedirect": to}]});
             route(&format!("{name}-to-https"), &[plain], &[rule]);
@@ -473,116 +523,6 @@ impl Making<'_, '_> {
             self.left_out(ingress, &what);
         }
         all
-    }
-
-    /// The rules of one host of an Ingress.
-    fn rules(&mut self, ingress: &Read<'_>, number: usize) -> Vec<Value> {
-        let Some((host, paths)) = ingress.rules.get(number) else { return Vec::new() };
-        let backends = ingress.object["spec"]["rules"][number]["http"]["paths"].as_array().cloned().unwrap_or_default();
-        let mut rules = Vec::new();
-        for ((path, kind), object) in paths.iter().zip(&backends) {
-            let Some((matcher, mut filters)) = self.matched(ingress, host, path, kind) else { continue };
-            filters.extend(own_filters(&ingress.plan.location));
-            let filters = merged(filters);
-            let mut rule = Map::new();
-            if let Some((status, url)) = &ingress.plan.location.redirect {
-                let Some(redirect) = redirect(*status, url) else {
-                    self.left_out(
-                        ingress,
-                        &format!("{path}: a redirect to {url} with the status {status} cannot be written"),
-                    );
-                    continue;
-                };
-                rule.insert("matches".to_owned(), json!([{"path": matcher}]));
-                rule.insert("filters".to_owned(), json!([redirect]));
-                rules.push(Value::Object(rule));
-                continue;
-            }
-            let Some(main) = backend(object) else {
-                self.left_out(ingress, &format!("{path}: a backend by the name of its port: write the number"));
-                continue;
-            };
-            let canary = self.canaries.get(&(host.as_str(), *path)).cloned();
-            let rule = |matches: Value, backends: Value| {
-                let mut rule = json!({"matches": matches, "backendRefs": backends});
-                if !filters.is_empty() {
-                    rule["filters"] = json!(filters);
-                }
-                rule
-            };
-            let Some((other, target)) = canary else {
-                rules.push(rule(json!([{"path": matcher}]), json!([main])));
-                continue;
-            };
-            let plan = other.plan.canary.clone().unwrap_or_default();
-            let header = |name: &str, kind: &str, value: &str| json!([{"path": matcher, "headers": [{"name": name, "type": kind, "value": value}]}]);
-            match &plan.header {
-                Some((name, HeaderRule::Words)) => {
-                    rules.push(rule(header(name, "Exact", "always"), json!([target])));
-                    rules.push(rule(header(name, "Exact", "never"), json!([main])));
-                }
-                Some((name, HeaderRule::Value(value))) => {
-                    rules.push(rule(header(name, "Exact", value), json!([target])))
-                }
-                Some((name, HeaderRule::Pattern(value))) => {
-                    rules.push(rule(header(name, "RegularExpression", &format!(".*(?:{value}).*")), json!([target])));
-                }
-                None => {}
-            }
-            if let Some(cookie) = &plan.cookie {
-                let pattern = |word: &str| format!("(?:.*; *)?{}={word}(?:;.*)?", regex::escape(cookie));
-                rules.push(rule(header("cookie", "RegularExpression", &pattern("always")), json!([target])));
-                rules.push(rule(header("cookie", "RegularExpression", &pattern("never")), json!([main])));
-            }
-            let (mut main, mut target) = (main, target);
-            (main["weight"], target["weight"]) = (json!(plan.total - plan.weight), json!(plan.weight));
-            rules.push(rule(json!([{"path": matcher}]), json!([main, target])));
-        }
-        rules
-    }
-
-    /// The match of a path, and the filter that rewrites it; `None` if that cannot be written.
-    fn matched(&mut self, ingress: &Read<'_>, host: &str, path: &str, kind: &str) -> Option<(Value, Vec<Value>)> {
-        let rewrite = ingress.plan.location.rewrite.as_deref().filter(|target| *target != path);
-        let replace = |modifier: Value| json!({"type": "URLRewrite", "urlRewrite": {"path": modifier}});
-        // What most people write: a prefix that is cut off.
-        if let (Some(prefix), Some(target)) =
-            (path.strip_suffix("(/|$)(.*)").filter(|prefix| is_literal(prefix)), rewrite)
-            && let Some(before) = target.strip_suffix("/$2").filter(|before| is_literal(before))
-        {
-            let with = if before.is_empty() { "/" } else { before };
-            let matcher = json!({"type": "PathPrefix", "value": prefix});
-            return Some((matcher, vec![replace(json!({"type": "ReplacePrefixMatch", "replacePrefixMatch": with}))]));
-        }
-        let filters = match rewrite {
-            None => Vec::new(),
-            Some(target) if is_literal(target) => {
-                vec![replace(json!({"type": "ReplaceFullPath", "replaceFullPath": target}))]
-            }
-            Some(target) => {
-                self.left_out(
-                    ingress,
-                    &format!("{path}: a rewrite to {target} cannot be written; the path is left out"),
-                );
-                return None;
-            }
-        };
-        if !self.is_regex.contains(host) {
-            let kind = if kind == "Exact" { "Exact" } else { "PathPrefix" };
-            return Some((json!({"type": kind, "value": path}), filters));
-        }
-        match super::regex_of(path) {
-            Ok(pattern) if pattern.len() > PATH_BYTES_MAX => {
-                let what = format!("{}: an expression of more than {PATH_BYTES_MAX} bytes", super::value::cut(path));
-                self.left_out(ingress, &what);
-                None
-            }
-            Ok(pattern) => Some((json!({"type": "RegularExpression", "value": pattern}), filters)),
-            Err(_) => {
-                self.left_out(ingress, &format!("{path}: the expression cannot be matched; the path is left out"));
-                None
-            }
-        }
     }
 }
 
@@ -622,66 +562,6 @@ fn with_hsts(rules: &[Value], hsts: &str) -> Vec<Value> {
     rules
 }
 
-/// A rule has one filter of a kind.
-fn merged(filters: Vec<Value>) -> Vec<Value> {
-    let (rewrites, mut others): (Vec<Value>, Vec<Value>) =
-        filters.into_iter().partition(|filter| filter["type"] == "URLRewrite");
-    let mut all = Map::new();
-    for rewrite in rewrites {
-        all.extend(rewrite["urlRewrite"].as_object().cloned().unwrap_or_default());
-    }
-    if !all.is_empty() {
-        others.push(json!({"type": "URLRewrite", "urlRewrite": all}));
-    }
-    others
-}
-
 fn number_of(number: usize) -> String {
     if number == 0 { String::new() } else { format!("-{number}") }
 }
-
-fn is_literal(path: &str) -> bool {
-    path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-_~".contains(&byte))
-}
-
-fn own_filters(location: &Location) -> Vec<Value> {
-    let mut filters = Vec::new();
-    if let Some(host) = location.host.as_ref().filter(|host| !host.contains('$')) {
-        filters.push(json!({"type": "URLRewrite", "urlRewrite": {"hostname": host}}));
-    }
-    if let Some(prefix) = location.prefix.as_ref().filter(|_| location.rewrite.is_some()) {
-        let set = json!([{"name": "x-forwarded-prefix", "value": prefix}]);
-        filters.push(json!({"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": set}}));
-    }
-    if let Some(mirror) = location.mirror.as_ref().and_then(Target::service) {
-        let to = json!({"name": mirror.name, "namespace": mirror.namespace, "port": mirror.port});
-        filters.push(json!({"type": "RequestMirror", "requestMirror": {"backendRef": to}}));
-    }
-    filters
-}
-
-fn redirect(status: u16, url: &str) -> Option<Value> {
-    let (is_https, host, port, path) = super::value::split_url(url)?;
-    // A redirect of the API has a path and no query of its own.
-    let is_known =
-        [301, 302, 303, 307, 308].contains(&status) && !path.contains(['?', '#', '$']) && !host.contains('$');
-    let mut to = json!({
-        "scheme": if is_https { "https" } else { "http" },
-        "hostname": host,
-        "statusCode": status,
-        "path": {"type": "ReplaceFullPath", "replaceFullPath": if path.is_empty() { "/" } else { path }},
-    });
-    if let Some(port) = port {
-        to["port"] = json!(port);
-    }
-    is_known.then(|| json!({"type": "RequestRedirect", "requestRedirect": to}))
-}
-
-/// The port of a Service that a path of an Ingress leads to.
-fn backend(path: &Value) -> Option<Value> {
-    let service = &path["backend"]["service"];
-    Some(json!({"name": service["name"].as_str()?, "port": service["port"]["number"].as_u64()?}))
-}
-
-#[cfg(test)]
-mod tests;

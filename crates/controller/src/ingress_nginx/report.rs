@@ -136,14 +136,9 @@ pub(super) struct Read<'o> {
     pub(super) object: &'o Value,
 }
 
-/// The Ingresses of a class, in the order in which ingress-nginx takes them, with what the ConfigMap says.
-pub(super) fn ingresses<'o>(objects: &'o [Value], class: &str, compat: Compat) -> (Globals, Vec<Read<'o>>) {
-    let (read, globals, _) = all(objects, class, compat, &mut Vec::new());
-    (globals, read)
-}
-
-/// The same with the flags. Adds notes about what is not known.
-fn all<'o>(
+/// The Ingresses of a class, in the order in which ingress-nginx takes them, with what the ConfigMap and the flags say. Adds notes about what is not
+/// known.
+pub(super) fn all<'o>(
     objects: &'o [Value],
     class: &str,
     compat: Compat,

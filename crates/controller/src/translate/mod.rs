@@ -26,7 +26,7 @@
 
 mod address;
 mod bind;
-mod clients;
+pub(crate) mod clients;
 mod cluster;
 mod filter;
 mod gateway;

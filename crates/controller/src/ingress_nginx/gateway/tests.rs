@@ -1,7 +1,16 @@
-//! What is written in place of Ingresses.
+//! What is written for Ingresses, and what is lost.
 
-use super::*;
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::super::catalogue::{KEYS, Verdict};
+use super::super::options::{FLAGS, OPTIONS};
+use super::super::plan::{Compat, Finding};
+use super::{Written, lost, written};
 use crate::ingress_nginx::PREFIX;
+use crate::objects::ParametersSpec;
+use crate::translate::clients::{ClientPolicy, Wrong};
 
 fn ingress(name: &str, annotations: Value, path: &str) -> Value {
     let annotations: Map<String, Value> =
@@ -23,14 +32,14 @@ fn made(objects: &[Value]) -> Written {
 fn a_prefix_that_is_cut_off() {
     let made = made(&[ingress("a", json!({"rewrite-target": "/$2", "upstream-vhost": "in.example"}), "/api(/|$)(.*)")]);
     assert_eq!(made.lost, [""; 0]);
-    let rule = &made.objects[1]["spec"]["rules"][0];
+    let rule = &made.objects[2]["spec"]["rules"][0];
     assert_eq!(rule["matches"], json!([{"path": {"type": "PathPrefix", "value": "/api"}}]));
     let path = json!({"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"});
     assert_eq!(
         rule["filters"],
         json!([{"type": "URLRewrite", "urlRewrite": {"path": path, "hostname": "in.example"}}])
     );
-    let policy = &made.objects[2];
+    let policy = &made.objects[3];
     assert_eq!((&policy["kind"], &policy["spec"]["targetRefs"][0]["name"]), (&json!("TrafficPolicy"), &json!("a")));
     let spec = policy["spec"].as_object().unwrap();
     assert!(config::TrafficPolicy::read(spec).is_ok());
@@ -65,7 +74,7 @@ fn canaries() {
     canary["spec"]["rules"][0]["host"] = json!("a.example");
     canary["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"] = json!("next");
     let made = made(&[ingress("a", json!({}), "/"), canary]);
-    let rules = made.objects[1]["spec"]["rules"].as_array().unwrap();
+    let rules = made.objects[2]["spec"]["rules"].as_array().unwrap();
     assert_eq!(rules.len(), 3);
     let weights: Vec<(&str, u64)> = rules[2]["backendRefs"]
         .as_array()
@@ -112,6 +121,260 @@ fn many_certificates_of_another_namespace() {
 fn a_host_without_a_certificate_is_not_redirected_to_nowhere() {
     let made = made(&[ingress("a", json!({"force-ssl-redirect": "true"}), "/")]);
     assert!(made.leaves_out && made.lost.iter().any(|lost| lost.contains("there is no certificate")));
+}
+
+fn config_map(data: Value) -> Value {
+    json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller", "namespace": "ingress-nginx"}, "data": data})
+}
+
+fn deployment(flags: &[&str]) -> Value {
+    let args = [&["/nginx-ingress-controller"], flags].concat();
+    let container = json!({"args": args});
+    json!({"kind": "Deployment", "spec": {"template": {"spec": {"containers": [container]}}}})
+}
+
+fn of_kind<'w>(made: &'w Written, kind: &str) -> Vec<&'w Value> {
+    made.objects.iter().filter(|object| object["kind"] == kind).collect()
+}
+
+/// The `clients` of the GatewayParameters, which the controller takes.
+fn clients(made: &Written) -> Value {
+    let spec = &of_kind(made, "GatewayParameters")[0]["spec"];
+    let read: ParametersSpec = serde_json::from_value(spec.clone()).unwrap();
+    let mut wrong = Wrong::default();
+    wrong.unknown(&read.others);
+    ClientPolicy::of(&Default::default()).apply(&read.clients, &mut wrong);
+    assert_eq!(wrong.all, [""; 0], "{spec}");
+    spec["clients"].clone()
+}
+
+#[test]
+fn clients_are_treated_as_before() {
+    let plain = made(&[ingress("a", json!({}), "/")]);
+    let usual = json!({
+        "forwardedHeaders": "IngressNginx", "xRealIp": true, "requestId": {"keep": "Always"}, "headerNames": "Strict",
+    });
+    assert_eq!(clients(&plain), usual);
+    let gateway = of_kind(&plain, "Gateway")[0];
+    let named = &gateway["spec"]["infrastructure"]["parametersRef"];
+    assert_eq!(named, &json!({"group": "steelyard.io", "kind": "GatewayParameters", "name": "edge"}));
+    assert_eq!(of_kind(&plain, "GatewayParameters")[0]["metadata"], gateway["metadata"]);
+    assert!(plain.notes.iter().any(|note| note.contains("its flags are not known")), "{:?}", plain.notes);
+
+    let check = |data: Value, expect: &[(&str, Value)], lost: &[&str]| {
+        let made = made(&[ingress("a", json!({}), "/"), config_map(data.clone())]);
+        let clients = clients(&made);
+        for (name, value) in expect {
+            assert_eq!(&clients[*name], value, "{data}");
+        }
+        assert_eq!(made.lost.len(), lost.len(), "{data}: {:?}", made.lost);
+        assert!(lost.iter().zip(&made.lost).all(|(part, lost)| lost.contains(part)), "{data}: {:?}", made.lost);
+    };
+    check(
+        json!({"use-forwarded-headers": "true", "proxy-real-ip-cidr": "10.0.0.0/8"}),
+        &[("trustedProxies", json!(["10.0.0.0/8"]))],
+        &[],
+    );
+    check(json!({"proxy-real-ip-cidr": "10.0.0.0/8"}), &[("trustedProxies", Value::Null)], &[]);
+    check(json!({"use-forwarded-headers": "true"}), &[("trustedProxies", Value::Null)], &["trustedProxies"]);
+    check(json!({"use-proxy-protocol": "true"}), &[("proxyProtocol", json!("Required"))], &[]);
+    check(json!({"enable-underscores-in-headers": "true"}), &[("headerNames", json!("Underscores"))], &[]);
+    check(json!({"ignore-invalid-headers": "false"}), &[("headerNames", json!("Any"))], &[]);
+    check(
+        json!({"client-header-timeout": "20", "client-body-timeout": "30", "keep-alive": "40"}),
+        &[("timeouts", json!({"header": "20s", "stall": "30s", "idle": "40s"}))],
+        &[],
+    );
+    check(json!({"keep-alive": "0"}), &[("timeouts", Value::Null)], &["keep-alive"]);
+    check(json!({"large-client-header-buffers": "4 16k"}), &[("limits", json!({"headerSize": "64Ki"}))], &[]);
+    check(json!({"large-client-header-buffers": "4 16m"}), &[("limits", Value::Null)], &["headerSize"]);
+    check(json!({"http2-max-concurrent-streams": "7"}), &[("limits", json!({"streamsPerConnection": 7}))], &[]);
+    check(json!({"http2-max-concurrent-streams": "70000"}), &[("limits", Value::Null)], &["streamsPerConnection"]);
+    check(json!({"ssl-protocols": "TLSv1.3"}), &[("minTlsVersion", json!("1.3"))], &[]);
+    check(json!({"ssl-protocols": "TLSv1.2 TLSv1.3"}), &[("minTlsVersion", Value::Null)], &[]);
+    check(json!({"ssl-protocols": "TLSv1.1 TLSv1.2"}), &[("minTlsVersion", Value::Null)], &["TLS 1.2 and 1.3"]);
+}
+
+#[test]
+fn what_the_controller_does_and_the_objects_do_not() {
+    let lost =
+        |data: Value, flags: &[&str]| made(&[ingress("a", json!({}), "/"), config_map(data), deployment(flags)]).lost;
+    let of_option = |name: &str, value: &str| lost(json!({name: value}), &[]);
+    for (name, value) in [
+        ("proxy-add-original-uri-header", "true"),
+        ("http-snippet", "gzip on;"),
+        ("main-snippet", "a b;"),
+        ("stream-snippet", "a b;"),
+        ("use-port-in-redirects", "true"),
+        ("add-headers", "ingress-nginx/none"),
+        ("skip-access-log-urls", "/x"),
+        ("log-format-upstream", "$host"),
+    ] {
+        let found = of_option(name, value);
+        assert!(found.len() == 1 && found[0].starts_with(&format!("ConfigMap: {name}: ")), "{name}: {found:?}");
+    }
+    for (name, value) in
+        [("use-port-in-redirects", "false"), ("proxy-add-original-uri-header", "false"), ("hsts", "false")]
+    {
+        assert_eq!(of_option(name, value), [""; 0], "{name}");
+    }
+    for name in [
+        "tcp-services-configmap",
+        "udp-services-configmap",
+        "default-backend-service",
+        "default-ssl-certificate",
+        "publish-service",
+        "watch-namespace",
+    ] {
+        let found = lost(json!({}), &[&format!("--{name}=a/b")]);
+        assert!(found.len() == 1 && found[0].starts_with(&format!("flag --{name}: ")), "{name}: {found:?}");
+        assert!(!found[0].contains("--ingress-nginx"), "the flags of another mode: {found:?}");
+    }
+    let flags = ["--http-port=80", "--election-id=x", "--configmap=a/ingress-nginx-controller", "--update-status=true"];
+    assert_eq!(lost(json!({}), &flags), [""; 0]);
+    assert_eq!(lost(json!({}), &["--http-port=8080", "--update-status=false"]).len(), 2);
+    let relative = made(&[ingress("a", json!({"relative-redirects": "true"}), "/")]);
+    assert!(relative.lost[0].starts_with("shop/a: relative-redirects: "), "{:?}", relative.lost);
+}
+
+/// Nobody can add a setting and forget what becomes of it here: what no list has is lost, and this is all that is.
+#[test]
+fn all_that_counts_as_lost() {
+    let with_effect = |verdict: Verdict| matches!(verdict, Verdict::Served | Verdict::Differs);
+    let of = |name: &str, verdict: Verdict| Finding::new(name, "x", verdict, "says".to_owned());
+    let options: Vec<Finding> =
+        OPTIONS.iter().filter(|one| with_effect(one.verdict)).map(|one| of(one.name, one.verdict)).collect();
+    let flags: Vec<Finding> =
+        FLAGS.iter().filter(|one| with_effect(one.verdict)).map(|one| of(one.name, one.verdict)).collect();
+    let keys: Vec<Finding> =
+        KEYS.iter().filter(|one| with_effect(one.verdict)).map(|one| of(one.name, one.verdict)).collect();
+    let name = |text: String| text.split(": ").find(|part| *part != "ConfigMap").map(str::to_owned);
+    let of_controller: Vec<String> = lost::of_controller(&options, &flags).into_iter().filter_map(name).collect();
+    assert_eq!(
+        of_controller,
+        [
+            "use-port-in-redirects",
+            "relative-redirects",
+            "ssl-reject-handshake",
+            "use-http2",
+            "add-headers",
+            "disable-access-log",
+            "bind-address",
+            "flag --watch-namespace",
+            "flag --default-ssl-certificate",
+            "flag --default-backend-service",
+            "flag --tcp-services-configmap",
+            "flag --udp-services-configmap",
+            "flag --publish-service",
+            "flag --publish-status-address",
+            "flag --http-port",
+            "flag --https-port",
+            "flag --enable-metrics",
+            "flag --update-status",
+            "flag --healthz-port",
+            "flag --shutdown-grace-period",
+            "flag --healthz-host",
+            "flag --health-check-path",
+        ]
+    );
+    let of_annotations: Vec<String> = lost::of_annotations(&keys).filter_map(name).collect();
+    assert_eq!(of_annotations, ["use-port-in-redirects", "relative-redirects"]);
+    // What is refused is lost in any case, unless a sentence about each Ingress says so.
+    let refused: Vec<Finding> = OPTIONS.iter().map(|one| of(one.name, Verdict::Refused)).collect();
+    assert_eq!(lost::of_controller(&refused, &[]).len(), OPTIONS.len() - 4);
+}
+
+#[test]
+fn the_other_one_with_www() {
+    let annotations = json!({"from-to-www-redirect": "true"});
+    let plain = made(&[ingress("a", annotations.clone(), "/"), ingress("www.b", annotations.clone(), "/")]);
+    assert_eq!(plain.lost, [""; 0]);
+    let found: Vec<(&Value, &Value)> = of_kind(&plain, "HTTPRoute")
+        .into_iter()
+        .filter(|route| route["metadata"]["name"].as_str().unwrap().ends_with("-www"))
+        .map(|route| (&route["spec"]["hostnames"], &route["spec"]["rules"]))
+        .collect();
+    let rules = |host: &str| json!([{"filters": [{"type": "RequestRedirect", "requestRedirect": {"hostname": host, "statusCode": 308}}]}]);
+    let expect = [(json!(["b.example"]), rules("www.b.example")), (json!(["www.a.example"]), rules("a.example"))];
+    assert_eq!(found, expect.iter().map(|(hosts, rules)| (hosts, rules)).collect::<Vec<_>>());
+    // No policy for it, which may ask for a password.
+    assert!(
+        of_kind(&plain, "TrafficPolicy")
+            .iter()
+            .all(|policy| !policy["spec"]["targetRefs"].to_string().contains("-www"))
+    );
+
+    // Another Ingress serves it.
+    let mut other = ingress("b", json!({}), "/");
+    other["spec"]["rules"][0]["host"] = json!("www.a.example");
+    let taken = made(&[ingress("a", annotations.clone(), "/"), other]);
+    assert_eq!(of_kind(&taken, "HTTPRoute").len(), 2);
+
+    // Over HTTPS it needs a certificate.
+    let secured = |hosts: Value| {
+        let mut ingress = ingress("a", annotations.clone(), "/");
+        ingress["spec"]["tls"] = json!([{"hosts": hosts, "secretName": "s"}]);
+        made(&[ingress])
+    };
+    let of_www = |made: &Written| {
+        let route = of_kind(made, "HTTPRoute").into_iter().find(|route| route["metadata"]["name"] == "a-www").unwrap();
+        route["spec"]["parentRefs"].as_array().unwrap().len()
+    };
+    let both = secured(json!(["a.example", "www.a.example"]));
+    assert_eq!((of_www(&both), both.lost.len()), (2, 0), "{:?}", both.lost);
+    let one = secured(json!(["a.example"]));
+    assert_eq!(of_www(&one), 1);
+    assert!(one.lost[0].contains("from-to-www-redirect: https://www.a.example"), "{:?}", one.lost);
+}
+
+#[test]
+fn paths_that_are_not_redirected_to_https() {
+    let check = |data: Value, paths: &[&str], expect: &[&str]| {
+        let mut ingress = ingress("a", json!({}), "/");
+        ingress["spec"]["tls"] = json!([{"hosts": ["a.example"], "secretName": "s"}]);
+        let path = ingress["spec"]["rules"][0]["http"]["paths"][0].clone();
+        let paths = paths.iter().map(|text| {
+            let mut path = path.clone();
+            path["path"] = json!(text);
+            path
+        });
+        ingress["spec"]["rules"][0]["http"]["paths"] = paths.collect();
+        let made = made(&[ingress, config_map(data)]);
+        assert_eq!(made.lost, [""; 0]);
+        let open = of_kind(&made, "HTTPRoute").into_iter().find(|route| route["metadata"]["name"] == "a-open");
+        let rules = open.map(|route| route["spec"]["rules"].as_array().unwrap().clone()).unwrap_or_default();
+        let found: Vec<&str> =
+            rules.iter().filter_map(|rule| rule.pointer("/matches/0/path/value")?.as_str()).collect();
+        assert_eq!(found, expect);
+        let policy = of_kind(&made, "TrafficPolicy")[0]["spec"]["targetRefs"].to_string();
+        assert_eq!(
+            policy.contains("a-open"),
+            !expect.is_empty(),
+            "what holds for the paths holds for them over HTTP, too"
+        );
+        if let Some(open) = open {
+            assert_eq!(open["spec"]["parentRefs"][0]["sectionName"], "http");
+        }
+    };
+    check(json!({}), &["/", "/.well-known/acme-challenge/token"], &["/.well-known/acme-challenge/token"]);
+    check(json!({}), &["/", "/.well-known"], &[]);
+    check(json!({"no-tls-redirect-locations": "/health,/open"}), &["/openapi", "/x"], &["/openapi"]);
+}
+
+#[test]
+fn a_slash_at_the_end_of_a_path() {
+    let check = |path: &str, kind: &str, expect: usize| {
+        let mut ingress = ingress("a", json!({}), path);
+        ingress["spec"]["rules"][0]["http"]["paths"][0]["pathType"] = json!(kind);
+        let made = made(&[ingress]);
+        assert_eq!(made.lost.len(), expect, "{path} {kind}: {:?}", made.lost);
+        assert!(made.lost.iter().all(|lost| lost.contains("/foo/: requests for /foo are served")), "{:?}", made.lost);
+    };
+    check("/foo/", "Prefix", 1);
+    check("/foo/", "ImplementationSpecific", 1);
+    check("/foo/", "Exact", 0);
+    check("/foo", "Prefix", 0);
+    check("/", "Prefix", 0);
 }
 
 #[test]
