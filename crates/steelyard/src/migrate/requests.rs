@@ -123,7 +123,8 @@ fn other_hosts(ingress: &Value, host: &str) -> Vec<(String, &'static str)> {
     let aliases = aliases.split([',', ' ', '\n']).map(str::trim).filter(|alias| !alias.is_empty());
     let names = |alias: &str| match alias.strip_prefix('~') {
         Some(pattern) => sample::samples(pattern),
-        None => vec![alias.replace("*.", "any.")],
+        // `.a.example` is the domain and all names below it.
+        None => vec![alias.trim_start_matches('.').replace("*.", "any.")],
     };
     let is_host = |host: &String| {
         !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
@@ -369,11 +370,11 @@ mod tests {
     #[test]
     fn the_other_names_of_a_host() {
         let annotations = json!({
-            "server-alias": "b.example, *.c.example ~^d\\d\\.example$",
+            "server-alias": "b.example, *.c.example .e.example ~^d\\d\\.example$",
             "from-to-www-redirect": "true",
         });
         let found = urls("a.example", &["/x"], annotations);
-        for host in ["b.example", "any.c.example", "d1.example", "www.a.example"] {
+        for host in ["b.example", "any.c.example", "e.example", "d1.example", "www.a.example"] {
             assert!(found.contains(&format!("http://{host}/x")), "{host}: {found:?}");
         }
         assert!(found.contains(&"http://www.a.example/x?it=1".to_owned()));
