@@ -9,6 +9,8 @@ mod location;
 pub(super) mod parse;
 mod path;
 mod policy;
+#[cfg(test)]
+mod reported;
 mod server;
 mod stream;
 mod tls;
@@ -21,7 +23,7 @@ use std::rc::Rc;
 
 use serde_json::json;
 
-use super::draft::{Became, Draft, Keys, Listener, named};
+use super::draft::{Became, Draft, Keys, Listener, milliseconds, named};
 use parse::Directive;
 use words::Word;
 
@@ -41,6 +43,13 @@ pub(super) fn translate(path: &Path) -> Result<Draft, String> {
     }
     for stream in all.iter().filter(|one| one.name == "stream") {
         stream::streams(&stream.block, &mut draft);
+    }
+    for one in all.iter().filter(|_| is_whole) {
+        match upstream::duration(one.arg(0)).filter(|_| one.name == "worker_shutdown_timeout") {
+            Some(time) => draft.top.set("drain_timeout", milliseconds(time)),
+            None if words::is_of_process(&one.name) => {}
+            None => draft.note(one.place(), &one.told(), Became::Lost, "it is not understood"),
+        }
     }
     for one in all.iter().filter(|one| one.name == "mail") {
         draft.note(one.place(), "mail", Became::Lost, "Steelyard speaks no protocol of mail");
@@ -205,8 +214,9 @@ impl<'d, 'o> Making<'d, 'o> {
     fn outer(&mut self) -> bool {
         let mut closes = false;
         for one in self.http {
-            match words::of(&one.name) {
+            match words::of(one) {
                 Word::Known | Word::Tuning => {}
+                Word::Different(why) => self.draft.note(one.place(), &one.told(), Became::Different, why),
                 Word::Lost(instead) => self.draft.note(one.place(), &one.told(), Became::Lost, instead),
                 Word::Unknown => {
                     let why = "it is not understood and may keep somebody out, so all servers are closed; remove it, and write what it does";
@@ -240,6 +250,15 @@ impl<'d, 'o> Making<'d, 'o> {
                     self.draft.note(listen.place(), &listen.told(), Became::Lost, why);
                     continue;
                 };
+                for arg in listen.args.iter().skip(1) {
+                    let name = arg.split('=').next().unwrap_or_default();
+                    if name == "quic" {
+                        self.draft.note(listen.place(), &listen.told(), Became::Different, "HTTP/3 is not served");
+                    } else if !words::LISTEN.contains(&name) {
+                        let why = format!("`{arg}` is not understood; the port is there without it");
+                        self.draft.note(listen.place(), &listen.told(), Became::Lost, &why);
+                    }
+                }
                 let bound = Bound {
                     server,
                     number,

@@ -109,6 +109,14 @@ impl Making<'_> {
             Some(other) => self.note(node.at("lb_policy"), other, Became::Lost, "endpoints are chosen in turn"),
         }
         keys.set("connect_timeout", milliseconds(duration(node.at("connect_timeout")).unwrap_or(5_000)));
+        self.health(node, &mut keys);
+        self.limits(node, &mut keys);
+        let ours = self.draft.cluster(&name, keys);
+        self.clusters.push((name, ours));
+    }
+
+    /// Which endpoints count as healthy.
+    fn health(&mut self, node: &Node, keys: &mut Keys) {
         if let Some(check) = node.at("health_checks").items().first() {
             let mut check = self.check(check);
             self.probed_port(node, &mut check);
@@ -128,7 +136,6 @@ impl Making<'_> {
                 ),
             }
         }
-        self.limits(node, &mut keys);
         let outlier = node.at("outlier_detection");
         if !outlier.is_null() {
             let mut value = json!({"consecutive_5xx": outlier.at("consecutive_5xx").number().unwrap_or(5).max(1)});
@@ -142,8 +149,6 @@ impl Making<'_> {
         } else {
             keys.set("outlier", "off");
         }
-        let ours = self.draft.cluster(&name, keys);
-        self.clusters.push((name, ours));
     }
 
     fn endpoints(&mut self, node: &Node) -> Vec<Value> {

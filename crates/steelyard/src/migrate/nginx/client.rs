@@ -3,13 +3,27 @@
 use ipnet::IpNet;
 use serde_json::json;
 
-use super::super::draft::{Became, Keys};
+use super::super::draft::{Became, Keys, milliseconds};
 use super::parse::Directive;
 use super::server::size;
+use super::upstream::duration;
 use super::{Bound, Making, Scope};
 
 /// Directives that decide what the address of a client is.
 const REAL_IP: &[&str] = &["set_real_ip_from", "real_ip_header", "real_ip_recursive"];
+
+/// Directives of which a listener has one value.
+const OF_THE_PORT: &[&str] = &[
+    "client_body_timeout",
+    "client_header_timeout",
+    "http2_max_concurrent_streams",
+    "ignore_invalid_headers",
+    "keepalive_requests",
+    "keepalive_timeout",
+    "large_client_header_buffers",
+    "send_timeout",
+    "underscores_in_headers",
+];
 
 /// Where the address of a client comes from.
 enum Address<'d> {
@@ -23,6 +37,7 @@ impl<'d> Making<'d, '_> {
     pub(super) fn clients(&mut self, first: Bound<'d>, bound: &[Bound<'d>], keys: &mut Keys) {
         self.paths(first, bound, keys);
         self.bodies(bound, keys);
+        self.times(first, bound, keys);
         match self.address(bound) {
             Address::Known(trusted) => {
                 self.unclear = None;
@@ -66,6 +81,69 @@ impl<'d> Making<'d, '_> {
             location; `paths: {refuse_ambiguous: true}` of the listener does it";
         self.draft.note(first.server.place(), "server", Became::Different, why);
         keys.set("paths", paths);
+    }
+
+    /// Times, sizes and counts that clients have, and the names that their headers may have: those of the default server, as in nginx before it
+    /// knows which server a request is for.
+    fn times(&mut self, first: Bound<'d>, bound: &[Bound<'d>], keys: &mut Keys) {
+        let scope = self.scope.inner(&first.server.block);
+        let last = |name: &str| scope.last(name).map(|one| one.arg(0));
+        let time = |name: &str| last(name).and_then(duration);
+        if let Some(time) = time("client_header_timeout") {
+            keys.set("header_timeout", milliseconds(time));
+        }
+        if let Some(time) = time("client_body_timeout").into_iter().chain(time("send_timeout")).max() {
+            keys.set("stall_timeout", milliseconds(time));
+        }
+        match last("keepalive_timeout") {
+            Some(text) if text.trim_end_matches('s') == "0" => {
+                let mut limits = keys.get("limits").cloned().unwrap_or_else(|| json!({}));
+                limits["requests_per_connection"] = json!(1);
+                keys.set("limits", limits);
+            }
+            Some(text) => {
+                if let Some(time) = duration(text) {
+                    keys.set("idle_timeout", milliseconds(time));
+                }
+            }
+            None => {}
+        }
+        let mut limits = keys.get("limits").cloned().unwrap_or_else(|| json!({}));
+        for (name, key, most) in [
+            ("keepalive_requests", "requests_per_connection", 1_000_000_000),
+            ("http2_max_concurrent_streams", "streams_per_connection", 10_000),
+        ] {
+            let count = last(name).and_then(|text| text.parse::<u64>().ok()).filter(|count| *count > 0);
+            if let Some(count) = count.filter(|_| limits[key].is_null()) {
+                limits[key] = json!(count.min(most));
+            }
+        }
+        if let Some(one) = scope.last("large_client_header_buffers") {
+            let bytes = one.arg(0).parse::<u64>().ok().zip(size(one.arg(1)));
+            if let Some((count, bytes)) = bytes {
+                limits["header_bytes"] = json!(format!("{}B", count.saturating_mul(bytes).clamp(1 << 10, 1 << 20)));
+            }
+        }
+        if limits.as_object().is_some_and(|limits| !limits.is_empty()) {
+            keys.set("limits", limits);
+        }
+        let names = match (last("ignore_invalid_headers"), last("underscores_in_headers")) {
+            (Some("off"), _) => "any",
+            (_, Some("on")) => "underscores",
+            _ => "strict",
+        };
+        keys.set("header_names", names);
+        // Of the other servers, and of locations, these are not read.
+        for server in bound {
+            let blocks = server.server.block.iter().filter(|one| one.name == "location").map(|one| &one.block);
+            let own = (server.number != first.number).then_some(&server.server.block);
+            for one in own.into_iter().chain(blocks).flatten().filter(|one| OF_THE_PORT.contains(&one.name.as_str())) {
+                if scope.last(&one.name).map(|known| &known.args) != Some(&one.args) {
+                    let why = "a listener has one value, that of the default server of the port";
+                    self.draft.note(one.place(), &one.told(), Became::Different, why);
+                }
+            }
+        }
     }
 
     fn bodies(&mut self, bound: &[Bound<'d>], keys: &mut Keys) {

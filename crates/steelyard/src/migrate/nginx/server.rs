@@ -111,8 +111,9 @@ impl<'d> Making<'d, '_> {
     pub(super) fn is_closed(&mut self, block: &[Directive], what: &str) -> bool {
         let mut closes = false;
         for one in block {
-            match words::of(&one.name) {
+            match words::of(one) {
                 Word::Known | Word::Tuning => {}
+                Word::Different(why) => self.draft.note(one.place(), &one.told(), Became::Different, why),
                 Word::Lost(instead) => self.draft.note(one.place(), &one.told(), Became::Lost, instead),
                 Word::Unknown if words::OTHER_SERVERS.contains(&one.name.as_str()) => {}
                 Word::Unknown => {

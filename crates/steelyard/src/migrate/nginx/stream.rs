@@ -105,8 +105,20 @@ fn stream(server: &Directive, outer: &[Directive], draft: &mut Draft) -> Option<
     let pair = (find("ssl_certificate"), find("ssl_certificate_key"));
     let has = |word: &str| listen.args.iter().any(|arg| arg == word);
     keys.set("protocol", if has("ssl") { "tls" } else { "tcp" });
-    if let ((Some(cert), Some(key)), true) = (pair, has("ssl")) {
-        let mut settings = json!({"certificates": [{"cert": cert.arg(0), "key": key.arg(0)}]});
+    if has("ssl") {
+        let (cert, key) = match pair {
+            (Some(cert), Some(key)) => (cert.arg(0), key.arg(0)),
+            _ => {
+                draft.note(
+                    listen.place(),
+                    &listen.told(),
+                    Became::Lost,
+                    "it has ssl and no ssl_certificate: name its files",
+                );
+                ("missing.pem", "missing.key")
+            }
+        };
+        let mut settings = json!({"certificates": [{"cert": cert, "key": key}]});
         if find("ssl_protocols").is_some_and(tls::is_newest_only) {
             settings["min_version"] = json!("1.3");
         }

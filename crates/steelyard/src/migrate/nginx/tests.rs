@@ -7,7 +7,8 @@ fn translated(text: &str) -> Draft {
 }
 
 /// Each part is in the file or in a note.
-fn check(text: &str, parts: &[&str]) {
+#[track_caller]
+pub(super) fn check(text: &str, parts: &[&str]) {
     let draft = translated(text);
     let (file, notes) = (draft.checked(), draft.told());
     for part in parts {

@@ -9,6 +9,9 @@ use super::parse::Directive;
 use super::server::{Matcher, Of};
 use super::{Making, Scope, Zone, path};
 
+/// The largest number of copies of a request.
+const MIRRORS_MAX: usize = 4;
+
 /// The URL of `proxy_pass`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
@@ -85,13 +88,7 @@ impl<'d> Making<'d, '_> {
         };
         let to = self.upstream(&target, &of.scope, pass, is_grpc)?;
         let mut common = Keys::default().with("to", to);
-        self.headers(of, target.host(), &mut common);
-        self.compression(of, &mut common);
-        self.bandwidth(of, &mut common);
-        self.mirror(block, of, &mut common);
-        if let Some(retry) = self.retry(of) {
-            common.set("retry", retry);
-        }
+        self.behind(of, target.host(), &mut common);
         let mut routes = Vec::new();
         for one in block.iter().filter(|one| one.name == "rewrite" && within(one.arg(0), of.matcher)) {
             let (Some(regex), Some(path)) =
@@ -121,6 +118,17 @@ impl<'d> Making<'d, '_> {
         Some(routes)
     }
 
+    /// What a location says about the requests that it passes on, wherever they go. `host` is that of the endpoints.
+    fn behind(&mut self, of: &Of<'d, '_>, host: &str, route: &mut Keys) {
+        self.headers(of, host, route);
+        self.compression(of, route);
+        self.bandwidth(of, route);
+        self.mirror(of, route);
+        if let Some(retry) = self.retry(of) {
+            route.set("retry", retry);
+        }
+    }
+
     /// `proxy_pass http://$pool`, where a map or split_clients has the values.
     fn mapped(&mut self, url: &str, pass: &'d Directive, block: &'d [Directive], of: &Of<'d, '_>) -> Option<Vec<Keys>> {
         let names: Vec<&str> = self.maps.keys().copied().filter(|name| url.contains(*name)).collect();
@@ -134,7 +142,7 @@ impl<'d> Making<'d, '_> {
         let passes = |url: String| Directive { args: vec![url], ..pass.clone() };
         if map.name == "split_clients" {
             let mut shares = Vec::new();
-            let mut route = None;
+            let mut route: Option<Keys> = None;
             let mut left = 1_000_000;
             for entry in &map.block {
                 let weight = match entry.name.strip_suffix('%').and_then(|text| text.parse::<f64>().ok()) {
@@ -144,11 +152,16 @@ impl<'d> Making<'d, '_> {
                 left = left.saturating_sub(weight);
                 let target = Target::of(&value(entry)).filter(|target| !target.authority.contains('$'))?;
                 let to = self.upstream(&target, &of.scope, pass, false)?;
-                shares.push(json!({"cluster": to, "weight": weight}));
+                let mut share = json!({"cluster": to, "weight": weight});
                 let (path, None) = paths(of.matcher, target.uri.as_deref())? else { return None };
                 let mut one = with_path(path);
-                self.headers(of, target.host(), &mut one);
-                route.get_or_insert(one);
+                self.behind(of, target.host(), &mut one);
+                // Each share has the host of its own endpoints.
+                let first = route.get_or_insert_with(|| one.clone());
+                if let Some(rewrite) = one.get("rewrite").filter(|rewrite| first.get("rewrite") != Some(rewrite)) {
+                    share["rewrite"] = rewrite.clone();
+                }
+                shares.push(share);
             }
             let why = "the share is exact, and a client may get another cluster with each request";
             self.draft.note(map.place(), &map.told(), Became::Different, why);
@@ -162,8 +175,7 @@ impl<'d> Making<'d, '_> {
         // A text comes before all expressions.
         entries.sort_by_key(|entry| entry.name.starts_with('~'));
         for entry in entries {
-            let leaked: &'d Directive = pass;
-            let made = self.for_one(&passes(value(entry)), leaked, block, of)?;
+            let made = self.for_one(&passes(value(entry)), pass, of)?;
             if entry.name == "default" {
                 default = Some(made);
                 continue;
@@ -178,19 +190,12 @@ impl<'d> Making<'d, '_> {
     }
 
     /// The routes for one value of a map.
-    fn for_one(
-        &mut self,
-        pass: &Directive,
-        place: &'d Directive,
-        block: &'d [Directive],
-        of: &Of<'d, '_>,
-    ) -> Option<Vec<Keys>> {
+    fn for_one(&mut self, pass: &Directive, place: &'d Directive, of: &Of<'d, '_>) -> Option<Vec<Keys>> {
         let target = Target::of(pass.arg(0)).filter(|target| !target.authority.contains('$'))?;
         let to = self.upstream(&target, &of.scope, place, false)?;
         let (path, rewrite) = paths(of.matcher, target.uri.as_deref())?;
         let mut route = with_path(path).with("to", to);
-        self.headers(of, target.host(), &mut route);
-        self.mirror(block, of, &mut route);
+        self.behind(of, target.host(), &mut route);
         if let Some(NewPath { key, value }) = rewrite {
             route.set_in("rewrite", key, value);
         }
@@ -261,7 +266,8 @@ impl<'d> Making<'d, '_> {
     fn retry(&mut self, of: &Of<'d, '_>) -> Option<Value> {
         let next = of.scope.last("proxy_next_upstream");
         let tries = of.scope.last("proxy_next_upstream_tries").and_then(|one| one.arg(0).parse::<u64>().ok());
-        if next.is_none() && tries.is_none() {
+        let within = of.scope.last("proxy_next_upstream_timeout").and_then(|one| duration(one.arg(0)));
+        if next.is_none() && tries.is_none() && within.is_none() {
             return None;
         }
         let words: Vec<&str> =
@@ -274,11 +280,16 @@ impl<'d> Making<'d, '_> {
             match *word {
                 "error" => on.extend(["connect_failure".to_owned(), "reset".to_owned()]),
                 "timeout" => on.push("timeout".to_owned()),
-                word => on.extend(
-                    word.strip_prefix("http_")
-                        .filter(|code| code.starts_with('5') || *code == "429")
-                        .map(str::to_owned),
-                ),
+                "non_idempotent" => {}
+                word => match word.strip_prefix("http_").filter(|code| code.parse::<u16>().is_ok()) {
+                    Some(code) => on.push(code.to_owned()),
+                    None => {
+                        let why = format!("`{word}`: retries are for connections, times and statuses");
+                        if let Some(next) = next {
+                            self.draft.note(next.place(), &next.told(), Became::Lost, &why);
+                        }
+                    }
+                },
             }
         }
         if on.is_empty() {
@@ -288,6 +299,9 @@ impl<'d> Making<'d, '_> {
         let mut retry = json!({"on": on, "attempts": attempts});
         if words.contains(&"non_idempotent") {
             retry["non_idempotent"] = json!(true);
+        }
+        if let Some(time) = within {
+            retry["within"] = json!(milliseconds(time));
         }
         Some(retry)
     }
@@ -312,8 +326,10 @@ impl<'d> Making<'d, '_> {
         route.set("compress", compress);
     }
 
-    fn mirror(&mut self, block: &'d [Directive], of: &Of<'d, '_>, route: &mut Keys) {
-        for one in block.iter().filter(|one| one.name == "mirror" && one.arg(0) != "off") {
+    /// The copies of requests: those of the innermost level that has any.
+    fn mirror(&mut self, of: &Of<'d, '_>, route: &mut Keys) {
+        let mut copies = Vec::new();
+        for one in of.scope.all(&["mirror"]).into_iter().filter(|one| one.arg(0) != "off") {
             let found = of.server.block.iter().find(|location| {
                 location.name == "location" && location.args.last().map(String::as_str) == Some(one.arg(0))
             });
@@ -321,20 +337,26 @@ impl<'d> Making<'d, '_> {
             let target = pass
                 .and_then(|pass| Target::of(&of.scope.resolved(pass.arg(0))))
                 .filter(|target| !target.authority.contains('$'));
-            match (found, target) {
+            let to = match (found, target) {
                 (Some(location), Some(target)) => {
                     let scope = of.scope.inner(&location.block);
-                    if let Some(to) = self.upstream(&target, &scope, one, false) {
-                        route.set("mirror", json!({"to": to}));
-                    }
+                    self.upstream(&target, &scope, one, false)
                 }
-                _ => self.draft.note(
-                    one.place(),
-                    &one.told(),
-                    Became::Lost,
-                    "the location of the copies is not understood",
-                ),
+                _ => None,
+            };
+            match to.filter(|_| copies.len() < MIRRORS_MAX) {
+                Some(to) => copies.push(json!({"to": to})),
+                None => {
+                    let why =
+                        "a copy goes to the `proxy_pass` of a location of the server, and a request has at most 4";
+                    self.draft.note(one.place(), &one.told(), Became::Lost, why);
+                }
             }
+        }
+        match &copies[..] {
+            [] => {}
+            [one] => route.set("mirror", one.clone()),
+            _ => route.set("mirror", copies),
         }
     }
 }
@@ -409,7 +431,6 @@ pub(super) fn endpoints(upstream: &Directive, keys: &mut Keys, draft: &mut Draft
     let (mut has_backup, mut fails, mut connections) = (false, Vec::new(), None);
     for one in upstream.block.iter().filter(|one| one.name == "server") {
         let value = |name: &str| one.args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
-        let has = |word: &str| one.args.iter().any(|arg| arg == word);
         if one.arg(0).starts_with("unix:") {
             draft.note(
                 one.place(),
@@ -419,23 +440,18 @@ pub(super) fn endpoints(upstream: &Directive, keys: &mut Keys, draft: &mut Draft
             );
             continue;
         }
-        let mut endpoint = json!({"address": with_port(one.arg(0), 80)});
-        if let Some(weight) = value("weight").and_then(|text| text.parse::<u16>().ok()) {
-            endpoint["weight"] = json!(weight);
-        }
-        if has("down") {
-            endpoint["weight"] = json!(0);
-        }
-        if has("backup") {
-            endpoint["priority"] = json!(1);
-            has_backup = true;
-        }
+        has_backup |= one.args.iter().any(|arg| arg == "backup");
+        let endpoint = endpoint(one, keys, draft);
         fails.push((
             value("max_fails").and_then(|text| text.parse::<u64>().ok()),
             value("fail_timeout").and_then(duration),
         ));
-        connections =
-            connections.or(value("max_conns").and_then(|text| text.parse::<u64>().ok()).filter(|count| *count > 0));
+        let own = value("max_conns").and_then(|text| text.parse::<u64>().ok()).filter(|count| *count > 0);
+        if own.is_some() && connections.is_some() && own != connections {
+            let why = "`max_conns`: a cluster has one limit for all, that of its first server with one";
+            draft.note(one.place(), &one.told(), Became::Different, why);
+        }
+        connections = connections.or(own);
         all.push(endpoint);
     }
     if all.is_empty() {
@@ -470,6 +486,63 @@ pub(super) fn endpoints(upstream: &Directive, keys: &mut Keys, draft: &mut Draft
         _ => {}
     }
     Some(())
+}
+
+/// One server of an upstream; `slow_start` becomes that of the cluster.
+fn endpoint(one: &Directive, keys: &mut Keys, draft: &mut Draft) -> Value {
+    let value = |name: &str| one.args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
+    let has = |word: &str| one.args.iter().any(|arg| arg == word);
+    let mut endpoint = match value("service") {
+        Some(service) => json!({"srv": service_name(service, one.arg(0))}),
+        None => json!({"address": with_port(one.arg(0), 80)}),
+    };
+    for arg in one.args.iter().skip(1) {
+        let name = arg.split('=').next().unwrap_or_default();
+        if !SERVER_WORDS.contains(&name) {
+            let why = format!("`{arg}` is not understood; the endpoint is there without it");
+            draft.note(one.place(), &one.told(), Became::Lost, &why);
+        }
+    }
+    if let Some(weight) = value("weight").and_then(|text| text.parse::<u16>().ok()) {
+        endpoint["weight"] = json!(weight);
+    }
+    if has("down") {
+        endpoint["weight"] = json!(0);
+    }
+    if has("drain") {
+        endpoint["weight"] = json!(0);
+        let why = "an endpoint with weight 0 gets no requests, also none of clients that had it before";
+        draft.note(one.place(), &one.told(), Became::Different, why);
+    }
+    if let Some(time) = value("slow_start").and_then(duration) {
+        keys.set("slow_start", milliseconds(time));
+    }
+    if has("backup") {
+        endpoint["priority"] = json!(1);
+    }
+    endpoint
+}
+
+/// What a server of an upstream may have.
+const SERVER_WORDS: &[&str] = &[
+    "backup",
+    "down",
+    "drain",
+    "fail_timeout",
+    "max_conns",
+    "max_fails",
+    "resolve",
+    "service",
+    "slow_start",
+    "weight",
+];
+
+/// The name of the SRV records of `server HOST service=NAME`.
+fn service_name(service: &str, host: &str) -> String {
+    match service.contains('.') || service.starts_with('_') {
+        true => format!("{service}.{host}"),
+        false => format!("_{service}._tcp.{host}"),
+    }
 }
 
 /// How an endpoint is chosen.

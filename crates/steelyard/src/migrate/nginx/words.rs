@@ -1,5 +1,7 @@
 //! Directives of nginx by what becomes of them.
 
+use super::parse::Directive;
+
 /// What a directive is to the translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
@@ -7,6 +9,8 @@ pub(super) enum Word {
     Known,
     /// Nobody sees the difference: buffers, logs, caches of nginx itself.
     Tuning,
+    /// Something is different without it; this instead.
+    Different(&'static str),
     /// Responses are different without it; this instead.
     Lost(&'static str),
     /// It may keep somebody out, or decide what a request gets, and it is not understood.
@@ -14,6 +18,16 @@ pub(super) enum Word {
 }
 
 const KNOWN: &[&str] = &[
+    "client_body_timeout",
+    "client_header_timeout",
+    "http2_max_concurrent_streams",
+    "ignore_invalid_headers",
+    "keepalive_requests",
+    "keepalive_timeout",
+    "large_client_header_buffers",
+    "proxy_next_upstream_timeout",
+    "send_timeout",
+    "underscores_in_headers",
     "add_header",
     "allow",
     "auth_basic",
@@ -79,23 +93,17 @@ const KNOWN: &[&str] = &[
 ];
 
 const TUNING: &[&str] = &[
-    "absolute_redirect",
-    "access_log",
     "aio",
     "aio_write",
     "ancient_browser",
     "autoindex",
-    "charset",
-    "charset_map",
     "charset_types",
     "chunked_transfer_encoding",
     "client_body_buffer_size",
     "client_body_in_file_only",
     "client_body_in_single_buffer",
     "client_body_temp_path",
-    "client_body_timeout",
     "client_header_buffer_size",
-    "client_header_timeout",
     "connection_pool_size",
     "create_full_put_path",
     "default_type",
@@ -107,11 +115,7 @@ const TUNING: &[&str] = &[
     "etag",
     "flv",
     "grpc_buffer_size",
-    "grpc_next_upstream_timeout",
-    "grpc_send_timeout",
     "grpc_socket_keepalive",
-    "grpc_ssl_ciphers",
-    "grpc_ssl_protocols",
     "gzip_buffers",
     "gzip_disable",
     "gzip_hash",
@@ -121,29 +125,14 @@ const TUNING: &[&str] = &[
     "gzip_window",
     "http2_body_preread_size",
     "http2_chunk_size",
-    "http2_idle_timeout",
     "http2_max_concurrent_pushes",
-    "http2_max_concurrent_streams",
-    "http2_max_field_size",
-    "http2_max_header_size",
-    "http2_max_requests",
-    "http2_push",
-    "http2_push_preload",
     "http2_recv_buffer_size",
-    "http2_recv_timeout",
-    "http3",
-    "http3_hq",
     "http3_max_concurrent_streams",
     "http3_stream_buffer_size",
     "if_modified_since",
-    "ignore_invalid_headers",
     "index",
     "keepalive_disable",
     "keepalive_min_timeout",
-    "keepalive_requests",
-    "keepalive_time",
-    "keepalive_timeout",
-    "large_client_header_buffers",
     "limit_conn_log_level",
     "limit_conn_status",
     "limit_conn_zone",
@@ -157,7 +146,6 @@ const TUNING: &[&str] = &[
     "log_subrequest",
     "map_hash_bucket_size",
     "map_hash_max_size",
-    "max_ranges",
     "min_delete_depth",
     "mirror_request_body",
     "modern_browser",
@@ -171,8 +159,6 @@ const TUNING: &[&str] = &[
     "open_file_cache_valid",
     "open_log_file_cache",
     "output_buffers",
-    "override_charset",
-    "port_in_redirect",
     "postpone_gzipping",
     "postpone_output",
     "proxy_buffer_size",
@@ -180,22 +166,13 @@ const TUNING: &[&str] = &[
     "proxy_buffers",
     "proxy_busy_buffers_size",
     "proxy_cache_path",
-    "proxy_force_ranges",
     "proxy_headers_hash_bucket_size",
     "proxy_headers_hash_max_size",
     "proxy_http_version",
-    "proxy_ignore_client_abort",
     "proxy_max_temp_file_size",
-    "proxy_next_upstream_timeout",
-    "proxy_request_buffering",
     "proxy_send_lowat",
-    "proxy_send_timeout",
     "proxy_socket_keepalive",
-    "proxy_ssl_ciphers",
-    "proxy_ssl_conf_command",
-    "proxy_ssl_protocols",
     "proxy_ssl_session_reuse",
-    "proxy_ssl_verify_depth",
     "proxy_store_access",
     "proxy_temp_file_write_size",
     "proxy_temp_path",
@@ -214,44 +191,31 @@ const TUNING: &[&str] = &[
     "rewrite_log",
     "root",
     "send_lowat",
-    "send_timeout",
     "sendfile",
     "sendfile_max_chunk",
-    "server_name_in_redirect",
     "server_names_hash_bucket_size",
     "server_names_hash_max_size",
     "server_tokens",
-    "source_charset",
     "ssi_last_modified",
     "ssi_min_file_chunk",
     "ssi_silent_errors",
     "ssi_types",
     "ssi_value_length",
     "ssl_buffer_size",
-    "ssl_ciphers",
-    "ssl_conf_command",
     "ssl_dhparam",
     "ssl_dyn_rec_enable",
-    "ssl_early_data",
-    "ssl_ecdh_curve",
     "ssl_prefer_server_ciphers",
     "ssl_session_cache",
-    "ssl_session_ticket_key",
     "ssl_session_tickets",
     "ssl_session_timeout",
-    "ssl_stapling",
-    "ssl_stapling_file",
     "ssl_stapling_responder",
     "ssl_stapling_verify",
-    "ssl_trusted_certificate",
-    "ssl_verify_depth",
     "subrequest_output_buffer_size",
     "tcp_nodelay",
     "tcp_nopush",
     "types",
     "types_hash_bucket_size",
     "types_hash_max_size",
-    "underscores_in_headers",
     "uninitialized_variable_warn",
     "upstream_conf",
     "userid_domain",
@@ -266,10 +230,54 @@ const TUNING: &[&str] = &[
     "variables_hash_max_size",
 ];
 
+/// Directives without which something is different, and nothing is missing.
+const DIFFERENT: &[(&str, &str)] = &[
+    ("absolute_redirect", "redirects have whole URLs; `relative` of `redirect` gives paths"),
+    ("access_log", "write `access_log` at the top of the file"),
+    ("grpc_next_upstream_timeout", "write `within` of `retry`"),
+    ("grpc_send_timeout", "an endpoint that takes no bytes has the `response_timeout` of the cluster"),
+    ("grpc_ssl_ciphers", "modern suites are used"),
+    ("grpc_ssl_protocols", "TLS 1.2 and 1.3 are used"),
+    ("http2_idle_timeout", "`idle_timeout` of the listener is for HTTP/2, too"),
+    ("http2_max_field_size", "`limits: {header_bytes: ...}` of the listener bounds the headers of a request"),
+    ("http2_max_header_size", "`limits: {header_bytes: ...}` of the listener bounds the headers of a request"),
+    ("http2_max_requests", "`limits: {requests_per_connection: ...}` of the listener is for HTTP/2, too"),
+    ("http2_push", "nothing is pushed"),
+    ("http2_push_preload", "nothing is pushed"),
+    ("http2_recv_timeout", "`stall_timeout` and `ping` of the listener are for HTTP/2"),
+    ("http3", "HTTP/3 is not served"),
+    ("http3_hq", "HTTP/3 is not served"),
+    ("keepalive_time", "a connection has no longest life; `limits: {requests_per_connection: ...}` ends it"),
+    ("port_in_redirect", "write the port in `redirect`"),
+    ("proxy_ignore_client_abort", "a request whose client has left is ended"),
+    ("proxy_request_buffering", "bodies pass as they arrive; `buffer` of a route collects them"),
+    ("proxy_send_timeout", "an endpoint that takes no bytes has the `response_timeout` of the cluster"),
+    ("proxy_ssl_ciphers", "modern suites are used"),
+    ("proxy_ssl_conf_command", "TLS 1.2 and 1.3 and modern suites are used"),
+    ("proxy_ssl_protocols", "TLS 1.2 and 1.3 are used"),
+    ("proxy_ssl_verify_depth", "chains of certificates have no limit of their own"),
+    ("server_name_in_redirect", "a redirect has the host that the client asked for"),
+    ("ssl_ciphers", "modern suites are accepted"),
+    ("ssl_conf_command", "TLS 1.2 and 1.3 and modern suites are accepted"),
+    ("ssl_early_data", "data before the handshake (0-RTT) is not accepted"),
+    ("ssl_ecdh_curve", "modern curves are accepted"),
+    ("ssl_trusted_certificate", "certificates of clients are signed by `ca` of `client_ca`"),
+    ("ssl_verify_depth", "chains of certificates have no limit of their own"),
+];
+
 const NO_CACHE: &str = "Steelyard stores no responses; put a cache behind it if endpoints need one";
 const NO_FILES: &str = "Steelyard serves no files; put a web server behind it";
 
 const LOST: &[(&str, &str)] = &[
+    ("charset", "endpoints say the character set of their bodies"),
+    ("charset_map", "bodies of endpoints pass as they are"),
+    ("max_ranges", "ranges are served by endpoints"),
+    ("override_charset", "bodies of endpoints pass as they are"),
+    ("proxy_force_ranges", "ranges are served by endpoints"),
+    ("source_charset", "bodies of endpoints pass as they are"),
+    ("ssl_session_ticket_key", "no file has the keys of tickets"),
+    ("ssl_stapling", "no OCSP response is fetched"),
+    ("ssl_stapling_file", "no OCSP response is stapled"),
     ("proxy_cache", NO_CACHE),
     ("proxy_no_cache", NO_CACHE),
     ("proxy_ignore_headers", NO_CACHE),
@@ -313,7 +321,15 @@ const LOST: &[(&str, &str)] = &[
 ];
 
 /// What becomes of a directive.
-pub(super) fn of(name: &str) -> Word {
+pub(super) fn of(one: &Directive) -> Word {
+    let name = one.name.as_str();
+    // What is off is absent anyway.
+    if ["access_log", "charset", "http3", "ssl_early_data", "ssl_stapling"].contains(&name) && one.arg(0) == "off" {
+        return Word::Tuning;
+    }
+    if let Some((_, instead)) = DIFFERENT.iter().find(|(known, _)| *known == name) {
+        return Word::Different(instead);
+    }
     if KNOWN.contains(&name) {
         return Word::Known;
     }
@@ -331,3 +347,54 @@ pub(super) const OTHER_SERVERS: &[&str] = &["fastcgi_pass", "uwsgi_pass", "scgi_
 const OTHER_PROTOCOLS: &[&str] = &["fastcgi_", "uwsgi_", "scgi_", "memcached_", "dav_", "autoindex_", "mp4_"];
 
 const VARIABLES: &str = "it makes variables, and what a variable decides is closed";
+
+/// Directives outside of all blocks, which are about the process of nginx.
+const MAIN: &[&str] = &[
+    "daemon",
+    "debug_points",
+    "env",
+    "error_log",
+    "events",
+    "google_perftools_profiles",
+    "http",
+    "include",
+    "load_module",
+    "lock_file",
+    "mail",
+    "master_process",
+    "pcre_jit",
+    "pid",
+    "ssl_engine",
+    "stream",
+    "thread_pool",
+    "timer_resolution",
+    "user",
+    "working_directory",
+];
+
+/// Whether a directive outside of all blocks is about the process of nginx.
+pub(super) fn is_of_process(name: &str) -> bool {
+    MAIN.contains(&name) || name.starts_with("worker_")
+}
+
+/// The words of a `listen` line that are read, and those about its socket.
+pub(super) const LISTEN: &[&str] = &[
+    "accept_filter",
+    "backlog",
+    "bind",
+    "default",
+    "default_server",
+    "deferred",
+    "fastopen",
+    "http2",
+    "ipv6only",
+    "multipath",
+    "proxy_protocol",
+    "rcvbuf",
+    "reuseport",
+    "setfib",
+    "sndbuf",
+    "so_keepalive",
+    "spdy",
+    "ssl",
+];
