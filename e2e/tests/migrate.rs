@@ -416,6 +416,14 @@ fn what_is_lost_is_an_exit_code() {
     assert!(found.stdout.contains("status: 403") && !found.stdout.contains("127.0.0.1:1"), "{}", found.stdout);
 }
 
+/// An Ingress with one exact path.
+fn ingress(name: &str, host: &str, annotations: &str, path: &str) -> String {
+    format!(
+        "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: {name}, annotations: {{{annotations}}}}}\n\
+         spec: {{rules: [{{host: {host}, http: {{paths: [{{path: '{path}', pathType: Exact, backend: {{service: {{name: a, port: {{number: 80}}}}}}}}]}}}}]}}\n"
+    )
+}
+
 /// What is different between two nginx, and the requests that show it.
 #[test]
 fn what_is_different_is_asked_for_and_matters() {
@@ -467,12 +475,6 @@ fn what_is_different_is_asked_for_and_matters() {
         assert_eq!(found, expect, "{url}");
     }
 
-    let ingress = |name: &str, host: &str, annotations: &str, path: &str| {
-        format!(
-            "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: {name}, annotations: {{{annotations}}}}}\n\
-             spec: {{rules: [{{host: {host}, http: {{paths: [{{path: '{path}', pathType: Exact, backend: {{service: {{name: a, port: {{number: 80}}}}}}}}]}}}}]}}\n"
-        )
-    };
     let prefix = "nginx.ingress.kubernetes.io";
     let names = format!("{prefix}/server-alias: alias.example, {prefix}/from-to-www-redirect: 'true'");
     let objects = [
