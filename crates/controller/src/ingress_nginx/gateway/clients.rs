@@ -69,6 +69,30 @@ pub(super) fn parameters(globals: &Globals, compat: Compat, (namespace, name): (
                 .to_owned(),
         );
     }
+    let timeouts = timeouts(globals, &mut lost);
+    if !timeouts.is_empty() {
+        clients["timeouts"] = Value::Object(timeouts);
+    }
+    let limits = limits(globals, &mut lost);
+    if !limits.is_empty() {
+        clients["limits"] = Value::Object(limits);
+    }
+    let versions: Vec<&str> = globals.text("ssl-protocols").into_iter().flat_map(value::words).collect();
+    if versions == ["TLSv1.3"] {
+        clients["minTlsVersion"] = json!("1.3");
+    } else if versions.iter().any(|version| !["TLSv1.2", "TLSv1.3"].contains(version)) {
+        lost.push("ConfigMap: ssl-protocols: only TLS 1.2 and 1.3 are served".to_owned());
+    }
+    let object = json!({
+        "apiVersion": "steelyard.io/v1alpha1",
+        "kind": "GatewayParameters",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"clients": clients},
+    });
+    (object, lost)
+}
+
+fn timeouts(globals: &Globals, lost: &mut Vec<String>) -> Map<String, Value> {
     let mut timeouts = Map::new();
     for (key, field) in [("client-header-timeout", "header"), ("client-body-timeout", "stall"), ("keep-alive", "idle")]
     {
@@ -83,9 +107,10 @@ pub(super) fn parameters(globals: &Globals, compat: Compat, (namespace, name): (
             ));
         }
     }
-    if !timeouts.is_empty() {
-        clients["timeouts"] = Value::Object(timeouts);
-    }
+    timeouts
+}
+
+fn limits(globals: &Globals, lost: &mut Vec<String>) -> Map<String, Value> {
     let mut limits = Map::new();
     if let Some(buffers) = globals.text("large-client-header-buffers") {
         match header_size(buffers) {
@@ -105,22 +130,7 @@ pub(super) fn parameters(globals: &Globals, compat: Compat, (namespace, name): (
             ),
         }
     }
-    if !limits.is_empty() {
-        clients["limits"] = Value::Object(limits);
-    }
-    let versions: Vec<&str> = globals.text("ssl-protocols").into_iter().flat_map(value::words).collect();
-    if versions == ["TLSv1.3"] {
-        clients["minTlsVersion"] = json!("1.3");
-    } else if versions.iter().any(|version| !["TLSv1.2", "TLSv1.3"].contains(version)) {
-        lost.push("ConfigMap: ssl-protocols: only TLS 1.2 and 1.3 are served".to_owned());
-    }
-    let object = json!({
-        "apiVersion": "steelyard.io/v1alpha1",
-        "kind": "GatewayParameters",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"clients": clients},
-    });
-    (object, lost)
+    limits
 }
 
 /// `4 8k`: a number of buffers, and the size of each. Their sum in kibibytes, if a listener can have it.
