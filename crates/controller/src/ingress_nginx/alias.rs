@@ -4,6 +4,8 @@
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
+use super::path::means_the_same;
+
 /// Names that one expression may stand for.
 const NAMES_MAX: usize = 64;
 
@@ -45,8 +47,8 @@ fn of_expression(pattern: &str) -> Result<Vec<String>, &'static str> {
     let has_negation = pattern.split('\\').skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()));
     // As in nginx, a letter is a byte.
     let parsed = ParserBuilder::new().unicode(false).utf8(false).build().parse(&pattern.to_ascii_lowercase());
-    let hir =
-        parsed.ok().filter(|_| !has_negation).ok_or("it looks around, refers back, or is no expression for here")?;
+    let is_same = !has_negation && means_the_same(pattern);
+    let hir = parsed.ok().filter(|_| is_same).ok_or("it looks around, refers back, or is no expression for here")?;
     let parts = match hir.kind() {
         HirKind::Concat(parts) => parts.as_slice(),
         _ => std::slice::from_ref(&hir),
@@ -54,6 +56,9 @@ fn of_expression(pattern: &str) -> Result<Vec<String>, &'static str> {
     let (begins, parts) = anchored(parts.split_first(), Look::Start, parts);
     let (ends, parts) = anchored(parts.split_last(), Look::End, parts);
     let mut found = all_of(parts)?;
+    if found.is_empty() {
+        return Err("no text matches it");
+    }
     // Without an anchor, anything may be there.
     for name in &mut found {
         if !begins {
@@ -93,7 +98,11 @@ fn expand(hir: &Hir) -> Result<Vec<String>, &'static str> {
     let found = match hir.kind() {
         HirKind::Empty => vec![String::new()],
         HirKind::Literal(literal) => {
-            vec![std::str::from_utf8(&literal.0).map_err(|_| "a host has ASCII letters only")?.to_owned()]
+            let text = std::str::from_utf8(&literal.0).map_err(|_| "a host has ASCII letters only")?;
+            if text.contains(LABELS) {
+                return Err("no host has a `*`: write `[^.]+` for any label if it is the first one");
+            }
+            vec![text.to_owned()]
         }
         HirKind::Class(class) => letters(class)?,
         HirKind::Look(_) => return Err("it has an anchor in other places than its ends"),
@@ -153,7 +162,8 @@ fn letters(class: &Class) -> Result<Vec<String>, &'static str> {
     let ranges = ranges(class);
     // Hosts are compared in lower case.
     let all = ranges.iter().flat_map(|(first, last)| *first..=*last).take(256);
-    let all: Vec<char> = all.filter_map(char::from_u32).filter(|letter| !letter.is_ascii_uppercase()).collect();
+    let all: Vec<char> =
+        all.filter_map(char::from_u32).filter(|letter| !letter.is_ascii_uppercase() && *letter != LABELS).collect();
     if all.len() > NAMES_MAX { Err(ANY) } else { Ok(all.into_iter().map(String::from).collect()) }
 }
 
@@ -199,6 +209,7 @@ mod tests {
         check(r"~^[a-z0-9-]+\.example\.com$", &["*.example.com"]);
         check(r"~^app[12]\.example\.com$", &["app1.example.com", "app2.example.com"]);
         check(r"~^w{3}\.example\.com$", &["www.example.com"]);
+        check(r"~^[*a]\.example\.com$", &["a.example.com"]);
         assert_eq!(names(r"~^www\d\.example\.com$").unwrap().len(), 10);
     }
 
@@ -220,6 +231,8 @@ mod tests {
             check(any, "in other places");
         }
         check(r"~^[a-z]+\.example\.com$", "[^.]+");
+        check(r"~^\*\.example\.com$", "no host has a `*`");
+        check(r"~^[*]\.example\.com$", "no host has a `*`");
         check(r"~^www\d+\.example\.com$", "[^.]+");
         check(r"~^www.example\.com$", "write `\\.`");
         check(r"~^[a-z][a-z]\.example\.com$", "more than 64 names");
@@ -229,7 +242,15 @@ mod tests {
         let deep = format!("~^{}a?{}$", "(?:".repeat(60), "){63}".repeat(60));
         check(&deep, "more than 64 names");
         check(r"~^(a$|b)\.example\.com$", "an anchor");
-        for unread in [r"~^a\D\.example\.com$", r"~^(?=a)\.example\.com$", "~^[$", r"~^(a)\1$"] {
+        for unread in [
+            r"~^a\D\.example\.com$",
+            r"~^(?=a)\.example\.com$",
+            "~^[$",
+            r"~^(a)\1$",
+            r"~^[a[b]]\.com$",
+            r"~^[a&&b]\.com$",
+            r"~^[^.&&x]+\.com$",
+        ] {
             check(unread, "it looks around");
         }
     }

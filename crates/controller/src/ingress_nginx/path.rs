@@ -35,7 +35,7 @@ const PATH_BYTES_MAX: usize = 4096;
 const BYTES_MAX: usize = 240 * 1024;
 
 /// Whether an expression that both engines read means the same to both.
-fn means_the_same(path: &str) -> bool {
+pub(super) fn means_the_same(path: &str) -> bool {
     let bytes = path.as_bytes();
     let (mut at, mut in_class) = (0, false);
     while let Some(byte) = bytes.get(at) {

@@ -74,7 +74,9 @@ impl<'u> Url<'u> {
             return Err(format!("{} is no name of a host: it has letters, digits, `-`, `_` and dots", cut(host)));
         }
         let read = |port: &str| {
-            let number = port.parse().ok().filter(|number| *number > 0);
+            // The library takes a sign, too.
+            let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+            let number = port.parse().ok().filter(|number| *number > 0 && is_number);
             number.ok_or_else(|| format!("{} is no port: write a number from 1 to 65535", cut(port)))
         };
         Ok(Self { is_https, host, port: port.map(read).transpose()?, rest })

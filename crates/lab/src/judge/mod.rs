@@ -156,8 +156,12 @@ fn other_handshakes(load: &LoadSpec, measurement: &Measurement) -> Option<String
     let is_asked = |negotiated: &str| negotiated.rsplit(", ").next() == Some(asked);
     let all: u64 = measurement.handshakes.values().sum();
     let others = measurement.handshakes.iter().filter(|(negotiated, _)| !is_asked(negotiated)).map(|(_, count)| count);
-    let others = others.sum::<u64>().saturating_sub(excused);
-    (all > 0 && share(others, all) > OTHER_HANDSHAKES_MAX).then(|| {
+    let others = others.sum::<u64>();
+    if others >= all {
+        return Some(format!("none of {all} handshakes was {asked}"));
+    }
+    let others = others.saturating_sub(excused);
+    (share(others, all) > OTHER_HANDSHAKES_MAX).then(|| {
         let (others_share, limit) = (per_cent(share(others, all)), per_cent(OTHER_HANDSHAKES_MAX));
         format!("{others} of {all} handshakes were not {asked} = {others_share} > {limit}")
     })

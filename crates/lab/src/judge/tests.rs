@@ -123,6 +123,8 @@ fn handshakes_of_another_kind() {
     // Each of 100 connections may be the first.
     check(LoadKind::HttpsResume, 150, 850, "");
     check(LoadKind::HttpsResume, 160, 840, "60 of 1000 handshakes were not resumed = 6.0 % > 5.0 %");
+    check(LoadKind::HttpsResume, 60, 0, "none of 60 handshakes was resumed");
+    check(LoadKind::HttpsClose, 0, 0, "none of 0 handshakes was full");
     check(LoadKind::Https, 64, 2, "");
 }
 

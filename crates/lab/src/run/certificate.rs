@@ -13,8 +13,13 @@ pub(super) fn make(directory: &Path) -> io::Result<PathBuf> {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).map_err(io::Error::other)?;
     let file = directory.join("certificate.pem");
     std::fs::create_dir_all(directory)?;
+    // One of an earlier run, or a link that somebody else put there: nothing is written through it.
+    match std::fs::remove_file(&file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     // Contenders run with the rights of the lab, so no other user needs the key.
-    let mut to = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&file)?;
+    let mut to = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
     to.write_all(format!("{}{}", made.cert.pem(), made.signing_key.serialize_pem()).as_bytes())?;
     Ok(file)
 }
@@ -42,6 +47,12 @@ mod tests {
         let p256 = rustls::SignatureScheme::ECDSA_NISTP256_SHA256;
         assert!(key.choose_scheme(&[p256]).is_some_and(|signer| signer.scheme() == p256));
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        let other = directory.join("other");
+        std::fs::write(&other, "of somebody else").unwrap();
+        std::fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink(&other, &file).unwrap();
+        make(&directory).unwrap();
+        assert_eq!(text(&other), b"of somebody else");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

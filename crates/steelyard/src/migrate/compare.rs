@@ -178,8 +178,10 @@ async fn both(old: &Side, new: &Side, wanted: &Recorded, args: &CompareArgs) -> 
 /// What becomes of a client that sends back the cookies of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stays {
-    /// There are no cookies, or no second response.
+    /// There are no cookies, or the request may change something and is not repeated.
     Unknown,
+    /// There is no response to the request with the cookies.
+    Failed,
     /// It gets the same endpoint or, if endpoints do not name themselves, none of the cookies anew.
     Yes,
     No,
@@ -193,6 +195,7 @@ impl Stays {
             (Self::Yes, false) => "a client that sends the cookie keeps it",
             (Self::No, false) => "a client that sends the cookie is given another one",
             (Self::Unknown, _) => "there is no cookie",
+            (Self::Failed, _) => "a client that sends the cookie gets no response",
         }
     }
 }
@@ -213,10 +216,11 @@ impl Side {
         };
         let own = pairs(first);
         let is_named = args.marker.as_ref().is_none_or(|marker| !of(first, marker).is_empty());
-        if own.is_empty() || !is_named {
+        // Whatever changes something is sent once to each side.
+        if own.is_empty() || !is_named || !wanted.is_safe() {
             return Stays::Unknown;
         }
-        let Ok(again) = self.ask(wanted, Some(&own.join("; "))).await else { return Stays::Unknown };
+        let Ok(again) = self.ask(wanted, Some(&own.join("; "))).await else { return Stays::Failed };
         let stays = match &args.marker {
             Some(marker) => of(&again, marker) == of(first, marker),
             // One that is only given again, with a later end, is the same one.

@@ -117,6 +117,12 @@ fn targets(path: &str, is_regex: bool) -> Vec<String> {
     all
 }
 
+/// The most requests that are made from Ingresses.
+pub(crate) const MADE_MAX: usize = 200_000;
+
+/// The most names of an Ingress' host that are asked.
+const OTHER_HOSTS_MAX: usize = 64;
+
 /// The other hosts of an Ingress' host, by `server-alias` and `from-to-www-redirect`.
 fn other_hosts(ingress: &Value, host: &str) -> Vec<(String, &'static str)> {
     let aliases = annotation(ingress, "server-alias").unwrap_or_default();
@@ -129,8 +135,12 @@ fn other_hosts(ingress: &Value, host: &str) -> Vec<(String, &'static str)> {
     let is_host = |host: &String| {
         !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
     };
-    let mut all: Vec<(String, &str)> =
-        aliases.flat_map(names).filter(is_host).map(|alias| (alias, "an alias of the host")).collect();
+    let mut all: Vec<(String, &str)> = aliases
+        .take(OTHER_HOSTS_MAX)
+        .flat_map(names)
+        .filter(is_host)
+        .map(|alias| (alias, "an alias of the host"))
+        .collect();
     if is_on(ingress, "from-to-www-redirect") {
         let other = host.strip_prefix("www.").map_or_else(|| format!("www.{host}"), str::to_owned);
         all.push((other, "with or without www"));
@@ -156,7 +166,7 @@ fn with_usual_prefix(objects: &[Value]) -> Cow<'_, [Value]> {
 
 /// Requests that show how Ingresses are served: each path as it is, with and without its slash, in capital letters, with more behind it, by other
 /// methods, from a script of another origin and of an allowed one, with and without a password, for the canary, on the other names of its host, and
-/// over TLS.
+/// over TLS. Of very many Ingresses, it makes the first [`MADE_MAX`] requests and a little more, and it asks at most 64 other names of a host.
 pub(crate) fn of_ingresses(objects: &[Value]) -> Vec<Recorded> {
     let objects = &*with_usual_prefix(objects);
     let regex_hosts = regex_hosts(objects);
@@ -172,6 +182,9 @@ pub(crate) fn of_ingresses(objects: &[Value]) -> Vec<Recorded> {
             for path in rule["http"]["paths"].as_array().into_iter().flatten() {
                 let targets = targets(path["path"].as_str().unwrap_or("/"), is_regex);
                 let Some((target, more)) = targets.split_first() else { continue };
+                if all.len() >= MADE_MAX {
+                    return distinct(all);
+                }
                 for is_https in [false, true].into_iter().filter(|is_https| has_tls || !is_https) {
                     of_path(is_https, &host, target, &mut all);
                     of_annotations(is_https, &host, target, ingress, &mut all);
@@ -189,6 +202,10 @@ pub(crate) fn of_ingresses(objects: &[Value]) -> Vec<Recorded> {
         }
     }
     all.push(Recorded::get(false, "unknown.invalid", "/", "an unknown host"));
+    distinct(all)
+}
+
+fn distinct(mut all: Vec<Recorded>) -> Vec<Recorded> {
     let mut seen = HashSet::new();
     all.retain(|wanted| seen.insert((wanted.method.clone(), wanted.url(), wanted.headers.clone())));
     all

@@ -8,6 +8,9 @@ const BYTES_MAX: usize = 1024;
 /// Parts of an expression that are visited for one text: `(a?){1000}{1000}` has few parts and many repetitions.
 const VISITS_MAX: usize = 4096;
 
+/// Bytes of an expression: nginx takes no longer ones, and reading one of the size of an object takes GiB.
+const PATTERN_BYTES_MAX: usize = 4096;
+
 /// Texts for one expression.
 const SAMPLES_MAX: usize = 8;
 
@@ -20,6 +23,9 @@ const LIKELY: &str = "a1A-_./ ";
 /// Texts that match an expression from their beginning: the first one is as short as the parts of the expression allow, and the others show other
 /// alternatives and repetitions. There are none if the expression cannot be read, or if only long texts match.
 pub(super) fn samples(pattern: &str) -> Vec<String> {
+    if pattern.len() > PATTERN_BYTES_MAX {
+        return Vec::new();
+    }
     let Ok(hir) = regex_syntax::parse(pattern) else { return Vec::new() };
     let anchored = format!("^(?:{pattern})");
     let Ok(regex) = regex::RegexBuilder::new(&anchored).size_limit(COMPILED_BYTES_MAX).build() else {
@@ -109,6 +115,7 @@ mod tests {
         check("(?!a)b", &[]);
         // Neither long nor slow.
         check("a{2000}", &[]);
+        check(&format!("/{}", r"\w".repeat(3000)), &[]);
         check("(((a?){1000}){1000}){1000}", &[]);
         check(&"(a|b)?".repeat(100), &["", &"a".repeat(100)]);
         assert!(samples("(1|2|3|4|5|6|7|8|9|aa|bb)(xx|y)").len() <= SAMPLES_MAX);

@@ -25,7 +25,8 @@ impl Reading<'_> {
             let why = format!("{first}{more}; or write the hosts as rules. Its other values are served");
             self.tell("server-alias", Verdict::Refused, &why);
         } else if has_regex {
-            let why = "an expression is served as the names that it stands for, and one for a label as all names below the domain";
+            let why = "an expression is served as the names that it stands for, and one for a label as all names below the domain; as names, they \
+                       come before a wildcard host, also of another Ingress";
             self.tell("server-alias", Verdict::Differs, why);
         }
         names

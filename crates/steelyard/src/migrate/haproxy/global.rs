@@ -164,7 +164,7 @@ impl Making<'_> {
                     Some(time) => self.draft.top.set("drain_timeout", milliseconds(time)),
                     None => self.note(line, Became::Lost, "write `drain_timeout` at the top of the file"),
                 },
-                "no" => {}
+                "no" if HARMLESS.contains(&value) => {}
                 word if HARMLESS.contains(&word) => {}
                 _ => {
                     let (became, why) = instead(line).unwrap_or((Became::Lost, "it is not understood"));

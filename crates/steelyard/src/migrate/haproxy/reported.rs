@@ -46,6 +46,20 @@ fn lines_of_global() {
 }
 
 #[test]
+fn lines_that_look_harmless() {
+    let server = "server a 10.0.0.1:80";
+    check(&file("user x", "", &format!("http-reuse never\n {server}")), &["http-reuse never: different"]);
+    check(
+        &file("user x", "", &format!("http-reuse safe\n no log\n no option redispatch\n {server}")),
+        &["!different", "!left out"],
+    );
+    check(&file("user x", "", &format!("no strange\n {server}")), &["no strange: left out"]);
+    check(&file("no strange\n no busy-polling", "", server), &[":2: no strange: left out", "!busy-polling"]);
+    let statistics = "defaults\n mode http\n stats uri /s\nlisten l\n bind :80\n server a 10.0.0.1:80\n";
+    check(statistics, &["stats uri /s: left out"]);
+}
+
+#[test]
 fn checks_of_other_protocols() {
     let server = "server a 10.0.0.1:80 check";
     for option in [

@@ -57,14 +57,12 @@ const HARMLESS: &[&str] = &[
     "dynamic-cookie-key",
     "guid",
     "hash-type",
-    "http-reuse",
     "id",
     "load-server-state-from-file",
     "log-steps",
     "log-tag",
     "max-keep-alive-queue",
     "max-session-srv-conns",
-    "no",
     "server-state-file-name",
     "srvtcpka-cnt",
     "srvtcpka-idle",
@@ -179,8 +177,7 @@ fn word(line: &Line, section: &Section, is_of_defaults: bool) -> Word {
     match line.word(0) {
         "option" => option(line.word(1)),
         "timeout" => timeout(line.word(1), section.kind == "backend" && !is_of_defaults),
-        // Once, where the defaults are.
-        "stats" if is_of_defaults || !["enable", "uri"].contains(&line.word(1)) => Word::Fine,
+        "stats" if !["enable", "uri"].contains(&line.word(1)) => Word::Fine,
         "stats" => Word::Lost("the admin address has a page and `/metrics`; `steelyard status` shows the same"),
         "errorfile" | "errorloc" | "errorloc302" | "errorloc303" | "http-error" | "errorfiles" => {
             Word::Lost("write `error_pages` of the listener, with the body alone")
@@ -192,6 +189,12 @@ fn word(line: &Line, section: &Section, is_of_defaults: bool) -> Word {
         "filter" if FILTERS.contains(&line.word(1)) => Word::Lost("write `compress` of a route or `client_limits`"),
         "compression" => Word::Lost("write `compress` of a route"),
         "monitor" | "monitor-net" => Word::Lost("`/readyz` of the admin address says whether this instance is ready"),
+        "http-reuse" if line.word(1) == "never" => {
+            Word::Different("clients share connections to endpoints; `idle_connections: 0` of the cluster ends that")
+        }
+        "http-reuse" => Word::Fine,
+        "no" if ["option", "log"].contains(&line.word(1)) => Word::Fine,
+        "no" => Word::Lost("it is not understood"),
         "http-send-name-header" => Word::Lost("the endpoint does not get its name"),
         "unique-id-header" => Word::Lost("write `request_id: {}` of the listener; the endpoint gets X-Request-ID"),
         "tcp-response" if line.word(1) == "inspect-delay" => Word::Fine,
