@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 
-use support::{Origin, Steelyard, get, local, names, port, steelyard};
+use support::{Origin, Scratch, Steelyard, get, local, names, port, steelyard};
 use testkit::{Exit, PATIENCE, Program, Signal, until};
 
 /// Starts steelyard like a service manager: with these sockets at descriptors 3 and 4, and its own pid in LISTEN_PID.
@@ -71,6 +71,25 @@ fn what_the_file_asks_for_is_served_and_the_rest_is_closed() {
         TcpStream::connect(address).unwrap();
         drop(wanted);
         assert!(refuses(address));
+    }
+}
+
+#[test]
+fn a_request_that_waited_is_logged() {
+    let origin = Origin::start("x");
+    let scratch = Scratch::new();
+    let log = scratch.path().join("access.log");
+    // What comes first after the start, the worker or the log, is a matter of chance.
+    for round in 0..20 {
+        let ((socket, address), (twin, _)) = (listen(), listen());
+        let mut early = testkit::client::connect("early", address, None).unwrap();
+        early.send(format!("GET /{round} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+        let text = format!("access_log: {}\n{}", log.display(), config(&[("web", address)], &origin));
+        let balancer = Steelyard::serve_by(&text, |arguments| start(arguments, &socket, &twin));
+        assert_eq!(early.response(testkit::strict::ResponseTo::Other).unwrap().status, 200);
+        let is_logged = || fs::read_to_string(&log).unwrap_or_default().contains(&format!("/{round} "));
+        assert!(until(PATIENCE, || is_logged().then_some(())).is_some(), "round {round}");
+        drop(balancer);
     }
 }
 

@@ -374,6 +374,15 @@ impl Running {
         };
         let metrics =
             self.control.listen(Pages::ForAnyone, snapshot.metrics.map(AdminAddress::from), &mut self.inherited)?;
+        // Workers serve as soon as they have their listeners, and the first request is logged, too. Later, it is the old log that has what comes
+        // before the new one, and it is kept if the change fails.
+        let access_log = match access_log {
+            Some(first) if is_first => {
+                self.log_to(first);
+                None
+            }
+            later => later,
+        };
         let (overlay, gone) = self.overlay.beside(&snapshot);
         self.put_to_use(&snapshot, &files, &addresses, &overlay).await?;
         if !is_first && let Some(what) = crate::sidecar::capture_differs(&self.wanted, &snapshot) {
