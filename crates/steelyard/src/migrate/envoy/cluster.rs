@@ -125,11 +125,14 @@ impl Making<'_> {
                 keys.set("on_unhealthy", "close");
             }
         }
-        if let Some(share) = node.at("common_lb_config").at("healthy_panic_threshold").at("value").text() {
+        let threshold = node.at("common_lb_config").at("healthy_panic_threshold");
+        // An empty one is 0 %, as in every message of a protocol buffer.
+        let is_empty = !threshold.is_null() && threshold.entries().is_empty();
+        if let Some(share) = threshold.at("value").text().or(is_empty.then_some("0")) {
             match share.parse::<f64>().ok().filter(|share| (0.0..=100.0).contains(share)) {
                 Some(share) => keys.set("panic_threshold", format!("{}%", share.round() as u64)),
                 None => self.note(
-                    node.at("common_lb_config").at("healthy_panic_threshold"),
+                    threshold,
                     "healthy_panic_threshold",
                     Became::Lost,
                     "write `panic_threshold` of the cluster",
@@ -170,6 +173,7 @@ impl Making<'_> {
         if is_weighted {
             weighted(&mut all, &shares);
         }
+        fit(&mut all);
         all
     }
 
@@ -184,7 +188,7 @@ impl Making<'_> {
         };
         let mut endpoint = json!({"address": address});
         if let Some(weight) = one.at("load_balancing_weight").number() {
-            endpoint["weight"] = json!(weight.min(WEIGHT_MAX));
+            endpoint["weight"] = json!(weight);
         }
         if let Some(priority) = locality.at("priority").number().filter(|priority| *priority > 0) {
             endpoint["priority"] = json!(priority.min(7));
@@ -403,6 +407,19 @@ fn weighted(endpoints: &mut [Value], shares: &[(u64, std::ops::Range<usize>)]) {
     for (endpoint, weight) in endpoints.iter_mut().zip(weights) {
         let least = if weight > 0.0 { 1.0 } else { 0.0 };
         endpoint["weight"] = json!((weight * factor).round().max(least) as u64);
+    }
+}
+
+/// Makes weights smaller that are too large, all by the same factor.
+fn fit(endpoints: &mut [Value]) {
+    let most = endpoints.iter().filter_map(|endpoint| endpoint["weight"].as_u64()).max().unwrap_or(0);
+    if most <= WEIGHT_MAX {
+        return;
+    }
+    for endpoint in endpoints {
+        let weight = endpoint["weight"].as_u64().unwrap_or(1);
+        let scaled = (weight as f64 * WEIGHT_MAX as f64 / most as f64).round() as u64;
+        endpoint["weight"] = json!(scaled.clamp(weight.min(1), WEIGHT_MAX));
     }
 }
 

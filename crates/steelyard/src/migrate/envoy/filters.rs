@@ -75,10 +75,19 @@ impl Making<'_> {
             }
             match kind {
                 "filters.http.router.v3.Router" => self.known_or_closed(inner, ROUTER),
-                "filters.http.cors.v3.Cors" | "filters.http.grpc_stats.v3.FilterConfig" => inner.told(),
+                "filters.http.cors.v3.Cors" => {
+                    manager.has_cors = true;
+                    inner.told();
+                }
+                "filters.http.grpc_stats.v3.FilterConfig" => inner.told(),
                 "filters.http.health_check.v3.HealthCheck" if inner.at("pass_through_mode").is_true() => {}
                 "filters.http.buffer.v3.Buffer" => {
-                    let bytes = inner.at("max_request_bytes").number().unwrap_or(1 << 20).clamp(1, 16 << 20);
+                    let most = inner.at("max_request_bytes").number().unwrap_or(1 << 20);
+                    let bytes = most.clamp(1, 16 << 20);
+                    if bytes < most {
+                        let why = "at most 16 MiB of a body are buffered, and a larger one is refused";
+                        self.note(inner.at("max_request_bytes"), "max_request_bytes", Became::Different, why);
+                    }
                     manager.keys.set("buffer", json!({"max_size": format!("{bytes}B")}));
                 }
                 "filters.http.compressor.v3.Compressor" => {
@@ -118,6 +127,8 @@ impl Making<'_> {
         let (service, time) = if grpc.is_null() {
             auth["http"] =
                 json!({"prefix": http.at("path_prefix").text().filter(|path| path.starts_with('/')).unwrap_or("/")});
+            // Envoy asks the cluster, whatever the URI says.
+            http.at("server_uri").at("uri").told();
             (http.at("server_uri").at("cluster"), http.at("server_uri").at("timeout"))
         } else {
             auth["grpc"] = json!({});
@@ -201,6 +212,7 @@ impl Making<'_> {
         for (name, config) in levels.iter().flat_map(|level| level.at("typed_per_filter_config").entries()) {
             let what = name.text().unwrap_or_default().to_owned();
             match config.at("@type").text().map_or("", type_name) {
+                "filters.http.cors.v3.CorsPolicy" if !manager.has_cors => config.told(),
                 "filters.http.cors.v3.CorsPolicy" => match self.cors(config) {
                     Some(cors) => route.set("cors", cors),
                     None => route.remove("cors"),

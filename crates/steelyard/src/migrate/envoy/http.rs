@@ -88,6 +88,8 @@ pub(super) struct Manager {
     pub(super) removed: Vec<String>,
     /// Clients may ask for a WebSocket on every route.
     pub(super) upgrades: bool,
+    /// A filter reads what routes say about CORS. Without one, Envoy ignores it.
+    pub(super) has_cors: bool,
     /// The name of the filter that asks a service.
     pub(super) auth: Option<String>,
     /// The listener has that service.

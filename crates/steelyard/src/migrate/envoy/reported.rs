@@ -97,6 +97,8 @@ fn settings_with_an_equivalent() {
     )
     .0;
     assert!(text.contains("weight: 0"), "{text}");
+    let text = translated(&FILE.replace("healthy_panic_threshold: {value: 20.0}", "healthy_panic_threshold: {}")).0;
+    assert!(text.contains("panic_threshold: 0%"), "{text}");
     let closes = "connect_timeout: 0.25s, close_connections_on_host_health_failure: true";
     check("connect_timeout: 0.25s", closes, &["on_unhealthy: close"]);
 }

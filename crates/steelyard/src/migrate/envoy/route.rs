@@ -143,7 +143,10 @@ impl Making<'_> {
             }
         }
         let host = levels[1];
-        if let Some(cors) = self.cors(action.at("cors")).or_else(|| self.cors(host.at("cors"))) {
+        if !manager.has_cors {
+            action.at("cors").told();
+            host.at("cors").told();
+        } else if let Some(cors) = self.cors(action.at("cors")).or_else(|| self.cors(host.at("cors"))) {
             route.set("cors", cors);
         }
         if let Some(cors) = policies.get("cors") {
@@ -368,7 +371,12 @@ impl Making<'_> {
             let numerator = if fraction.is_null() { Some(of as u64) } else { fraction.at("numerator").number() };
             let percent = numerator.unwrap_or(0) as f64 * 100.0 / of;
             if percent > 0.0 {
-                copies.push(json!({"to": to, "percent": percent.round().clamp(1.0, 100.0) as u64}));
+                let whole = percent.round().clamp(1.0, 100.0);
+                if whole != percent {
+                    let why = format!("{whole} % of the requests are copied: the share is in whole percent");
+                    self.note(fraction, "runtime_fraction", Became::Different, &why);
+                }
+                copies.push(json!({"to": to, "percent": whole as u64}));
             }
         }
         copies
@@ -398,7 +406,12 @@ impl Making<'_> {
         }
         on.sort_unstable();
         on.dedup();
-        let mut retry = json!({"attempts": node.at("num_retries").number().unwrap_or(1).clamp(1, 10)});
+        let most = node.at("num_retries").number().unwrap_or(1);
+        if most == 0 {
+            node.told();
+            return None;
+        }
+        let mut retry = json!({"attempts": most.min(10)});
         if !on.is_empty() {
             retry["on"] = json!(on);
         }

@@ -107,7 +107,7 @@ fn what_keeps_somebody_out() {
     let routes = "              - match: {prefix: /}\n                route: {cluster: app}\n";
     let rbac = "- name: envoy.filters.http.rbac\n            typed_config: {\"@type\": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC}";
     check(routes, rbac, &["deny:\n    - 0.0.0.0/0\n    - ::/0", "envoy.filters.http.rbac: closed"]);
-    let authz = "- name: envoy.filters.http.ext_authz\n            typed_config: {\"@type\": x/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz, http_service: {server_uri: {cluster: app, timeout: 1s}, path_prefix: /check}}";
+    let authz = "- name: envoy.filters.http.ext_authz\n            typed_config: {\"@type\": x/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz, http_service: {server_uri: {uri: 'http://a', cluster: app, timeout: 1s}, path_prefix: /check}}";
     check(routes, authz, &["external_auth", "prefix: /check"]);
     let gone = authz.replace("cluster: app", "cluster: gone");
     check(routes, &gone, &["deny:\n    - 0.0.0.0/0\n    - ::/0", "gone: closed"]);
