@@ -173,6 +173,19 @@ impl LoadKind {
     }
 }
 
+impl OriginKind {
+    /// Whether origins of this kind answer such a load through a contender that supports it.
+    #[must_use]
+    pub fn answers(self, load: LoadKind) -> bool {
+        match self {
+            Self::Http => matches!(load.protocol(), Protocol::Http | Protocol::H2Http | Protocol::Https),
+            Self::Grpc => load.protocol() == Protocol::H2,
+            Self::Tcp => matches!(load, LoadKind::TcpRr | LoadKind::TcpCrr),
+            Self::Stream => matches!(load, LoadKind::Stream | LoadKind::StreamPaced),
+        }
+    }
+}
+
 /// Protocols that a contender can support. A contender that moves packets or bytes carries those that are the same on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -224,6 +224,13 @@ fn take_cases(table: &mut Table<'_, '_>, recipes: &[Recipe], times: Times, endpo
     if !table.has("load") {
         table.note_at("load", "`load` is missing: set what asks, such as {kind = \"http\", connections = 64}");
     }
+    let answers = |origin: &OriginSpec| loads.iter().flatten().all(|(_, load)| origin.kind.answers(load.kind));
+    // After another problem, a kind may be one that nobody wrote.
+    if table.is_clean() && origin.as_ref().is_some_and(|origin| !answers(origin)) {
+        let what = "`load`: the origin does not answer this kind: http answers http, http10, http-close, h2c-http and https, grpc answers h2c \
+                    and grpc, tcp answers tcp-rr and tcp-crr, and stream answers stream and stream-paced";
+        table.note_at("load", what);
+    }
     let origin = origin.unwrap_or(OriginSpec { kind: OriginKind::Http, arguments: Vec::new(), count: 1 });
     let build = |(suffix, load): (String, LoadSpec)| CaseFile {
         case: record::Case {

@@ -108,6 +108,13 @@ fn every_error_with_its_place() {
         ],
     );
     check(
+        "kind = \"tcp-rr\"",
+        "kind = \"https\"",
+        &[
+            "x.toml:29:8: `load`: the origin does not answer this kind: http answers http, http10, http-close, h2c-http and https, grpc answers h2c and grpc, tcp answers tcp-rr and tcp-crr, and stream answers stream and stream-paced",
+        ],
+    );
+    check(
         "50% of full",
         "50% of ful",
         &[
