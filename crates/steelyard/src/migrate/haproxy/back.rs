@@ -253,6 +253,8 @@ impl Making<'_> {
         if let Some(options) = &servers.probed {
             let check = self.check(backend, options);
             keys.set("health_check", check);
+            // A server that is down gets nothing there, however few are left.
+            keys.set("panic_threshold", "0%");
             if options.value("on-marked-down") == Some("shutdown-sessions") {
                 keys.set("on_unhealthy", "close");
             }

@@ -133,6 +133,10 @@ impl Making<'_> {
         }
         // Steelyard sends these itself.
         if ["x-forwarded-proto", "x-forwarded-for", "x-forwarded-host", "connection"].contains(&lower.as_str()) {
+            if holds == Some(true) && lower != "connection" && !value.contains('%') {
+                let why = "Steelyard sends what it knows of the client; behind another proxy, name that in `trusted_proxies` of the listener";
+                self.note(line, Became::Different, why);
+            }
             return;
         }
         if holds.is_none() {

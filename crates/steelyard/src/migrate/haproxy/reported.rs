@@ -53,6 +53,10 @@ fn lines_that_look_harmless() {
         &file("user x", "", &format!("http-reuse safe\n no log\n no option redispatch\n {server}")),
         &["!different", "!left out"],
     );
+    let proxied = "http-request set-header X-Forwarded-Proto https";
+    check(&file("user x", proxied, server), &["X-Forwarded-Proto https: different"]);
+    check(&file("user x", &format!("{proxied} if {{ ssl_fc }}"), server), &["!different"]);
+    check(&file("user x", "", &format!("{server} check")), &["panic_threshold: 0%"]);
     check(&file("user x", "", &format!("no strange\n {server}")), &["no strange: left out"]);
     check(&file("no strange\n no busy-polling", "", server), &[":2: no strange: left out", "!busy-polling"]);
     let statistics = "defaults\n mode http\n stats uri /s\nlisten l\n bind :80\n server a 10.0.0.1:80\n";
