@@ -3,6 +3,8 @@
 //! A directive is translated, or has no effect that anybody sees, or is reported. One that is unknown closes what it stands in: it may decide who
 //! gets what.
 
+#[cfg(test)]
+mod asked;
 mod client;
 mod host;
 mod location;
@@ -13,8 +15,10 @@ mod policy;
 mod reported;
 mod server;
 mod stream;
+mod subrequest;
 mod tls;
 mod upstream;
+mod variables;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -110,24 +114,30 @@ impl<'d> Scope<'d> {
         self.0.last().is_some_and(|level| names.iter().any(|name| level.last(name).is_some()))
     }
 
+    /// The levels of http and of the server.
+    fn of_server(&self) -> Self {
+        Self(self.0.iter().take(2).cloned().collect())
+    }
+
     /// A text with the variables of `set $name value;` in it, if the last one of each has a value without variables.
     fn resolved(&self, text: &str) -> String {
-        if !text.contains('$') {
+        let mut names: Vec<&str> = variables::names(text).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.truncate(VARIABLES_MAX);
+        if names.is_empty() {
             return text.to_owned();
         }
-        let mut values: Vec<(&str, &str)> = Vec::new();
+        let mut values: HashMap<&str, &str> = HashMap::new();
         // The innermost level and the last directive first.
         for (_, one) in self.0.iter().rev().filter_map(|level| level.0.get("set")).flat_map(|all| all.iter().rev()) {
-            let name = one.arg(0);
-            let is_new = name.len() > 1 && text.contains(name) && values.iter().all(|(known, _)| *known != name);
-            if is_new && values.len() < VARIABLES_MAX {
-                values.push((name, one.arg(1)));
+            let set = one.arg(0).strip_prefix('$').unwrap_or_default();
+            // nginx does not distinguish the case of names.
+            for name in names.iter().filter(|name| name.eq_ignore_ascii_case(set)) {
+                values.entry(name).or_insert_with(|| one.arg(1));
             }
         }
-        // A longer name first: `$ab` is not `$a` and `b`.
-        values.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
-        let known = values.into_iter().filter(|(_, value)| !value.contains('$'));
-        known.fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
+        variables::replaced(text, |name| values.get(name).copied().filter(|value| !value.contains('$')))
     }
 }
 
@@ -159,6 +169,10 @@ pub(super) struct Making<'d, 'o> {
     unclear: Option<(&'d Directive, &'static str)>,
     /// Addresses in the lists of the locations so far.
     networks: usize,
+    /// Expressions of locations that were compared with the path of a request of nginx; `None` if one is not understood.
+    expressions: HashMap<(String, bool), Option<regex::Regex>>,
+    /// How the first location with a zone of `limit_req` counts.
+    counted: HashMap<&'d str, String>,
 }
 
 /// The largest number of routes in all. A server has its routes at each of its ports.
@@ -205,6 +219,8 @@ impl<'d, 'o> Making<'d, 'o> {
             closed: false,
             unclear: None,
             networks: 0,
+            expressions: HashMap::new(),
+            counted: HashMap::new(),
         };
         making.closed = making.outer();
         making

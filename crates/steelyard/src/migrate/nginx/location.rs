@@ -58,7 +58,8 @@ impl<'d> Making<'d, '_> {
         }
         let Some(made) = self.handled(location, of) else { return all() };
         let Ok(methods) = self.methods(block) else { return all() };
-        for route in made {
+        for mut route in made {
+            self.copied_alike(of, &mut route);
             let Some(mut limited) = self.limited(location, route, &policies, methods.as_deref()) else { return all() };
             routes.append(&mut limited);
         }
@@ -459,8 +460,7 @@ fn redirect(url: &str, status: u16, of: &Of<'_, '_>, keeps_query: bool) -> Optio
             match host {
                 "$host" | "$http_host" => {}
                 "$server_name" => {
-                    let name = of.server.block.iter().find(|one| one.name == "server_name").map(|one| one.arg(0));
-                    answer["host"] = json!(name.filter(|name| !name.contains(['$', '~', '*', '_']))?);
+                    answer["host"] = json!(of.server_name()?);
                 }
                 host if host.contains('$') || host.is_empty() => return None,
                 host => answer["host"] = json!(host),

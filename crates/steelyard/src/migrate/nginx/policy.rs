@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 
 use ipnet::IpNet;
-use model::AuthMethod;
 use serde_json::{Value, json};
 
 use super::super::draft::{Became, Keys, literal};
@@ -122,61 +121,9 @@ impl<'d> Making<'d, '_> {
         }
     }
 
-    /// `auth_request`: the location that it names says which service is asked.
-    fn asked(&mut self, of: &Of<'d, '_>, keys: &mut Keys) -> Result<(), ()> {
-        let Some(ask) = of.scope.last("auth_request").filter(|one| one.arg(0) != "off") else { return Ok(()) };
-        let path = ask.arg(0);
-        let found = of
-            .server
-            .block
-            .iter()
-            .find(|one| one.name == "location" && one.args.last().is_some_and(|last| last == path));
-        let pass = found.and_then(|location| location.block.iter().find(|one| one.name == "proxy_pass"));
-        let target = pass.and_then(|pass| super::upstream::Target::of(&of.scope.resolved(pass.arg(0))));
-        let (Some(location), Some(target)) = (found, target.filter(|target| !target.authority.contains('$'))) else {
-            let why = "the service that it asks is not known, so the location is closed; write `external_auth`";
-            self.draft.note(ask.place(), &ask.told(), Became::Closed, why);
-            return Err(());
-        };
-        let scope = of.scope.inner(&location.block);
-        let Some(to) = self.upstream(&target, &scope, location, false) else { return Err(()) };
-        let asked = target.uri.as_deref().filter(|uri| !uri.contains('$')).unwrap_or(path).to_owned();
-        let mut http = json!({"path": asked});
-        let host =
-            location.block.iter().find(|one| one.name == "proxy_set_header" && one.arg(0).eq_ignore_ascii_case("host"));
-        match host.map(|one| one.arg(1)) {
-            None => http["host"] = json!(target.host()),
-            Some(value) if !value.contains('$') => http["host"] = json!(value),
-            Some(_) => {}
-        }
-        // Those of the location itself, and of what is around it; without any, it is GET.
-        if let Some(one) = scope.last("proxy_method") {
-            let written = of.scope.resolved(one.arg(0));
-            let Some(method) = AuthMethod::ALL.into_iter().find(|method| method.name() == written) else {
-                let all = AuthMethod::ALL.map(AuthMethod::name).join(", ");
-                let why = format!(
-                    "a service is asked by one of {all}, so the location that asks it is closed; write `external_auth: {{http: {{method: ...}}}}`"
-                );
-                self.draft.note(one.place(), &one.told(), Became::Closed, &why);
-                return Err(());
-            };
-            if method != AuthMethod::Get {
-                http["method"] = json!(method.name());
-            }
-        }
-        let mut auth = json!({"to": to, "http": http, "timeout": "60s", "failure_status": 500});
-        let passed: Vec<String> = passed_on(&of.scope.all(&["auth_request_set"]), &of.scope.all(&["proxy_set_header"]));
-        if !passed.is_empty() {
-            auth["response_headers"] = json!(passed);
-        }
-        keys.set("external_auth", auth);
-        let why = "the service gets the client's path in X-Forwarded-Uri and its method in X-Forwarded-Method, and an answer of 3xx reaches the client";
-        self.draft.note(ask.place(), &ask.told(), Became::Different, why);
-        Ok(())
-    }
-
     fn rate(&mut self, of: &Of<'d, '_>, keys: &mut Keys) {
         let mut rates: Vec<Value> = Vec::new();
+        let mut zones: Vec<(&'d str, &'d Directive)> = Vec::new();
         for one in of.scope.all(&["limit_req"]) {
             let value = |name: &str| one.args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
             let zone = value("zone").and_then(|zone| self.zones.get(zone)).copied();
@@ -190,6 +137,7 @@ impl<'d> Making<'d, '_> {
                         Some(same) => same["burst"] = json!(same["burst"].as_u64().unwrap_or(burst).min(burst)),
                         None => rates.push(json!({"requests": zone.requests, "per": zone.per, "burst": burst})),
                     }
+                    zones.push((value("zone").unwrap_or_default(), one));
                     if !one.args.iter().any(|arg| arg == "nodelay") {
                         let why = "no request waits: one above the limit is refused";
                         self.draft.note(one.place(), &one.told(), Became::Different, why);
@@ -207,8 +155,30 @@ impl<'d> Making<'d, '_> {
         if !also.is_empty() {
             limit["also"] = json!(also);
         }
+        let group = self.counted_together(&zones, &limit);
         limit["status"] = json!(status(of, "limit_req_status"));
+        if let Some(group) = group {
+            limit["group"] = json!(group);
+        }
         keys.set("rate_limit", limit);
+    }
+
+    /// The group of a limit: requests of all locations with the same zones and bursts count together.
+    fn counted_together(&mut self, zones: &[(&'d str, &'d Directive)], limit: &Value) -> Option<String> {
+        let group = zones.iter().map(|(zone, _)| *zone).collect::<Vec<_>>().join("_");
+        let is_group = is_group(&group);
+        let counts = format!("{group} {limit}");
+        for (zone, one) in zones {
+            let first = self.counted.entry(zone).or_insert_with(|| counts.clone());
+            if !is_group {
+                let why = "each route counts on its own: write `group` of `rate_limit`";
+                self.draft.note(one.place(), &one.told(), Became::Different, why);
+            } else if *first != counts {
+                let why = "another location has this zone with another burst, or beside another zone; each of the two counts on its own";
+                self.draft.note(one.place(), &one.told(), Became::Different, why);
+            }
+        }
+        is_group.then_some(group)
     }
 
     /// `limit_conn`. Requests of all locations with the same zone and the same number count together.
@@ -220,8 +190,7 @@ impl<'d> Making<'d, '_> {
                 Some(requests) => {
                     let status = status(of, "limit_conn_status");
                     let mut limit = json!({"requests": requests, "status": status});
-                    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-                    if zone.len() <= 64 && zone.bytes().all(is_name) {
+                    if is_group(zone) {
                         limit["group"] = json!(zone);
                     }
                     keys.set("concurrency_limit", limit);
@@ -304,19 +273,24 @@ impl<'d> Making<'d, '_> {
         }
     }
 
+    /// Notes a header that nginx passes on as the client sent it, and that Steelyard writes itself.
+    pub(super) fn forwarded(&mut self, one: &Directive, lower: &str, value: &str) {
+        let is_own = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"].contains(&lower);
+        if is_own && value.starts_with("$http_x_forwarded_") {
+            let why = "what clients send in it is replaced, unless they are in `trusted_proxies`: list the proxies in front there";
+            self.draft.note(one.place(), &one.told(), Became::Different, why);
+        }
+    }
+
     fn request_header(&mut self, one: &Directive, name: &str, value: &str, (is_tls, route): (bool, &mut Keys)) {
         let lower = name.to_ascii_lowercase();
         let mut set = |route: &mut Keys, value: &str| self.header(one, route, ("request_headers", "set", name), value);
         match (lower.as_str(), value) {
-            // Upgrades pass, and connections are Steelyard's.
-            ("upgrade" | "connection" | "keep-alive" | "te" | "transfer-encoding" | "content-length", _) => {}
             ("x-forwarded-for", "$proxy_add_x_forwarded_for") => {
                 let why = "what clients send in it is replaced, unless they are in `trusted_proxies`";
                 self.draft.note(one.place(), &one.told(), Became::Different, why);
             }
-            ("x-forwarded-for", "$remote_addr")
-            | ("x-forwarded-proto", "$scheme")
-            | ("x-forwarded-host", "$host" | "$http_host") => {}
+            (lower, value) if is_usual(lower, value) => self.forwarded(one, lower, value),
             (_, "") => self.header(one, route, ("request_headers", "remove", name), ""),
             (_, "$remote_addr" | "$realip_remote_addr" | "$binary_remote_addr") => set(route, "${client_ip}"),
             (_, "$remote_port") => set(route, "${client_port}"),
@@ -324,8 +298,6 @@ impl<'d> Making<'d, '_> {
             (_, "$ssl_client_escaped_cert") => set(route, "${client_cert_pem}"),
             (_, "$ssl_server_name") => set(route, "${sni}"),
             (_, "$ssl_protocol") => set(route, "${tls_version}"),
-            // As the client sent it.
-            (lower, value) if value == format!("$http_{}", lower.replace('-', "_")) => {}
             (_, "$scheme") => set(route, if is_tls { "https" } else { "http" }),
             (_, value) if value.contains('$') => {
                 // A client could write it otherwise, and the endpoint relies on it.
@@ -336,6 +308,22 @@ impl<'d> Making<'d, '_> {
             (_, value) => set(route, &literal(value)),
         }
     }
+}
+
+/// Whether a header has this value anyway: it is the client's, or Steelyard makes it. Upgrades pass, and connections are Steelyard's.
+pub(super) fn is_usual(lower: &str, value: &str) -> bool {
+    match (lower, value) {
+        ("upgrade" | "connection" | "keep-alive" | "te" | "transfer-encoding" | "content-length", _)
+        | ("x-forwarded-for", "$remote_addr" | "$proxy_add_x_forwarded_for")
+        | ("x-forwarded-proto", "$scheme")
+        | ("x-forwarded-host", "$host" | "$http_host") => true,
+        (lower, value) => value == format!("$http_{}", lower.replace('-', "_")),
+    }
+}
+
+/// Whether a text can be the name of a group.
+fn is_group(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 /// What a request above a limit is answered. nginx takes no other statuses.
@@ -398,7 +386,7 @@ fn networks<'d>(all: &[&'d Directive]) -> Result<Option<Access>, &'d Directive> 
 }
 
 /// Headers of the service that reach the endpoint under the same name.
-fn passed_on(set: &[&Directive], headers: &[&Directive]) -> Vec<String> {
+pub(super) fn passed_on(set: &[&Directive], headers: &[&Directive]) -> Vec<String> {
     let of = |one: &&Directive| {
         let name = one.arg(1).strip_prefix("$upstream_http_")?.replace('_', "-");
         let is_passed =

@@ -60,6 +60,14 @@ pub(super) struct Of<'d, 's> {
     pub(super) port: u16,
 }
 
+impl Of<'_, '_> {
+    /// `$server_name`, if it is a host.
+    pub(super) fn server_name(&self) -> Option<&str> {
+        let name = self.server.block.iter().find(|one| one.name == "server_name").map(|one| one.arg(0));
+        name.filter(|name| !name.is_empty() && !name.contains(['$', '~', '*', '_']) && !name.starts_with('.'))
+    }
+}
+
 impl<'d> Making<'d, '_> {
     /// The routes of a server, without its hosts.
     pub(super) fn server(&mut self, bound: Bound<'d>, port: u16) -> Vec<Keys> {
@@ -250,7 +258,7 @@ impl Around {
 }
 
 /// How a location is compared; `None` for one with a name, to which others lead.
-fn matcher(directive: &Directive) -> Option<Matcher> {
+pub(super) fn matcher(directive: &Directive) -> Option<Matcher> {
     let first = directive.arg(0);
     let (sign, path) = match (directive.args.len(), first) {
         (2.., sign) => (sign, directive.arg(1)),

@@ -180,6 +180,7 @@ fn paths_of_endpoints() {
     check(&of("/a/", "rewrite ^/a/(.*)$ /b/$1 last; proxy_pass http://10.0.0.1;"), &["closed"]);
     check(&of("/a/", "rewrite ^/a/(.*)$ /b/$1 permanent;"), &["status: 301", "/b/${1}"]);
     check(&of("/", "proxy_pass http://$backend;"), &["status: 403", "not known before the request"]);
+    check(&of("/a", "proxy_pass http://10.0.0.1/b?c=d;"), &["status: 403", "the new path is not understood"]);
     check(&of("/", "set $backend 10.0.0.9:81; proxy_pass http://$backend;"), &["10.0.0.9:81"]);
     check(&of("/", "proxy_pass https://secure.example;"), &["verify: false", "secure.example:443"]);
     check(&of("/", "grpc_pass grpc://10.0.0.1:50051;"), &["protocol: h2c"]);
@@ -510,4 +511,78 @@ fn connections() {
         text,
         &["protocol: tcp", "bind: 127.0.0.1:5432", "idle_timeout: 600s", "priority: 1", "listen 53 udp: left out"],
     );
+}
+
+#[test]
+fn whole_names_of_variables() {
+    let of = |inner: &str| {
+        format!(
+            "server {{ listen 80; set $h foo; set $remote x; location / {{ {inner} proxy_pass http://10.0.0.1; }} }}"
+        )
+    };
+    let file = translated(&of(
+        "proxy_set_header Host $host; proxy_set_header X-A $remote_addr; proxy_set_header X-B ${h}ost;",
+    ));
+    let text = file.checked();
+    assert!(!text.contains("host: ") && text.contains("X-A: ${client_ip}") && text.contains("X-B: fooost"), "{text}");
+    check(&of("if ($http_x = a) { return 301 https://$host$request_uri; }"), &["scheme: https"]);
+    check(&of("proxy_set_header Host $H;"), &["host: foo"]);
+    let map = |url: &str| {
+        format!(
+            "map $http_x $b {{ default 10.0.0.1; y 10.0.0.2; }} map $http_y $v {{ default 10.0.0.3; }} \
+             server {{ listen 80; set $backend 10.0.0.4; location / {{ proxy_pass {url}; }} }}"
+        )
+    };
+    assert_eq!(led(&map("http://$b")).len(), 2);
+    assert_eq!(led(&map("http://${b}")).len(), 2);
+    assert_eq!(led(&map("http://$backend")).len(), 1);
+    is_shut(&map("http://$both"));
+    is_shut(&map("http://$b$v"));
+}
+
+#[test]
+fn grpc_of_variables() {
+    for variable in [
+        "map $http_x $v { default 10.0.0.1; y 10.0.0.2; }",
+        "split_clients $remote_addr $v { 50% 10.0.0.1; * 10.0.0.2; }",
+    ] {
+        for url in ["grpc://$v", "$v"] {
+            let text = format!("{variable} server {{ listen 80; location / {{ grpc_pass {url}; }} }}");
+            let file = translated(&text).checked();
+            assert_eq!(file.matches("protocol: h2c").count(), 2, "{file}");
+        }
+    }
+}
+
+#[test]
+fn forwarded_headers_of_clients() {
+    for name in ["For", "Proto", "Host"] {
+        let variable = format!("$http_x_forwarded_{}", name.to_lowercase());
+        let text = shop(&format!("location / {{ proxy_set_header X-Forwarded-{name} {variable}; {{}} }}"));
+        check(&text, &[&format!("X-Forwarded-{name} {variable}: different"), "trusted_proxies"]);
+    }
+    let draft = translated(&shop("location / { proxy_set_header X-Key $http_x_key; {} }"));
+    assert!(!draft.told().iter().any(|note| note.contains("X-Key")), "{:?}", draft.told());
+}
+
+#[test]
+fn limits_that_count_together() {
+    let of = |a: &str, b: &str| {
+        format!(
+            "limit_req_zone $binary_remote_addr zone=one:10m rate=5r/s; limit_req_zone $binary_remote_addr zone=two:10m rate=9r/s; \
+             map $http_x $v {{ default 10.0.0.1; y 10.0.0.2; }} \
+             server {{ listen 80; location /a {{ {a} proxy_pass http://$v; }} location /b {{ {b} proxy_pass http://10.0.0.1; }} }}"
+        )
+    };
+    let together = translated(&of(
+        "limit_req zone=one burst=5 nodelay;",
+        "limit_req zone=one burst=5 nodelay; limit_req_status 429;",
+    ));
+    assert_eq!(together.checked().matches("group: one").count(), 3, "{}", together.checked());
+    let is_told = |draft: &Draft| draft.told().iter().any(|note| note.contains("counts on its own"));
+    assert!(!is_told(&together));
+    assert!(is_told(&translated(&of("limit_req zone=one burst=5 nodelay;", "limit_req zone=one nodelay;"))));
+    let both =
+        translated(&of("limit_req zone=one nodelay;", "limit_req zone=one nodelay; limit_req zone=two nodelay;"));
+    assert!(is_told(&both) && both.checked().contains("group: one_two"), "{}", both.checked());
 }

@@ -7,10 +7,8 @@ use super::super::pattern::{escaped, searched};
 use super::location::{template, with_path, within};
 use super::parse::Directive;
 use super::server::{Matcher, Of};
+use super::variables::{names, replaced};
 use super::{Making, Scope, Zone, path};
-
-/// The largest number of copies of a request.
-const MIRRORS_MAX: usize = 4;
 
 /// The URL of `proxy_pass`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,14 +129,18 @@ impl<'d> Making<'d, '_> {
 
     /// `proxy_pass http://$pool`, where a map or split_clients has the values.
     fn mapped(&mut self, url: &str, pass: &'d Directive, block: &'d [Directive], of: &Of<'d, '_>) -> Option<Vec<Keys>> {
-        let names: Vec<&str> = self.maps.keys().copied().filter(|name| url.contains(*name)).collect();
-        let [name] = names[..] else { return None };
-        let map = *self.maps.get(name)?;
+        let mut maps: Vec<(&str, &'d Directive)> = Vec::new();
+        for name in names(url) {
+            let map = self.maps.get(format!("${name}").as_str()).copied();
+            maps.extend(map.filter(|_| maps.iter().all(|(known, _)| *known != name)).map(|map| (name, map)));
+        }
+        let [(name, map)] = maps[..] else { return None };
+        let is_grpc = pass.name == "grpc_pass";
         // The new paths of `rewrite` have no place in these routes.
         if block.iter().any(|one| one.name == "rewrite") {
             return None;
         }
-        let value = |entry: &Directive| url.replace(name, entry.arg(0));
+        let value = |entry: &Directive| replaced(url, |other| (other == name).then(|| entry.arg(0)));
         let passes = |url: String| Directive { args: vec![url], ..pass.clone() };
         if map.name == "split_clients" {
             let mut shares = Vec::new();
@@ -151,7 +153,7 @@ impl<'d> Making<'d, '_> {
                 };
                 left = left.saturating_sub(weight);
                 let target = Target::of(&value(entry)).filter(|target| !target.authority.contains('$'))?;
-                let to = self.upstream(&target, &of.scope, pass, false)?;
+                let to = self.upstream(&target, &of.scope, pass, is_grpc)?;
                 let mut share = json!({"cluster": to, "weight": weight});
                 let (path, None) = paths(of.matcher, target.uri.as_deref())? else { return None };
                 let mut one = with_path(path);
@@ -192,7 +194,7 @@ impl<'d> Making<'d, '_> {
     /// The routes for one value of a map.
     fn for_one(&mut self, pass: &Directive, place: &'d Directive, of: &Of<'d, '_>) -> Option<Vec<Keys>> {
         let target = Target::of(pass.arg(0)).filter(|target| !target.authority.contains('$'))?;
-        let to = self.upstream(&target, &of.scope, place, false)?;
+        let to = self.upstream(&target, &of.scope, place, pass.name == "grpc_pass")?;
         let (path, rewrite) = paths(of.matcher, target.uri.as_deref())?;
         let mut route = with_path(path).with("to", to);
         self.behind(of, target.host(), &mut route);
@@ -325,40 +327,6 @@ impl<'d> Making<'d, '_> {
         }
         route.set("compress", compress);
     }
-
-    /// The copies of requests: those of the innermost level that has any.
-    fn mirror(&mut self, of: &Of<'d, '_>, route: &mut Keys) {
-        let mut copies = Vec::new();
-        for one in of.scope.all(&["mirror"]).into_iter().filter(|one| one.arg(0) != "off") {
-            let found = of.server.block.iter().find(|location| {
-                location.name == "location" && location.args.last().map(String::as_str) == Some(one.arg(0))
-            });
-            let pass = found.and_then(|location| location.block.iter().find(|one| one.name == "proxy_pass"));
-            let target = pass
-                .and_then(|pass| Target::of(&of.scope.resolved(pass.arg(0))))
-                .filter(|target| !target.authority.contains('$'));
-            let to = match (found, target) {
-                (Some(location), Some(target)) => {
-                    let scope = of.scope.inner(&location.block);
-                    self.upstream(&target, &scope, one, false)
-                }
-                _ => None,
-            };
-            match to.filter(|_| copies.len() < MIRRORS_MAX) {
-                Some(to) => copies.push(json!({"to": to})),
-                None => {
-                    let why =
-                        "a copy goes to the `proxy_pass` of a location of the server, and a request has at most 4";
-                    self.draft.note(one.place(), &one.told(), Became::Lost, why);
-                }
-            }
-        }
-        match &copies[..] {
-            [] => {}
-            [one] => route.set("mirror", one.clone()),
-            _ => route.set("mirror", copies),
-        }
-    }
 }
 
 /// Adds the condition of an entry of a map. There, the case of a text does not matter.
@@ -406,6 +374,10 @@ fn paths(matcher: &Matcher, uri: Option<&str>) -> Option<(Option<Value>, Option<
         None | Some("$request_uri" | "$uri" | "/$request_uri") => return same(),
         Some(uri) => uri,
     };
+    // A path of Steelyard has no query.
+    if uri.contains(['?', '#']) {
+        return None;
+    }
     if uri.contains('$') {
         let regex = matches!(matcher, Matcher::Regex { .. }).then(|| matcher.condition(true))?;
         return Some((regex, Some(NewPath { key: "path", value: json!(template(uri)?) })));
