@@ -3,9 +3,11 @@
 
 mod clients;
 mod lost;
+mod prefixes;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod valid;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +18,7 @@ use super::options::Globals;
 use super::plan::{Compat, Https, Location, Plan, Target};
 use super::report::{self, Read};
 use super::snippet::Step;
+use prefixes::{Prefixes, prefixes};
 use rules::{Canaries, canaries};
 
 /// Rules of an HTTPRoute, as the API has it.
@@ -61,12 +64,14 @@ pub fn written(objects: &[Value], class: &str, gateway: (&str, &str, &str), comp
     let has_listener_sets = all.len() > 1;
     all.insert(0, parameters);
     let canaries = canaries(&read);
+    let prefixes = prefixes(&mains);
     let has_tls = |ingress: &&&Read<'_>| ingress.object["spec"]["tls"].as_array().is_some_and(|tls| !tls.is_empty());
     let mut making = Making {
         written: &mut written,
         globals: &globals,
         gateway: (gateway.0, gateway.1),
         is_regex: &is_regex,
+        prefixes: &prefixes,
         canaries: &canaries,
         listeners: &listeners,
         hosts: mains.iter().flat_map(|ingress| ingress.hosts()).collect(),
@@ -82,9 +87,18 @@ pub fn written(objects: &[Value], class: &str, gateway: (&str, &str, &str), comp
     }
     let mut routes = Vec::new();
     for ingress in &mains {
-        routes.extend(making.ingress(ingress));
+        let objects = making.ingress(ingress);
+        if let Some(why) = objects.iter().find_map(valid::wrong) {
+            making.left_out(ingress, &format!("nothing of it is written: {why}"));
+            continue;
+        }
+        routes.extend(objects);
     }
     all.extend(granted(&making.grants));
+    if let Some(why) = all.iter().find_map(valid::wrong) {
+        written.leaves_out = true;
+        written.lost.push(format!("the Gateway and what belongs to it: {why}"));
+    }
     all.append(&mut routes);
     written.objects = all;
     for read in &read {
@@ -208,6 +222,7 @@ struct Making<'w, 'o> {
     globals: &'w Globals,
     gateway: (&'w str, &'w str),
     is_regex: &'w BTreeSet<&'w str>,
+    prefixes: &'w BTreeMap<&'w str, Prefixes<'w>>,
     canaries: &'w Canaries<'w, 'o>,
     listeners: &'w Listeners,
     /// The hosts of Ingresses with `tls`, whose requests over HTTP are redirected unless an annotation says otherwise.
@@ -246,6 +261,8 @@ impl Making<'_, '_> {
     fn heads_lost(&mut self, ingress: &Read<'_>, location: &Location) {
         if location.host.as_ref().is_some_and(|host| host.contains('$')) {
             self.lost(ingress, "the `Host` of endpoints has variables of nginx: write it for each rule");
+        } else if location.host.as_ref().is_some_and(|host| host.bytes().any(|byte| byte.is_ascii_uppercase())) {
+            self.lost(ingress, "the `Host` of endpoints is in lower case");
         }
         for (name, text) in &location.backend_headers {
             self.lost(
@@ -310,12 +327,12 @@ impl Making<'_, '_> {
             self.lost(ingress, "defaultBackend: write an HTTPRoute without hostnames");
         }
         let mut objects = Vec::new();
-        let (namespace, name) = ingress.name.split_once('/').unwrap_or(("default", &ingress.name));
+        let (namespace, name) = names_of(ingress);
         let mut names = Vec::new();
         for (number, (host, _)) in ingress.rules.iter().enumerate() {
             let rules = self.rules(ingress, number);
             for (part, rules) in rules.chunks(RULES_MAX).enumerate() {
-                let name = [name.to_owned(), number_of(number), number_of(part)].concat();
+                let name = [name, &number_of(number), &part_of("rules", part)].concat();
                 for object in self.routes(ingress, (namespace, &name), host, rules) {
                     if !is_to_https(&object["spec"]["rules"][0]) {
                         names.extend(object["metadata"]["name"].as_str().map(str::to_owned));
@@ -483,6 +500,7 @@ impl Making<'_, '_> {
         let mut all = Vec::new();
         let mut route = |name: &str, parents: &[Value], rules: &[Value]| {
             for (part, hosts) in &parts {
+                let part = part_of("hosts", *part);
                 let mut spec = json!({"parentRefs": parents, "rules": rules});
                 if !hosts.is_empty() {
                     spec["hostnames"] = json!(hosts);
@@ -490,7 +508,7 @@ impl Making<'_, '_> {
                 all.push(json!({
                     "apiVersion": "gateway.networking.k8s.io/v1",
                     "kind": "HTTPRoute",
-                    "metadata": {"name": format!("{name}{}", number_of(*part)), "namespace": namespace},
+                    "metadata": {"name": format!("{name}{part}"), "namespace": namespace},
                     "spec": spec,
                 }));
             }
@@ -560,6 +578,17 @@ fn with_hsts(rules: &[Value], hsts: &str) -> Vec<Value> {
         }
     }
     rules
+}
+
+/// The namespace and the name of an Ingress, which messages cut if they are long.
+fn names_of<'o>(ingress: &Read<'o>) -> (&'o str, &'o str) {
+    let meta = &ingress.object["metadata"];
+    (meta["namespace"].as_str().unwrap_or("default"), meta["name"].as_str().unwrap_or_default())
+}
+
+/// The end of the name of a part that has not enough room in one object. It differs from that of a number of a host.
+fn part_of(what: &str, part: usize) -> String {
+    if part == 0 { String::new() } else { format!("-{what}-{part}") }
 }
 
 fn number_of(number: usize) -> String {

@@ -78,9 +78,11 @@ pub(super) fn parameters(globals: &Globals, compat: Compat, (namespace, name): (
         clients["limits"] = Value::Object(limits);
     }
     let versions: Vec<&str> = globals.text("ssl-protocols").into_iter().flat_map(value::words).collect();
-    if versions == ["TLSv1.3"] {
+    let is_served = |version: &&str| ["TLSv1.2", "TLSv1.3"].iter().any(|known| version.eq_ignore_ascii_case(known));
+    if globals.min_tls_version().is_some() {
         clients["minTlsVersion"] = json!("1.3");
-    } else if versions.iter().any(|version| !["TLSv1.2", "TLSv1.3"].contains(version)) {
+    }
+    if !versions.iter().all(is_served) {
         lost.push("ConfigMap: ssl-protocols: only TLS 1.2 and 1.3 are served".to_owned());
     }
     let object = json!({

@@ -8,9 +8,11 @@ use super::super::plan::{HeaderRule, Location, Target};
 use super::super::report::Read;
 use super::super::value;
 use super::Making;
+use super::prefixes::{Prefixes, cut_off};
+use super::valid::PATH_BYTES_MAX;
 
-/// Bytes of a path in a match.
-const PATH_BYTES_MAX: usize = 1024;
+/// Expressions of what differs from a prefix in case alone. A route has 128 matches at most, and 8 such rules.
+const OTHER_CASE_MAX: usize = 8;
 
 /// The backends of canaries by their host and path, each with its Ingress.
 pub(super) type Canaries<'r, 'o> = HashMap<(&'r str, &'r str), (&'r Read<'o>, Value)>;
@@ -38,6 +40,7 @@ impl Making<'_, '_> {
         let mut rules = Vec::new();
         for ((path, kind), object) in paths.iter().zip(&backends) {
             let Some((matcher, mut filters)) = self.matched(ingress, host, path, kind) else { continue };
+            rules.extend(self.in_other_case(ingress, host, path, &matcher));
             filters.extend(own_filters(&ingress.plan.location));
             let filters = merged(filters);
             let mut rule = Map::new();
@@ -97,16 +100,38 @@ impl Making<'_, '_> {
         rules
     }
 
+    /// The rule for requests that a path of ingress-nginx takes whatever the case of their letters, and the prefix that is written for it does not.
+    /// They must not reach another path of the host, where nothing of what is asked for here is. A rule without a backend answers 500.
+    fn in_other_case(&mut self, ingress: &Read<'_>, host: &str, path: &str, matcher: &Value) -> Option<Value> {
+        let is_expression = self.is_regex.contains(host) && path != "/" && matcher["type"] == "PathPrefix";
+        let prefix = matcher["value"].as_str().filter(|_| is_expression)?;
+        let others = self.prefixes.get(host)?.in_other_case(prefix);
+        if others.is_empty() {
+            return None;
+        }
+        if others.len() > OTHER_CASE_MAX {
+            let path = value::cut(path);
+            self.left_out(ingress, &format!("{path}: it is too long for a rule about other cases of its letters"));
+            return None;
+        }
+        self.lost(
+            ingress,
+            &format!("{path}: case counts in the prefix {prefix}; the path in another case is answered with 500, and ingress-nginx serves it"),
+        );
+        let matches: Vec<Value> =
+            others.iter().map(|other| json!({"path": {"type": "RegularExpression", "value": other}})).collect();
+        Some(json!({"matches": matches}))
+    }
+
     /// The match of a path, and the filter that rewrites it; `None` if that cannot be written.
     fn matched(&mut self, ingress: &Read<'_>, host: &str, path: &str, kind: &str) -> Option<(Value, Vec<Value>)> {
         let rewrite = ingress.plan.location.rewrite.as_deref().filter(|target| *target != path);
         let replace = |modifier: Value| json!({"type": "URLRewrite", "urlRewrite": {"path": modifier}});
         // What most people write: a prefix that is cut off.
-        if let (Some(prefix), Some(target)) =
-            (path.strip_suffix("(/|$)(.*)").filter(|prefix| is_literal(prefix)), rewrite)
-            && let Some(before) = target.strip_suffix("/$2").filter(|before| is_literal(before))
+        let cut = cut_off(path, rewrite);
+        if let Some((prefix, with)) =
+            cut.filter(|(prefix, _)| self.prefixes.get(host).is_some_and(|paths| paths.has(prefix)))
         {
-            let with = if before.is_empty() { "/" } else { before };
             let matcher = json!({"type": "PathPrefix", "value": prefix});
             return Some((matcher, vec![replace(json!({"type": "ReplacePrefixMatch", "replacePrefixMatch": with}))]));
         }
@@ -116,15 +141,21 @@ impl Making<'_, '_> {
                 vec![replace(json!({"type": "ReplaceFullPath", "replaceFullPath": target}))]
             }
             Some(target) => {
-                self.left_out(
-                    ingress,
-                    &format!("{path}: a rewrite to {target} cannot be written; the path is left out"),
-                );
+                let why = match cut {
+                    None => "",
+                    Some(_) => {
+                        ", because an expression of another path of the host may match the same, and would come before a prefix"
+                    }
+                };
+                let what = format!("{path}: a rewrite to {target} cannot be written{why}; the path is left out");
+                self.left_out(ingress, &what);
                 return None;
             }
         };
-        if !self.is_regex.contains(host) {
-            let kind = if kind == "Exact" { "Exact" } else { "PathPrefix" };
+        // Where other paths are prefixes, `/` is one that comes after them. An expression would come before them.
+        let is_last = path == "/" && self.prefixes.get(host).is_some_and(Prefixes::has_cut);
+        if is_last || !self.is_regex.contains(host) {
+            let kind = if kind == "Exact" && !is_last { "Exact" } else { "PathPrefix" };
             let bare = path.trim_end_matches('/');
             if kind == "PathPrefix" && !bare.is_empty() && bare.len() < path.len() {
                 let what =
@@ -162,14 +193,15 @@ fn merged(filters: Vec<Value>) -> Vec<Value> {
     others
 }
 
-fn is_literal(path: &str) -> bool {
+pub(super) fn is_literal(path: &str) -> bool {
     path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-_~".contains(&byte))
 }
 
 fn own_filters(location: &Location) -> Vec<Value> {
     let mut filters = Vec::new();
     if let Some(host) = location.host.as_ref().filter(|host| !host.contains('$')) {
-        filters.push(json!({"type": "URLRewrite", "urlRewrite": {"hostname": host}}));
+        // Endpoints get it in lower case, which means the same.
+        filters.push(json!({"type": "URLRewrite", "urlRewrite": {"hostname": host.to_ascii_lowercase()}}));
     }
     if let Some(prefix) = location.prefix.as_ref().filter(|_| location.rewrite.is_some()) {
         let set = json!([{"name": "x-forwarded-prefix", "value": prefix}]);
@@ -189,7 +221,7 @@ fn redirect(status: u16, url: &str) -> Option<Value> {
         [301, 302, 303, 307, 308].contains(&status) && !path.contains(['?', '#', '$']) && !host.contains('$');
     let mut to = json!({
         "scheme": if is_https { "https" } else { "http" },
-        "hostname": host,
+        "hostname": host.to_ascii_lowercase(),
         "statusCode": status,
         "path": {"type": "ReplaceFullPath", "replaceFullPath": if path.is_empty() { "/" } else { path }},
     });

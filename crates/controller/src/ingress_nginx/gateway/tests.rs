@@ -191,6 +191,8 @@ fn clients_are_treated_as_before() {
     check(json!({"http2-max-concurrent-streams": "7"}), &[("limits", json!({"streamsPerConnection": 7}))], &[]);
     check(json!({"http2-max-concurrent-streams": "70000"}), &[("limits", Value::Null)], &["streamsPerConnection"]);
     check(json!({"ssl-protocols": "TLSv1.3"}), &[("minTlsVersion", json!("1.3"))], &[]);
+    check(json!({"ssl-protocols": "tlsv1.3"}), &[("minTlsVersion", json!("1.3"))], &[]);
+    check(json!({"ssl-protocols": "tlsv1.2 tlsv1.3"}), &[("minTlsVersion", Value::Null)], &[]);
     check(json!({"ssl-protocols": "TLSv1.2 TLSv1.3"}), &[("minTlsVersion", Value::Null)], &[]);
     check(json!({"ssl-protocols": "TLSv1.1 TLSv1.2"}), &[("minTlsVersion", Value::Null)], &["TLS 1.2 and 1.3"]);
 }
@@ -235,6 +237,149 @@ fn what_the_controller_does_and_the_objects_do_not() {
     assert_eq!(lost(json!({}), &["--http-port=8080", "--update-status=false"]).len(), 2);
     let relative = made(&[ingress("a", json!({"relative-redirects": "true"}), "/")]);
     assert!(relative.lost[0].starts_with("shop/a: relative-redirects: "), "{:?}", relative.lost);
+}
+
+/// Ingresses of one host: of each, its name, its annotations, and its path.
+fn of_host(ingresses: &[(&str, Value, &str)]) -> Written {
+    let of = |(name, annotations, path): &(&str, Value, &str)| {
+        let mut ingress = ingress(name, annotations.clone(), path);
+        ingress["spec"]["rules"][0]["host"] = json!("a.example");
+        ingress["spec"]["rules"][0]["http"]["paths"][0]["pathType"] = json!("ImplementationSpecific");
+        ingress
+    };
+    made(&ingresses.iter().map(of).collect::<Vec<_>>())
+}
+
+#[test]
+fn an_expression_does_not_take_the_requests_of_a_prefix() {
+    let cut = || json!({"rewrite-target": "/$2", "whitelist-source-range": "10.0.0.0/8"});
+    let matches = |made: &Written, name: &str| -> Vec<(String, String)> {
+        let route = of_kind(made, "HTTPRoute").into_iter().find(|route| route["metadata"]["name"] == name).unwrap();
+        let rules = route["spec"]["rules"].as_array().unwrap().iter();
+        let paths = rules.flat_map(|rule| rule["matches"].as_array().unwrap()).map(|one| &one["path"]);
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        paths.map(|path| (text(&path["type"]), text(&path["value"]))).collect()
+    };
+    let is_one = |found: &(String, String), kind: &str, path: &str| found.0 == kind && found.1 == path;
+    // `/` comes last, as a prefix does.
+    let both = of_host(&[("p", cut(), "/admin(/|$)(.*)"), ("o", json!({}), "/")]);
+    assert!(!both.leaves_out);
+    let found = matches(&both, "o");
+    assert!(found.len() == 1 && is_one(&found[0], "PathPrefix", "/"), "{found:?}");
+    let found = matches(&both, "p");
+    assert!(found.len() == 2 && is_one(&found[1], "PathPrefix", "/admin"), "{found:?}");
+    // ingress-nginx takes /ADMIN for it, too. It must not be served by the other one.
+    assert!(both.lost.iter().any(|lost| lost.contains("case counts in the prefix /admin")), "{:?}", both.lost);
+    let other = regex::Regex::new(&format!("^(?:{})$", found[0].1)).unwrap();
+    for path in ["/ADMIN", "/Admin/x", "/admiN/x/y", "/aDmIn/"] {
+        assert!(other.is_match(path), "{path}");
+    }
+    for path in ["/admin", "/admin/x", "/ADMINX", "/x", "/admin/X"] {
+        assert!(!other.is_match(path), "{path}");
+    }
+    let route = of_kind(&both, "HTTPRoute").into_iter().find(|route| route["metadata"]["name"] == "p").unwrap();
+    assert!(route["spec"]["rules"][0]["backendRefs"].is_null());
+    // Nothing else is on the host, and nothing else takes it.
+    let alone = of_host(&[("p", cut(), "/admin(/|$)(.*)"), ("o", cut(), "/other(/|$)(.*)")]);
+    assert!(!alone.leaves_out);
+    assert_eq!(alone.lost, [""; 0]);
+    assert_eq!(matches(&alone, "p").len(), 1);
+    // Another host may take it.
+    for host in ["", "*.example"] {
+        let mut other = ingress("o", json!({}), "/");
+        other["spec"]["rules"][0]["host"] = json!(host);
+        let wide = made(&[ingress("p", cut(), "/admin(/|$)(.*)"), other]);
+        assert_eq!((wide.leaves_out, matches(&wide, "p").len()), (false, 2), "{host}: {:?}", wide.lost);
+    }
+    // An expression that matches nothing of what the prefix does.
+    let apart = of_host(&[("p", cut(), "/admin(/|$)(.*)"), ("o", json!({}), "/shop")]);
+    assert!(!apart.leaves_out, "{:?}", apart.lost);
+    let found = matches(&apart, "o");
+    assert!(is_one(&found[0], "RegularExpression", "(?i:/shop)(?s:.*)"), "{found:?}");
+
+    for other in ["/(.*)", "/ad", "/Admin", "/admin/x", "/ADMIN/x", "/a.*", "(.*)", "/\u{e9}", "/ADMIN(/|$)(.*)"] {
+        let made = of_host(&[("p", cut(), "/admin(/|$)(.*)"), ("o", json!({"use-regex": "true"}), other)]);
+        let is_told = |lost: &String| lost.contains("would come before a prefix");
+        assert!(made.leaves_out && made.lost.iter().any(is_told), "{other}: {:?}", made.lost);
+    }
+    let both = of_host(&[("p", cut(), "/admin(/|$)(.*)"), ("o", cut(), "/ADMIN(/|$)(.*)")]);
+    assert!(both.leaves_out);
+    let long = format!("/{}(/|$)(.*)", "a".repeat(200));
+    let made = of_host(&[("p", cut(), &long), ("o", json!({}), "/")]);
+    assert!(made.leaves_out && made.lost.iter().any(|lost| lost.contains("too long for a rule")), "{:?}", made.lost);
+    let nested = of_host(&[("p", cut(), "/api/v2(/|$)(.*)"), ("o", cut(), "/api(/|$)(.*)")]);
+    assert_eq!((nested.leaves_out, matches(&nested, "p").len(), matches(&nested, "o").len()), (false, 2, 1));
+    let nested = of_host(&[("p", cut(), "/api/v2(/|$)(.*)"), ("o", cut(), "/API(/|$)(.*)")]);
+    assert!(nested.leaves_out);
+}
+
+#[test]
+fn what_the_api_server_does_not_accept() {
+    let check = |annotations: Value, path: &str, expect: Option<&str>| {
+        let made = of_host(&[("p", annotations.clone(), path), ("o", json!({}), "/")]);
+        let told = |part: &str| made.lost.iter().any(|lost| lost.starts_with("shop/p: ") && lost.contains(part));
+        assert_eq!(made.leaves_out, expect.is_some(), "{annotations} {path}: {:?}", made.lost);
+        assert!(expect.is_none_or(told), "{annotations} {path}: {:?}", made.lost);
+    };
+    let long = format!("/{}", "x".repeat(1024));
+    for path in [
+        "/adm in",
+        "/api//admin",
+        "/a{b}",
+        "/a|b",
+        "/x%2fy",
+        "/x%2Fy",
+        "/x#y",
+        "/é",
+        "/a/./b",
+        "/a/../b",
+        "/a/..",
+        "/a/.",
+        "/%zz",
+        "/%4",
+        "foo",
+        "/a?b",
+        &long,
+    ] {
+        check(json!({}), path, Some("is not accepted by the API server: a path"));
+    }
+    for path in ["/a;b=c", "/a.b", "/..a", "/%41%c3%a9", "/a:b@c", &"/y".repeat(512)] {
+        check(json!({}), path, None);
+    }
+    for host in ["admin.internal:8080", "a_b", "-a.example", "a..b", "a.example."] {
+        check(json!({"upstream-vhost": host}), "/x", Some("is not accepted by the API server: a host"));
+    }
+    check(json!({"upstream-vhost": "Admin.internal"}), "/x", None);
+    check(json!({"upstream-vhost": "10.0.0.1"}), "/x", None);
+    check(json!({"permanent-redirect": "https://A.Example/x"}), "/x", None);
+    check(json!({"permanent-redirect": "https://a_b.example/x"}), "/x", Some("a host"));
+    check(json!({"permanent-redirect": "https://a.example:0/x"}), "/x", Some("a port"));
+
+    let named = |length: usize| {
+        let mut ingress = ingress("a", json!({"force-ssl-redirect": "true"}), "/");
+        ingress["metadata"]["name"] = json!("a".repeat(length));
+        ingress["spec"]["tls"] = json!([{"hosts": ["a.example"], "secretName": "s"}]);
+        made(&[ingress])
+    };
+    assert!(!named(244).leaves_out);
+    let long = named(245);
+    assert!(long.leaves_out && long.lost.iter().any(|lost| lost.contains("the name of an object")), "{:?}", long.lost);
+}
+
+#[test]
+fn hosts_and_parts_of_an_ingress_have_names_of_their_own() {
+    let mut ingress = ingress(
+        "a",
+        json!({"server-alias": (0..20).map(|n| format!("h{n}.example")).collect::<Vec<_>>().join(",")}),
+        "/",
+    );
+    let path = |number: usize| json!({"path": format!("/p{number}"), "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}});
+    let rule = |host: usize| json!({"host": format!("r{host}.example"), "http": {"paths": (0..40).map(path).collect::<Vec<_>>()}});
+    ingress["spec"]["rules"] = (0..3).map(rule).collect();
+    let made = made(&[ingress]);
+    let routes = of_kind(&made, "HTTPRoute");
+    let names: BTreeSet<&str> = routes.iter().filter_map(|route| route["metadata"]["name"].as_str()).collect();
+    assert_eq!((names.len(), routes.len()), (18, 18), "{names:?}");
 }
 
 /// Nobody can add a setting and forget what becomes of it here: what no list has is lost, and this is all that is.
