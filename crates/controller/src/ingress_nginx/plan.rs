@@ -516,6 +516,12 @@ impl<'g> Reading<'g> {
                 self.tell(name, Verdict::Refused, why);
             }
         }
+        if let Some(variable) = self.text("rewrite-target").and_then(value::variable_of_target).map(str::to_owned) {
+            // Without it, endpoints would serve other paths than those that it leads to.
+            let why = format!("it has {variable}, and only groups of the path ($1 to $9) are served in it");
+            self.close(&format!("rewrite-target is refused: {why}"));
+            self.tell("rewrite-target", Verdict::Refused, &format!("{why}; its routes are closed"));
+        }
         let aliases = self.aliases();
         if self.text("rewrite-target").is_none() {
             self.idle(&["x-forwarded-prefix"], "without rewrite-target, ingress-nginx does not send it");

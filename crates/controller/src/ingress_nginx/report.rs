@@ -166,7 +166,8 @@ pub(super) fn all<'o>(
     let maps = HeaderMaps(&maps);
     let globals = Globals::of(data.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))));
     let mut known = Known::default();
-    let globals = globals.with_header_maps(maps, &mut known);
+    let ports = ["http-port", "https-port"].into_iter().filter_map(|name| flags.text(name)?.parse().ok());
+    let globals = globals.with_ports(&ports.collect::<Vec<u16>>()).with_header_maps(maps, &mut known);
     if let Some(why) = &globals.closed {
         notes.push(format!("all routes are closed: {why}"));
     }
@@ -180,7 +181,8 @@ pub(super) fn all<'o>(
     for ingress in of_kind("Ingress") {
         let is_ours = class_of_ingress(ingress).map(|name| name == class || classes.contains(name));
         if is_ours.unwrap_or(has_default || watches_all) {
-            let mut read = read(ingress, &prefix, With { globals: &globals, compat, maps, passes_tls }, &mut known);
+            let with = With { globals: &globals, compat, maps, passes_tls };
+            let mut read = read(ingress, (&prefix, flags.are_known()), with, &mut known);
             if is_ours.is_none() && !has_default {
                 read.plan.dropped.get_or_insert(CLASSLESS.to_owned());
             }
@@ -507,7 +509,8 @@ fn header_map(objects: &[Value], namespace: &str, name: &str) -> Result<HeaderMa
     headers.map_err(|why| format!("the ConfigMap {namespace}/{name}: {why}"))
 }
 
-fn read<'o>(ingress: &'o Value, prefix: &Prefix, with: With<'_>, known: &mut Known) -> Read<'o> {
+/// Reads an Ingress. Whether the prefix of its annotations is known decides what those with another one are worth.
+fn read<'o>(ingress: &'o Value, (prefix, is_known): (&Prefix, bool), with: With<'_>, known: &mut Known) -> Read<'o> {
     let annotations = ingress["metadata"]["annotations"].as_object();
     let ours = annotations.into_iter().flatten();
     let ours = ours.filter_map(|(key, value)| Some((prefix.name_of(key)?, value.as_str()?)));
@@ -528,6 +531,22 @@ fn read<'o>(ingress: &'o Value, prefix: &Prefix, with: With<'_>, known: &mut Kno
             let why = "the API server takes text alone and does not accept the Ingress: write the value in quotes";
             plan.findings.push(Finding::new(name, &value.to_string(), Verdict::Refused, why.to_owned()));
             plan.dropped.get_or_insert(format!("the annotation {} is no text: {why}", value::cut(name)));
+        } else if let Some(key_of_nginx) =
+            other_prefix(key, prefix).filter(|_| !is_known).and_then(|(_, name)| find(name))
+        {
+            // Nobody knows whether it is read. If it keeps somebody out and is, the routes would be open without it.
+            let (verdict, why) = match key_of_nginx.security {
+                true => (
+                    Verdict::Refused,
+                    "it looks like one of ingress-nginx that keeps somebody out, with the prefix of --annotations-prefix, and is not read: add the \
+                     Deployment of ingress-nginx to the objects, which says whether it counts",
+                ),
+                false => (
+                    Verdict::NoEffect,
+                    "it is not read, unless the Deployment of ingress-nginx has its prefix as --annotations-prefix",
+                ),
+            };
+            plan.findings.push(Finding::new(key, value.as_str().unwrap_or_default(), verdict, why.to_owned()));
         } else if prefix.name_of(key).is_none() && is_of_others(key) {
             let why = "it is for another controller; ingress-nginx does not read it either".to_owned();
             plan.findings.push(Finding::new(key, value.as_str().unwrap_or_default(), Verdict::NoEffect, why));
@@ -543,23 +562,43 @@ fn read<'o>(ingress: &'o Value, prefix: &Prefix, with: With<'_>, known: &mut Kno
     }
 }
 
+/// Prefixes of other ingress controllers.
+const OTHERS: [&str; 9] = [
+    "nginx.org",
+    "nginx.com",
+    "haproxy.org",
+    "traefik.io",
+    "konghq.com",
+    "getambassador.io",
+    "alb.ingress.kubernetes.io",
+    "haproxy.ingress.kubernetes.io",
+    "traefik.ingress.kubernetes.io",
+];
+
+/// Whether the prefix of an annotation is that of a certain other ingress controller.
+fn is_known_other(prefix: &str) -> bool {
+    OTHERS.iter().any(|known| prefix.ends_with(known))
+}
+
 /// Whether an annotation is one of another ingress controller, so that somebody may rely on it.
 fn is_of_others(annotation: &str) -> bool {
-    const PREFIXES: [&str; 6] =
-        ["nginx.org", "nginx.com", "haproxy.org", "traefik.io", "konghq.com", "getambassador.io"];
     let prefix = annotation.split_once('/').map_or("", |(prefix, _)| prefix);
-    prefix.ends_with("ingress.kubernetes.io") || PREFIXES.iter().any(|known| prefix.ends_with(known))
+    prefix.ends_with("ingress.kubernetes.io") || is_known_other(prefix)
+}
+
+/// The prefix and the name of an annotation that ingress-nginx would read if a flag named the prefix. `ingress.kubernetes.io` was the default
+/// of early versions, and is the flag's value where nobody has rewritten the annotations since.
+fn other_prefix<'k>(annotation: &'k str, ours: &Prefix) -> Option<(&'k str, &'k str)> {
+    let (prefix, name) = annotation.split_once('/')?;
+    let is_other = ours.name_of(annotation).is_none() && !is_known_other(prefix) && find(name).is_some();
+    is_other.then_some((prefix, name))
 }
 
 /// Prefixes that are read only if a flag says so, and that annotations have which ingress-nginx knows.
 fn others_prefixes<'o>(ingresses: impl Iterator<Item = &'o Value>, ours: &Prefix) -> Option<String> {
     let annotations = ingresses.filter_map(|ingress| ingress["metadata"]["annotations"].as_object()).flatten();
-    let prefix = |(key, _): (&'o String, &Value)| {
-        let (prefix, name) = key.split_once('/')?;
-        let is_other = ours.name_of(key).is_none() && !is_of_others(key) && find(name).is_some();
-        is_other.then_some(prefix)
-    };
-    let prefixes: BTreeSet<&str> = annotations.filter_map(prefix).collect();
+    let prefixes: BTreeSet<&str> =
+        annotations.filter_map(|(key, _)| other_prefix(key, ours)).map(|(prefix, _)| prefix).collect();
     let shown: Vec<&str> = prefixes.into_iter().collect();
     let told = || {
         format!(

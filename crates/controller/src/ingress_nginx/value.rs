@@ -236,6 +236,17 @@ fn is_target(value: &str) -> bool {
     value.bytes().all(is_part) && (value.starts_with('/') || split_url(value).is_some())
 }
 
+/// The first `$` in the target of a rewrite that is no group, with its name. nginx puts variables there, and takes no other `$`.
+pub fn variable_of_target(target: &str) -> Option<&str> {
+    let found = target.match_indices('$').find(|(at, _)| {
+        let digit = target.as_bytes().get(at + 1);
+        !digit.is_some_and(|digit| (b'1'..=b'9').contains(digit))
+    });
+    let rest = target.get(found?.0..)?;
+    let end = rest.char_indices().skip(1).find(|(_, c)| !c.is_ascii_alphanumeric() && *c != '_');
+    rest.get(..end.map_or(rest.len(), |(end, _)| end))
+}
+
 /// A value for a message: people need not read all of a megabyte.
 pub fn cut(value: &str) -> String {
     const CHARS_MAX: usize = 80;
@@ -288,6 +299,14 @@ mod tests {
 
     #[test]
     fn what_values_mean() {
+        let check = |target: &str, expect: Option<&str>| assert_eq!(variable_of_target(target), expect, "{target}");
+        check("/$1/x$2$10", None);
+        check("/v1$uri", Some("$uri"));
+        check("/$1/$request_id/x", Some("$request_id"));
+        check("https://$host/$1", Some("$host"));
+        check("/$0", Some("$0"));
+        check("/a$", Some("$"));
+        check("/a$/$b", Some("$"));
         assert_eq!(size("8m"), Some(Some(8 << 20)));
         assert_eq!(size("8b"), Some(None), "ingress-nginx accepts it and writes nothing");
         assert_eq!(trimmed(" a \n  b\n"), Some("a\nb".to_owned()));

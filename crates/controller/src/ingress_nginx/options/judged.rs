@@ -16,7 +16,7 @@ impl Globals {
     pub(super) fn judge(&mut self) {
         self.judge_addresses();
         self.judge_tls_versions();
-        self.judge_http_snippet();
+        self.judge_http_snippet(&[]);
         if self.bool("compute-full-forwarded-for", false) {
             let says = "endpoints get the address of the client alone in `X-Forwarded-For`, and what proxies have sent in \
                         `X-Original-Forwarded-For`";
@@ -85,9 +85,16 @@ impl Globals {
         self.tell(NAME, verdict, says);
     }
 
-    fn judge_http_snippet(&mut self) {
+    /// The same, where ingress-nginx serves Ingresses at these ports because of its flags.
+    #[must_use]
+    pub fn with_ports(mut self, ports: &[u16]) -> Self {
+        self.judge_http_snippet(ports);
+        self
+    }
+
+    fn judge_http_snippet(&mut self, ports: &[u16]) {
         const NAME: &str = "http-snippet";
-        if self.http_snippet.as_deref().is_some_and(snippet::http_protects) {
+        if self.http_snippet.as_deref().is_some_and(|text| snippet::http_protects(text, ports)) {
             let what = "it may keep somebody out";
             self.closed.get_or_insert(format!("{NAME} of the ConfigMap is refused, and {what}"));
             self.tell(NAME, Refused, &format!("{}; all routes are closed, because {what}", super::SNIPPET));

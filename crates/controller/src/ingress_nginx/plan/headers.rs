@@ -44,9 +44,8 @@ impl Reading<'_> {
             self.route.insert("requestHeaders".to_owned(), field);
         }
         let mut response = changes.response;
-        for name in self.globals.text("hide-headers").into_iter().flat_map(value::words) {
-            response.set_or_remove(name, "");
-        }
+        let hidden = self.globals.text("hide-headers").into_iter().flat_map(value::words);
+        response.hide(&hidden.map(str::to_ascii_lowercase).collect::<Vec<_>>());
         if let Some(field) = response.field() {
             self.route.insert("responseHeaders".to_owned(), field);
         }

@@ -77,7 +77,8 @@ impl Reading<'_> {
 
     /// Serves a snippet.
     fn understood(&mut self, changes: Changes) -> Changes {
-        match differences(&changes) {
+        let has_id = self.text("configuration-snippet").is_some_and(snippet::has_request_id);
+        match differences(&changes, has_id) {
             Some(says) => self.tell("configuration-snippet", Verdict::Differs, &says),
             None => self.tell("configuration-snippet", Verdict::Served, "all of it is understood"),
         }
@@ -98,7 +99,7 @@ impl Reading<'_> {
         let is_any = self.text("satisfy").is_some_and(|word| word.eq_ignore_ascii_case("any"));
         let beside = || (changes.methods.is_some() && is_any).then(|| "limit_except beside satisfy: any".to_owned());
         let beyond = self.beyond(&changes.steps, (changes.steps.len(), "steps"), paths);
-        beyond.or_else(beside).or_else(|| elsewhere(changes, paths))
+        beyond.or_else(beside).or_else(|| elsewhere(changes, paths)).or_else(|| unchangeable(changes))
     }
 
     /// What goes beyond what routes of these paths may have. The steps are among `routes`, which messages call `what`.
@@ -178,8 +179,17 @@ fn elsewhere(changes: &Changes, paths: &[&str]) -> Option<String> {
     found.map(|(pattern, path)| format!("the expression {pattern}, which may be found in other paths than {path}"))
 }
 
+/// A change of headers that no route can have.
+fn unchangeable(changes: &Changes) -> Option<String> {
+    let of = |name: &str, headers: &Headers| config::TrafficPolicy::read(&spec(name, headers.field()?)).err();
+    let wrong = of("requestHeaders", &changes.request).or_else(|| of("responseHeaders", &changes.response))?;
+    let wrong = wrong.join("; ");
+    // The place is that in a TrafficPolicy, which nobody has written.
+    Some(format!("a change of headers: {}", wrong.strip_prefix("spec.route: ").unwrap_or(&wrong)))
+}
+
 /// What is different with a snippet that is understood.
-fn differences(changes: &Changes) -> Option<String> {
+fn differences(changes: &Changes, has_id: bool) -> Option<String> {
     let claims = (!changes.claims.is_empty()).then(|| {
         let claims = value::cut(&changes.claims.join(", "));
         format!("what a client says of itself counts only from a trusted proxy (--trusted-proxy, use-forwarded-headers): {claims}")
@@ -187,6 +197,7 @@ fn differences(changes: &Changes) -> Option<String> {
     let lenient = changes
         .is_lenient
         .then(|| "add_header without `always`, and expires: errors of endpoints have the header too".to_owned());
-    let told: Vec<String> = claims.into_iter().chain(lenient).collect();
+    let id = has_id.then(|| snippet::REQUEST_ID.to_owned());
+    let told: Vec<String> = claims.into_iter().chain(lenient).chain(id).collect();
     (!told.is_empty()).then(|| told.join("; "))
 }

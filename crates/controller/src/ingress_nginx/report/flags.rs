@@ -38,14 +38,16 @@ impl<'o> Flags<'o> {
         self.text(name).and_then(value::boolean) == Some(true)
     }
 
+    /// What each workload says of the prefix of the annotations.
+    fn prefixes(&self) -> impl Iterator<Item = Option<&'o str>> {
+        let Self(all) = self;
+        all.iter().map(|flags| flags.iter().rfind(|(name, _)| *name == PREFIX_FLAG).map(|(_, text)| *text))
+    }
+
     /// The prefix of the annotations. Adds a note if there is more than one.
     pub(super) fn prefix(&self, notes: &mut Vec<String>) -> Prefix {
-        let last = |flags: &Vec<(&'o str, &'o str)>| {
-            flags.iter().rfind(|(name, _)| *name == PREFIX_FLAG).map(|(_, text)| *text)
-        };
-        let mut all = self.0.iter().map(last);
-        let first = all.next().flatten();
-        if all.any(|other| other != first) {
+        let first = self.prefixes().next().flatten();
+        if self.prefixes().any(|other| other != first) {
             notes.push(format!(
                 "several workloads of ingress-nginx read annotations with other prefixes; {} is taken",
                 value::cut(first.unwrap_or("that without --annotations-prefix"))
@@ -54,9 +56,19 @@ impl<'o> Flags<'o> {
         first.and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
-    /// One for each flag.
+    /// One for each flag. Where workloads read annotations with different prefixes, those of all but one have no effect here.
     pub(super) fn findings(&self) -> Vec<Finding> {
-        self.0.iter().flatten().map(|(name, text)| finding(name, text)).collect()
+        let mut findings: Vec<Finding> = self.0.iter().flatten().map(|(name, text)| finding(name, text)).collect();
+        let taken = self.prefix(&mut Vec::new());
+        let has_several = self.prefixes().any(|other| Some(other) != self.prefixes().next());
+        for finding in findings.iter_mut().filter(|finding| has_several && finding.key == PREFIX_FLAG) {
+            let says = format!(
+                "several workloads of ingress-nginx read annotations with other prefixes; those with {taken} alone are read here: give the objects \
+                 of one of them"
+            );
+            (finding.verdict, finding.says) = (Verdict::Refused, says);
+        }
+        findings
     }
 }
 

@@ -134,6 +134,93 @@ fn annotations_with_the_prefix_of_the_flag() {
 }
 
 #[test]
+fn annotations_whose_prefix_nobody_knows() {
+    let check = |annotation: &str, workloads: &[Value], verdict: Verdict, is_good: bool| {
+        let mut object = ingress("a", &json!({}), "/");
+        object["metadata"]["annotations"][annotation] = json!("true");
+        let report = Report::of(&[&[object], workloads].concat(), "nginx", Compat::Safe);
+        let page = report.page(Format::Text);
+        assert_eq!(
+            report.ingresses[0].annotations.first().map(|one| one.verdict),
+            Some(verdict),
+            "{annotation}: {page}"
+        );
+        assert_eq!((report.is_good(), report.score.percent == 100), (is_good, is_good), "{annotation}: {page}");
+        page.contains("look like those of ingress-nginx, and are not read")
+    };
+    // The default of early versions, and one of a flag.
+    for prefix in ["ingress.kubernetes.io", "foo.io", "other.ingress.kubernetes.io"] {
+        for name in ["auth-type", "whitelist-source-range", "auth-tls-secret"] {
+            assert!(check(&format!("{prefix}/{name}"), &[], Verdict::Refused, false));
+        }
+        assert!(check(&format!("{prefix}/proxy-body-size"), &[], Verdict::NoEffect, true));
+    }
+    // The flags are known, and another controller reads these.
+    assert!(!check("ingress.kubernetes.io/auth-type", &[controller(&[])], Verdict::NoEffect, true));
+    assert!(!check("alb.ingress.kubernetes.io/auth-type", &[], Verdict::NoEffect, true));
+    assert!(!check("haproxy.org/auth-type", &[], Verdict::NoEffect, true));
+}
+
+#[test]
+fn workloads_with_different_prefixes() {
+    let check = |flags: &[&[&str]], is_good: bool| {
+        let workloads: Vec<Value> = flags.iter().map(|flags| controller(flags)).collect();
+        let report =
+            Report::of(&[&[ingress("a", &json!({}), "/")], workloads.as_slice()].concat(), "nginx", Compat::Safe);
+        let page = report.page(Format::Text);
+        assert_eq!((report.is_good(), report.score.percent == 100), (is_good, is_good), "{page}");
+        assert_eq!(page.contains("refused: several workloads of ingress-nginx read annotations"), !is_good, "{page}");
+    };
+    check(&[&["--annotations-prefix=foo.io"], &["--annotations-prefix=foo.io"]], true);
+    check(&[&["--annotations-prefix=foo.io"], &["--annotations-prefix=bar.io"]], false);
+    check(&[&[], &["--annotations-prefix=bar.io"]], false);
+}
+
+#[test]
+fn a_rewrite_with_a_variable() {
+    let check = |target: &str, expect: Outcome| {
+        let found = outcomes(&[ingress("a", &json!({"rewrite-target": target}), "/(.*)")]);
+        assert_eq!(found[0].1, expect, "{target}");
+    };
+    check("/v1/$1", Outcome::Served);
+    for target in ["/v1$uri", "/$host/$1", "/$request_id", "/$a", "/$0", "/a$", "https://$host/$1"] {
+        check(target, Outcome::Closed);
+    }
+}
+
+#[test]
+fn a_snippet_is_served_only_if_it_is() {
+    let allows = json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller"},
+        "data": {"allow-snippet-annotations": "true", "annotations-risk-level": "Critical", "hide-headers": "X-Hidden"}});
+    let check = |snippet: &str, verdict: Verdict, outcome: Outcome| {
+        let objects = [ingress("a", &json!({"configuration-snippet": snippet}), "/"), allows.clone()];
+        let report = Report::of(&objects, "nginx", Compat::Safe);
+        let found = &report.ingresses[0];
+        assert_eq!((found.annotations[0].verdict, found.outcome), (verdict, outcome), "{snippet}: {found:?}");
+    };
+    check("proxy_hide_header X-A; add_header X-A b always;", Verdict::Served, Outcome::Served);
+    check("add_header X-Hidden b always;", Verdict::Served, Outcome::Served);
+    check("proxy_hide_header Content-Length;", Verdict::Refused, Outcome::Closed);
+    check("more_set_headers 'X-A: b'; add_header X-A c always;", Verdict::Refused, Outcome::Closed);
+    check("proxy_set_header X-Q $request_id;", Verdict::Differs, Outcome::Differs);
+    check("proxy_set_header X-Request-ID $request_id;", Verdict::Differs, Outcome::Differs);
+    check("proxy_set_header X-Q $req_id;", Verdict::Served, Outcome::Served);
+}
+
+#[test]
+fn a_server_of_a_snippet_at_a_port_of_a_flag() {
+    let snippet = json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller"},
+        "data": {"http-snippet": "server { listen 8080; deny all; }"}});
+    let check = |flags: &[&str], expect: Outcome| {
+        let objects = [ingress("a", &json!({}), "/"), snippet.clone(), controller(flags)];
+        assert_eq!(outcomes(&objects)[0].1, expect, "{flags:?}");
+    };
+    check(&[], Outcome::Served);
+    check(&["--http-port=8080"], Outcome::Closed);
+    check(&["--https-port", "8080"], Outcome::Closed);
+}
+
+#[test]
 fn a_config_map_that_is_named_by_an_argument_of_its_own() {
     let named = json!({"kind": "ConfigMap", "metadata": {"name": "edge"}, "data": {"main-snippet": "env A;"}});
     let usual = json!({"kind": "ConfigMap", "metadata": {"name": "ingress-nginx-controller"}, "data": {}});

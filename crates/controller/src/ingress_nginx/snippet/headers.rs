@@ -1,5 +1,7 @@
 //! Headers that a snippet changes.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 /// Headers of requests or of responses.
@@ -28,6 +30,21 @@ impl Headers {
             "" => self.remove.push(name.to_ascii_lowercase()),
             value => self.set(name, value),
         }
+    }
+
+    /// Removes these headers of endpoints, in lower case. What these changes add or set stays, and so does what they add to headers that they clear:
+    /// nginx removes what endpoints send before it adds anything, in whichever order that is written.
+    pub fn hide(&mut self, names: &[String]) {
+        let is_set = |name: &String| self.set.iter().any(|(known, _)| known == name);
+        let hidden: Vec<String> = names.iter().filter(|name| !is_set(name)).cloned().collect();
+        self.remove.extend(hidden);
+        let mut known = BTreeSet::new();
+        self.remove.retain(|name| known.insert(name.clone()));
+        let all = std::mem::take(&mut self.add).into_iter();
+        let (alone, added): (Vec<_>, Vec<_>) = all.partition(|(name, _)| !known.contains(name));
+        self.add = alone;
+        self.remove.retain(|name| !added.iter().any(|(known, _)| known == name));
+        self.set.extend(added);
     }
 
     /// Adds changes that come after these: they decide the headers that both change.

@@ -22,25 +22,26 @@ const DEFINES: [&str; 12] = [
 /// The ports of Ingresses, which a server without `listen` has as well.
 const PORTS: [u16; 2] = [80, 443];
 
-/// Whether a snippet may keep somebody out of Ingresses.
-pub fn http_protects(text: &str) -> bool {
-    words::read(text).map_or(true, |directives| directives.iter().any(protects))
+/// Whether a snippet may keep somebody out of Ingresses, which have these ports as well.
+pub fn http_protects(text: &str, ports: &[u16]) -> bool {
+    words::read(text).map_or(true, |directives| directives.iter().any(|directive| protects(directive, ports)))
 }
 
-fn protects(directive: &Directive) -> bool {
+fn protects(directive: &Directive, ports: &[u16]) -> bool {
     match directive.name() {
-        "server" => !is_elsewhere(directive),
+        "server" => !is_elsewhere(directive, ports),
         name if DEFINES.contains(&name) => false,
         _ => directive.all().into_iter().any(may_protect),
     }
 }
 
 /// Whether a server has ports of its own, so that no Ingress is served there.
-fn is_elsewhere(server: &Directive) -> bool {
+fn is_elsewhere(server: &Directive, ports: &[u16]) -> bool {
     let listens = || server.block.iter().flatten().filter(|directive| directive.name() == "listen");
     let port = |listen: &Directive| {
         let address = listen.rest().first()?;
         address.rsplit(':').next()?.parse::<u16>().ok()
     };
-    listens().next().is_some() && listens().all(|listen| port(listen).is_some_and(|port| !PORTS.contains(&port)))
+    let is_other = |port: u16| !PORTS.contains(&port) && !ports.contains(&port);
+    listens().next().is_some() && listens().all(|listen| port(listen).is_some_and(is_other))
 }

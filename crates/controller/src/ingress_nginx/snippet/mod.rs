@@ -48,6 +48,8 @@ pub struct Changes {
     pub has_add_header: bool,
     /// It has `more_set_headers` or `more_clear_headers`, likewise.
     pub has_more_headers: bool,
+    /// Headers of endpoints that it hides while it is read; then they are in `response`.
+    hidden: Vec<String>,
     /// An `add_header` without `always`, which nginx leaves out of most errors.
     pub is_lenient: bool,
     /// How long an endpoint of gRPC may be silent, and how long a connection to it takes, in milliseconds.
@@ -167,6 +169,7 @@ pub fn read(text: &str) -> Result<Changes, Refused> {
             _ => put(directive, &mut changes).map_err(|what| Refused { what, protects })?,
         }
     }
+    changes.response.hide(&std::mem::take(&mut changes.hidden));
     changes.addresses = addresses(&access).map_err(|what| Refused { what, protects })?;
     // It comes before the addresses, and its headers depend on its status.
     let answers = changes.steps.iter().any(|step| matches!(step, Step::Answer(_)));
@@ -175,6 +178,23 @@ pub fn read(text: &str) -> Result<Changes, Refused> {
     }
     Ok(changes)
 }
+
+/// Whether a snippet has `$request_id`, which nginx always makes itself. Here it is that of the client if it sends one, as `$req_id` is.
+pub fn has_request_id(text: &str) -> bool {
+    let is_it = |word: &str| {
+        word.contains("${request_id}")
+            || word.match_indices("$request_id").any(|(at, name)| {
+                let next = word.as_bytes().get(at + name.len());
+                !next.is_some_and(|next| next.is_ascii_alphanumeric() || *next == b'_')
+            })
+    };
+    let has_it = |directive: &Directive| directive.all().iter().any(|one| one.words.iter().any(|word| is_it(word)));
+    text.contains("request_id") && words::read(text).is_ok_and(|directives| directives.iter().any(has_it))
+}
+
+/// What is different with `$request_id`.
+pub const REQUEST_ID: &str =
+    "$request_id is the X-Request-ID of the client if it sends one, and nginx makes one for each request";
 
 /// The rules of who may use a location. nginx takes the first that matches, and here a denial comes first: so do they have to, and `all` comes last.
 fn addresses(access: &[(bool, &str)]) -> Result<Option<Addresses>, String> {
@@ -249,7 +269,7 @@ fn put(directive: &Directive, changes: &mut Changes) -> Result<(), String> {
             changes.response.set("cache-control", "no-cache");
             changes.response.set("expires", "Thu, 01 Jan 1970 00:00:01 GMT");
         }
-        ["proxy_hide_header", name] => changes.response.remove.push(name.to_ascii_lowercase()),
+        ["proxy_hide_header", name] => changes.hidden.push(name.to_ascii_lowercase()),
         ["more_set_headers", fields @ ..] if !fields.is_empty() => {
             changes.has_more_headers = true;
             each(fields, &mut changes.response)?;
@@ -426,6 +446,16 @@ mod tests {
             none.clone(),
             json!({"add": {"x-a": "1"}, "remove": ["x-powered-by"]}),
         );
+        // What is hidden or cleared is that of the endpoint, wherever it is written.
+        for text in [
+            "proxy_hide_header X-A; add_header X-A b always;",
+            "add_header X-A b always; proxy_hide_header x-a;",
+            "more_clear_headers X-A; add_header X-A b always;",
+            "more_set_headers 'X-A: b'; proxy_hide_header X-A; proxy_hide_header X-A;",
+        ] {
+            check(text, none.clone(), json!({"set": {"x-a": "b"}}));
+        }
+        check("proxy_hide_header X-B; proxy_hide_header x-b;", none.clone(), json!({"remove": ["x-b"]}));
         check(
             "add_header Link '</a>; rel=preload'; add_header link '</b>; rel=preload';",
             none,
@@ -473,6 +503,17 @@ mod tests {
         let other = read("proxy_set_header X-Forwarded-Port 443; proxy_set_header Host a.example;").unwrap();
         assert_eq!(other.request.field().unwrap(), json!({"set": {"x-forwarded-port": "443"}}));
         assert_eq!(other.host.as_deref(), Some("a.example"));
+    }
+
+    #[test]
+    fn the_id_that_nginx_makes() {
+        let check = |text: &str, expect: bool| assert_eq!(has_request_id(text), expect, "{text}");
+        check("proxy_set_header X-Q $request_id;", true);
+        check("add_header X-Q a-${request_id};", true);
+        check("location /a { return 200 $request_id; }", true);
+        check("proxy_set_header X-Q $req_id;", false);
+        check("# $request_id", false);
+        check("add_header X-Q $request_id_x;", false);
     }
 
     #[test]
