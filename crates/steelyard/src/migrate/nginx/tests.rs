@@ -180,6 +180,17 @@ fn paths_of_endpoints() {
     check(&of("/a/", "rewrite ^/a/(.*)$ /b/$1 last; proxy_pass http://10.0.0.1;"), &["closed"]);
     check(&of("/a/", "rewrite ^/a/(.*)$ /b/$1 permanent;"), &["status: 301", "/b/${1}"]);
     check(&of("/", "proxy_pass http://$backend;"), &["status: 403", "not known before the request"]);
+    // With variables, the path is always this one.
+    for (location, url) in [("/a/", "http://$b/b/"), ("/a", "http://10.0.0.1/b/$is_args$args"), ("/a/", "http://$v/b/")]
+    {
+        let text = of(location, &format!("set $b 10.0.0.1; proxy_pass {url};"));
+        let text = format!("map $http_x $v {{ default 10.0.0.1; y 10.0.0.2; }} {text}");
+        check(&text, &["path: /b/"]);
+        let file = translated(&text).checked();
+        assert!(!file.contains("path_prefix") && !file.contains("${1}") && file.contains("to: "), "{url}: {file}");
+        let is_told = translated(&text).told().iter().any(|note| note.contains("the query stays"));
+        assert_eq!(is_told, !url.contains("$args"), "{url}");
+    }
     check(&of("/a", "proxy_pass http://10.0.0.1/b?c=d;"), &["status: 403", "the new path is not understood"]);
     check(&of("/", "set $backend 10.0.0.9:81; proxy_pass http://$backend;"), &["10.0.0.9:81"]);
     check(&of("/", "proxy_pass https://secure.example;"), &["verify: false", "secure.example:443"]);

@@ -100,7 +100,8 @@ impl<'d> Making<'d, '_> {
             route.set_in("rewrite", "path", path);
             routes.push(route);
         }
-        let (path, rewrite) = match paths(of.matcher, target.uri.as_deref()) {
+        let is_whole = pass.arg(0).contains('$');
+        let (path, rewrite) = match paths(of.matcher, target.uri.as_deref(), is_whole) {
             Some(found) => found,
             None => {
                 let why = "the new path is not understood, so the location is closed; write `rewrite` by hand";
@@ -110,10 +111,19 @@ impl<'d> Making<'d, '_> {
         };
         let mut route = with_path(path).joined(&common);
         if let Some(NewPath { key, value }) = rewrite {
+            self.query_stays(pass, target.uri.as_deref(), is_whole);
             route.set_in("rewrite", key, value);
         }
         routes.push(route);
         Some(routes)
+    }
+
+    /// nginx drops the query of a request whose path is replaced by one with variables.
+    fn query_stays(&mut self, pass: &Directive, uri: Option<&str>, is_whole: bool) {
+        let has_query = uri.is_some_and(|uri| ["$args", "$query_string"].iter().any(|name| uri.contains(name)));
+        if is_whole && !has_query {
+            self.draft.note(pass.place(), &pass.told(), Became::Different, "the query stays");
+        }
     }
 
     /// What a location says about the requests that it passes on, wherever they go. `host` is that of the endpoints.
@@ -155,7 +165,7 @@ impl<'d> Making<'d, '_> {
                 let target = Target::of(&value(entry)).filter(|target| !target.authority.contains('$'))?;
                 let to = self.upstream(&target, &of.scope, pass, is_grpc)?;
                 let mut share = json!({"cluster": to, "weight": weight});
-                let (path, None) = paths(of.matcher, target.uri.as_deref())? else { return None };
+                let (path, None) = paths(of.matcher, target.uri.as_deref(), true)? else { return None };
                 let mut one = with_path(path);
                 self.behind(of, target.host(), &mut one);
                 // Each share has the host of its own endpoints.
@@ -195,10 +205,11 @@ impl<'d> Making<'d, '_> {
     fn for_one(&mut self, pass: &Directive, place: &'d Directive, of: &Of<'d, '_>) -> Option<Vec<Keys>> {
         let target = Target::of(pass.arg(0)).filter(|target| !target.authority.contains('$'))?;
         let to = self.upstream(&target, &of.scope, place, pass.name == "grpc_pass")?;
-        let (path, rewrite) = paths(of.matcher, target.uri.as_deref())?;
+        let (path, rewrite) = paths(of.matcher, target.uri.as_deref(), true)?;
         let mut route = with_path(path).with("to", to);
         self.behind(of, target.host(), &mut route);
         if let Some(NewPath { key, value }) = rewrite {
+            self.query_stays(place, target.uri.as_deref(), true);
             route.set_in("rewrite", key, value);
         }
         Some(vec![route])
@@ -366,8 +377,10 @@ struct NewPath {
     value: Value,
 }
 
-/// The condition of a route and its new path, for the URI of `proxy_pass`.
-fn paths(matcher: &Matcher, uri: Option<&str>) -> Option<(Option<Value>, Option<NewPath>)> {
+/// The condition of a route and its new path, for the URI of `proxy_pass`. `is_whole`: its URL has variables, so the URI replaces all of the path, and
+/// not only what the location matches.
+fn paths(matcher: &Matcher, uri: Option<&str>, is_whole: bool) -> Option<(Option<Value>, Option<NewPath>)> {
+    let uri_written = uri;
     let bare = uri.map(|uri| uri.strip_suffix("$is_args$args").unwrap_or(uri));
     let same = || Some((matcher.condition(true), None));
     let uri = match bare {
@@ -383,6 +396,9 @@ fn paths(matcher: &Matcher, uri: Option<&str>) -> Option<(Option<Value>, Option<
         return Some((regex, Some(NewPath { key: "path", value: json!(template(uri)?) })));
     }
     match matcher {
+        _ if is_whole || bare != uri_written => {
+            Some((matcher.condition(true), Some(NewPath { key: "path", value: json!(literal(uri)) })))
+        }
         Matcher::Exact(_) => Some((matcher.condition(true), Some(NewPath { key: "path", value: json!(literal(uri)) }))),
         Matcher::Prefix { path, .. } if path == uri => same(),
         Matcher::Prefix { path, has_bare, .. } if (*has_bare || path == "/") && uri.ends_with('/') => {
