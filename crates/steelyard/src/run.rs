@@ -357,11 +357,7 @@ impl Running {
                 format!("cluster {cluster}: none of its names has an address; the old process continues").into()
             );
         }
-        let access_log = if self.access_log.is_some() && snapshot.access_log == self.wanted.access_log {
-            None
-        } else {
-            Some(open_access_log(&snapshot, &self.exporter)?)
-        };
+        let mut access_log = self.changed_access_log(&snapshot)?;
         let admin = match self.control.listen(Pages::All, snapshot.admin.clone(), &mut self.inherited) {
             Err(error) if self.source.can_do_without_admin() => {
                 tracing::warn!(
@@ -376,13 +372,9 @@ impl Running {
             self.control.listen(Pages::ForAnyone, snapshot.metrics.map(AdminAddress::from), &mut self.inherited)?;
         // Workers serve as soon as they have their listeners, and the first request is logged, too. Later, it is the old log that has what comes
         // before the new one, and it is kept if the change fails.
-        let access_log = match access_log {
-            Some(first) if is_first => {
-                self.log_to(first);
-                None
-            }
-            later => later,
-        };
+        if is_first && let Some(first) = access_log.take() {
+            self.log_to(first);
+        }
         let (overlay, gone) = self.overlay.beside(&snapshot);
         self.put_to_use(&snapshot, &files, &addresses, &overlay).await?;
         if !is_first && let Some(what) = crate::sidecar::capture_differs(&self.wanted, &snapshot) {
@@ -413,6 +405,12 @@ impl Running {
             self.compare_with(before);
         }
         Ok(())
+    }
+
+    /// The access log that takes the place of the present one, or none; `None` if it stays.
+    fn changed_access_log(&self, snapshot: &Snapshot) -> Result<Option<Option<Arc<AccessLog>>>, String> {
+        let stays = self.access_log.is_some() && snapshot.access_log == self.wanted.access_log;
+        (!stays).then(|| open_access_log(snapshot, &self.exporter)).transpose()
     }
 
     /// Replaces the access log. `None`: no requests are logged.

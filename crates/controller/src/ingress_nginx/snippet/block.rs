@@ -7,9 +7,7 @@ use super::pattern::{self, Subject};
 use super::{Answer, Like, Step, Test, words};
 use crate::ingress_nginx::value::cut;
 
-/// Bytes of the values that become one expression, unless one of them is longer. The compiled one has a limit ([`Regexes`]).
-///
-/// [`Regexes`]: crate::translate::Regexes
+/// Bytes of the values that become one expression, unless one of them is longer. The compiled one has a limit, in `translate::regexes`.
 const TOGETHER_BYTES_MAX: usize = 1024;
 
 /// Expressions of one list. Each becomes a route of every host.
