@@ -8,7 +8,7 @@ use super::read::{Line, Section, time};
 use super::server::Options;
 
 /// The options that choose how servers are probed; of these, the last one in a section counts.
-const KINDS: &[&str] = &[
+pub(super) const KINDS: &[&str] = &[
     "external-check",
     "httpchk",
     "ldap-check",

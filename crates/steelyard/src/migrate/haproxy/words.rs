@@ -2,6 +2,7 @@
 
 use super::super::draft::Became;
 use super::Making;
+use super::check;
 use super::read::{Line, Section};
 
 /// What a line is to the translation.
@@ -70,21 +71,8 @@ const HARMLESS: &[&str] = &[
     "unique-id-format",
 ];
 
-/// Options that other parts of the translation read.
-const OPTIONS_READ: &[&str] = &[
-    "allbackups",
-    "external-check",
-    "forwardfor",
-    "httpchk",
-    "ldap-check",
-    "mysql-check",
-    "pgsql-check",
-    "redis-check",
-    "smtpchk",
-    "spop-check",
-    "ssl-hello-chk",
-    "tcp-check",
-];
+/// Options that other parts of the translation read, besides the kinds of health checks.
+const OPTIONS_READ: &[&str] = &["allbackups", "forwardfor"];
 
 const OPTIONS_HARMLESS: &[&str] = &[
     "clitcpka",
@@ -152,7 +140,7 @@ fn option(name: &str) -> Word {
         | "http-no-delay"
         | "originalto"
         | "transparent" => Word::Lost("it has no equivalent"),
-        name if OPTIONS_READ.contains(&name) || OPTIONS_HARMLESS.contains(&name) => Word::Fine,
+        name if [check::KINDS, OPTIONS_READ, OPTIONS_HARMLESS].iter().any(|known| known.contains(&name)) => Word::Fine,
         _ => Word::Unknown,
     }
 }
